@@ -1,0 +1,9 @@
+//! The local machine: disks, aligned buffers, clocks, seeded randomness.
+//!
+//! Everything above reaches storage through [`disk::Disk`], so the same store runs on a file, a
+//! block device and the simulator's faulty disk.
+
+pub mod buf;
+pub mod clock;
+pub mod disk;
+pub mod rng;

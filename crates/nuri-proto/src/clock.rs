@@ -1,0 +1,29 @@
+//! The one table of clocks. Their relations are checked at compile time; tests read them from here.
+
+use std::time::Duration;
+
+/// A node tells the authority that it lives.
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Silence after which the authority calls a node down.
+pub const FAILURE_DETECTION: Duration = Duration::from_secs(2);
+/// A client's session ends when the metadata server heard nothing for this long.
+pub const SESSION: Duration = Duration::from_secs(6);
+/// A client renews its session this often (its event poll returns at the latest then).
+pub const SESSION_RENEW: Duration = Duration::from_millis(1500);
+/// How long a restarted metadata server waits for known sessions to reclaim what they held.
+pub const GRACE: Duration = SESSION;
+/// A client gives up a request after this long; the program sees `EIO`.
+pub const REQUEST: Duration = Duration::from_secs(30);
+/// Unsynced data of a quiet file goes to the targets after this long.
+pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
+/// Longest time the kernel may cache an attribute or a name.
+pub const KERNEL_TTL: Duration = Duration::from_secs(4);
+
+const fn ms(d: Duration) -> u128 {
+    d.as_millis()
+}
+const _: () = assert!(ms(FAILURE_DETECTION) >= 3 * ms(HEARTBEAT));
+const _: () = assert!(ms(SESSION) >= 3 * ms(SESSION_RENEW));
+const _: () = assert!(ms(GRACE) >= ms(SESSION));
+const _: () = assert!(ms(KERNEL_TTL) + ms(SESSION_RENEW) <= ms(SESSION));
+const _: () = assert!(ms(REQUEST) > 2 * (ms(SESSION) + ms(GRACE)));

@@ -1,0 +1,171 @@
+//! How a file's bytes are spread: the layout descriptor, fixed at a file's creation.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{GroupId, PoolId};
+use crate::limit::{DEFAULT_CHUNK, MAX_CHUNK, MAX_WIDTH, MIN_CHUNK};
+
+/// Redundancy of a layout. This release stores `stripe`; the others are named so that the format
+/// need not change when they come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Shape {
+    /// No redundancy.
+    Stripe,
+    /// `n` copies.
+    Mirror(u8),
+    /// `k` data and `m` parity members.
+    Parity { k: u8, m: u8 },
+}
+
+/// A chunk size that was checked: a power of two between 64 KiB and 64 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct ChunkSize(u32);
+
+impl ChunkSize {
+    pub const DEFAULT: ChunkSize = ChunkSize(DEFAULT_CHUNK);
+
+    /// Length in bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+impl From<ChunkSize> for u32 {
+    fn from(size: ChunkSize) -> u32 {
+        size.0
+    }
+}
+
+impl TryFrom<u32> for ChunkSize {
+    type Error = LayoutError;
+    fn try_from(bytes: u32) -> Result<ChunkSize, LayoutError> {
+        if bytes.is_power_of_two() && (MIN_CHUNK..=MAX_CHUNK).contains(&bytes) {
+            Ok(ChunkSize(bytes))
+        } else {
+            Err(LayoutError::ChunkSize(bytes))
+        }
+    }
+}
+
+/// One entry of a layout: a byte range of the file and how it is stored. Covers the whole file now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Component {
+    pub start: u64,
+    pub end: u64,
+    pub shape: Shape,
+    pub chunk_size: ChunkSize,
+    pub pool: PoolId,
+    /// Stripe `i` lies on `groups[i % groups.len()]`; the length is the width.
+    pub groups: Vec<GroupId>,
+}
+
+/// A file's layout.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Layout {
+    pub generation: u32,
+    pub components: Vec<Component>,
+}
+
+/// What a directory tells its new files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LayoutPolicy {
+    pub shape: Shape,
+    pub chunk_size: ChunkSize,
+    /// 0: over all groups of the pool.
+    pub width: u16,
+    pub pool: PoolId,
+}
+
+/// Why a layout is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayoutError {
+    #[error("chunk size {0} is not a power of two between 64 KiB and 64 MiB")]
+    ChunkSize(u32),
+    #[error("width {0} is more than {MAX_WIDTH}")]
+    Width(u16),
+    #[error("this release stores only the shape `stripe`")]
+    Shape,
+}
+
+impl Default for LayoutPolicy {
+    fn default() -> Self {
+        LayoutPolicy {
+            shape: Shape::Stripe,
+            chunk_size: ChunkSize::DEFAULT,
+            width: 0,
+            pool: PoolId(0),
+        }
+    }
+}
+
+impl LayoutPolicy {
+    /// Refuses what this release cannot store.
+    ///
+    /// # Errors
+    /// Names the field that is wrong.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        if self.shape != Shape::Stripe {
+            return Err(LayoutError::Shape);
+        }
+        if self.width > MAX_WIDTH { Err(LayoutError::Width(self.width)) } else { Ok(()) }
+    }
+
+    /// The layout of a new file: `width` of the pool's groups, the first one chosen by `seed` so
+    /// that files start on different targets.
+    pub fn instantiate(&self, pool_groups: &[GroupId], seed: u64) -> Layout {
+        let all = pool_groups.len();
+        let width = if self.width == 0 { all } else { all.min(self.width as usize) };
+        let first = if all == 0 { 0 } else { (seed % all as u64) as usize };
+        let groups = (0..width).map(|i| pool_groups[(first + i) % all]).collect();
+        let component = Component {
+            start: 0,
+            end: u64::MAX,
+            shape: self.shape,
+            chunk_size: self.chunk_size,
+            pool: self.pool,
+            groups,
+        };
+        Layout { generation: 1, components: vec![component] }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Shape::Stripe => f.write_str("stripe"),
+            Shape::Mirror(n) => write!(f, "mirror:{n}"),
+            Shape::Parity { k, m } => write!(f, "parity:{k}+{m}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Shape {
+    type Err = LayoutError;
+    fn from_str(text: &str) -> Result<Shape, LayoutError> {
+        if text == "stripe" { Ok(Shape::Stripe) } else { Err(LayoutError::Shape) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_sizes_are_checked() {
+        assert!(ChunkSize::try_from(65536).is_ok());
+        assert!(ChunkSize::try_from(100_000).is_err());
+        assert!(ChunkSize::try_from(32 << 10).is_err());
+        assert!(crate::codec::decode::<ChunkSize>(&crate::codec::encode(&7u32).unwrap()).is_err());
+    }
+
+    #[test]
+    fn files_rotate_their_first_group() {
+        let groups = [GroupId(0), GroupId(1), GroupId(2)];
+        let policy = LayoutPolicy { width: 2, ..LayoutPolicy::default() };
+        let firsts: Vec<_> = (0..4).map(|s| policy.instantiate(&groups, s)).collect();
+        assert_eq!(firsts[0].components[0].groups, [GroupId(0), GroupId(1)]);
+        assert_eq!(firsts[2].components[0].groups, [GroupId(2), GroupId(0)]);
+        assert_eq!(firsts[3].components[0].groups, firsts[0].components[0].groups);
+    }
+}

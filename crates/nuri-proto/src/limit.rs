@@ -1,0 +1,45 @@
+//! Every maximum of the system in one place, with the relations between them proved at compile time.
+
+/// Unit of checksums and allocation on a target, and of alignment for direct I/O, bytes.
+pub const BLOCK: u64 = 4096;
+/// Longest extent of a chunk on a target, and the largest payload of one frame, bytes.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+/// Longest encoded argument list of one frame, bytes.
+pub const MAX_ARGS: usize = 256 << 10;
+/// Bounds of a file's chunk size, bytes.
+pub const MIN_CHUNK: u32 = 64 << 10;
+pub const MAX_CHUNK: u32 = 64 << 20;
+/// Chunk size of a file when nobody chose one, bytes.
+pub const DEFAULT_CHUNK: u32 = 1 << 20;
+/// Most groups that a file rotates over.
+pub const MAX_WIDTH: u16 = 256;
+/// Longest name of a directory entry, bytes.
+pub const MAX_NAME: usize = 255;
+/// Longest symbolic link, bytes.
+pub const MAX_SYMLINK: usize = 4095;
+/// Files up to this length live in the inode record, bytes.
+pub const MAX_INLINE: u64 = 8 << 10;
+/// Largest value of one extended attribute, bytes (Linux's own limit).
+pub const MAX_XATTR_VALUE: usize = 64 << 10;
+/// Most bytes of all extended attribute names of one inode.
+pub const MAX_XATTR_LIST: usize = 64 << 10;
+/// Most hard links to one inode.
+pub const MAX_LINKS: u32 = 65_000;
+/// Largest file: chunk rows are 32 bit, so the bound follows from the smallest chunk size.
+pub const MAX_FILE: u64 = (u32::MAX as u64) * MIN_CHUNK as u64;
+/// Reply slots of one session: at most this many mutating calls in flight.
+pub const SESSION_SLOTS: u32 = 64;
+/// Most targets and nodes of a space.
+pub const MAX_TARGETS: usize = 4096;
+pub const MAX_NODES: usize = 64;
+/// Most entries of one directory listing reply.
+pub const MAX_READDIR: u32 = 1024;
+/// Writes shorter than this go to a target's log first; longer ones to new places once, bytes.
+pub const LOG_FIRST: u64 = 64 << 10;
+
+const _: () = assert!(MAX_PAYLOAD as u64 % BLOCK == 0);
+const _: () = assert!(MIN_CHUNK as u64 % BLOCK == 0 && MAX_CHUNK as usize % MAX_PAYLOAD == 0);
+const _: () = assert!(DEFAULT_CHUNK >= MIN_CHUNK && DEFAULT_CHUNK <= MAX_CHUNK);
+const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOAD);
+const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);
+const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);

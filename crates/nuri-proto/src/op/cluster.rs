@@ -1,0 +1,87 @@
+//! Calls to the authority.
+
+use serde::{Deserialize, Serialize};
+
+use super::call;
+use crate::id::{Epoch, Incarnation, NodeId, TargetId};
+use crate::map::{Map, TargetState};
+
+/// Fetches the map.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MapGet {}
+call!(MapGet => Map);
+
+/// A node announces itself and its targets; answered with their ids. Repeating it is harmless:
+/// targets are recognised by incarnation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Join {
+    /// The id that the node had before, if any.
+    pub node: Option<NodeId>,
+    pub address: String,
+    pub pid: u32,
+    pub serves_meta: MetaRole,
+    pub targets: Vec<JoinTarget>,
+}
+call!(Join => JoinReply);
+
+/// Whether the joining node runs the metadata server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MetaRole {
+    None,
+    Owner,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinTarget {
+    /// The id in its superblock, if it was ever part of this space.
+    pub id: Option<TargetId>,
+    pub incarnation: Incarnation,
+    pub path: String,
+    pub size: u64,
+    pub used: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinReply {
+    pub node: NodeId,
+    /// Ids in the order of the request's targets.
+    pub targets: Vec<TargetId>,
+    pub map: Map,
+}
+
+/// A node lives, and how full its targets are. The reply is the authority's map epoch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Heartbeat {
+    pub node: NodeId,
+    pub targets: Vec<TargetReport>,
+}
+call!(Heartbeat => Epoch);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetReport {
+    pub id: TargetId,
+    pub state: TargetState,
+    pub size: u64,
+    pub used: u64,
+}
+
+/// A mount tells that it is there (every heartbeat).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountReport {
+    pub host: String,
+    pub pid: u32,
+    pub mountpoint: String,
+    pub session: u64,
+}
+call!(MountReport => ());
+
+/// The whole state for `nuri status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterStatus {}
+call!(ClusterStatus => ClusterState);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterState {
+    pub map: Map,
+    pub mounts: Vec<MountReport>,
+}

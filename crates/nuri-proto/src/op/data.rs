@@ -1,0 +1,112 @@
+//! Calls to a storage target. Payloads: the bytes to write, the bytes read.
+
+use serde::{Deserialize, Serialize};
+
+use super::call;
+use crate::id::{BootId, ChunkKey, Epoch, ObjectId, TargetId};
+
+/// What a data request may do, and on whose behalf. The MAC is all-zero until TLS comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Capability {
+    pub session_epoch: u64,
+    pub group_epoch: Epoch,
+    pub layout_generation: u32,
+    pub truncate_version: u32,
+    pub lease: u64,
+    pub mac: [u8; 16],
+}
+
+/// How durable a write is when it is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Durability {
+    /// In the target's memory: lost if the target restarts before a flush.
+    Memory,
+    /// On stable storage.
+    Stable,
+}
+
+/// Writes the payload at `offset` of the chunk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataWrite {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub offset: u32,
+    pub durability: Durability,
+    pub capability: Capability,
+}
+call!(DataWrite => WriteReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WriteReply {
+    /// Who holds the bytes in memory until the next flush.
+    pub boot: BootId,
+    /// Bytes newly allocated by this write.
+    pub allocated: u64,
+}
+
+/// Reads `len` bytes at `offset` of the chunk as payload; what was never written reads as zeros.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataRead {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub offset: u32,
+    pub len: u32,
+    pub capability: Capability,
+}
+call!(DataRead => ());
+
+/// Makes everything that was acknowledged before durable.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataFlush {
+    pub target: TargetId,
+}
+call!(DataFlush => FlushReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FlushReply {
+    pub boot: BootId,
+}
+
+/// Makes a range of the chunk a hole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataPunch {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub offset: u32,
+    pub len: u32,
+    pub capability: Capability,
+}
+call!(DataPunch => PunchReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PunchReply {
+    pub boot: BootId,
+    /// Bytes given back.
+    pub freed: u64,
+}
+
+/// Deletes all chunks of the object with `stripe >= from` on this target, durably.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataTruncate {
+    pub target: TargetId,
+    pub object: ObjectId,
+    pub from: u32,
+    pub capability: Capability,
+}
+call!(DataTruncate => PunchReply);
+
+/// Deletes whole objects, durably. Deleting what is not there is success.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataDelete {
+    pub target: TargetId,
+    pub objects: Vec<ObjectId>,
+}
+call!(DataDelete => ());
+
+/// Which ranges of the chunk hold data, as (offset, length), ascending.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataExtents {
+    pub target: TargetId,
+    pub key: ChunkKey,
+}
+call!(DataExtents => Vec<(u32, u32)>);

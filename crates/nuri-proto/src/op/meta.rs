@@ -1,0 +1,453 @@
+//! Calls to the metadata server. Payload: inline data of a small file, where named.
+
+use serde::{Deserialize, Serialize};
+
+use super::call;
+use crate::id::{Ino, ObjectId, SessionId};
+use crate::layout::{Layout, LayoutPolicy};
+
+/// Seconds and nanoseconds since 1970.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct Time {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+/// Attributes as `stat` shows them. `mode` holds type and permission bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Attr {
+    pub ino: Ino,
+    pub generation: u32,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub size: u64,
+    /// Bytes that hold data.
+    pub allocated: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+    /// Rises with every change of data or attributes.
+    pub change: u64,
+}
+
+/// What a lease allows its holder.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LeaseMode {
+    /// Cache what was read: attributes, entries, data.
+    Read,
+    /// Also write behind: the holder is the authority on data, size and times.
+    Write,
+}
+
+/// A granted lease. `number` orders grants and recalls of one inode: a grant overtaken by its
+/// recall must not be cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    pub mode: LeaseMode,
+    pub number: u64,
+}
+
+/// An inode as a reply names it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InodeReply {
+    pub attr: Attr,
+    /// Lease on the inode's attributes and data, if one was granted.
+    pub lease: Option<Grant>,
+}
+
+/// An entry as a reply names it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EntryReply {
+    pub inode: InodeReply,
+    /// Lease on the directory's entries, if one was granted.
+    pub dir_lease: Option<Grant>,
+}
+
+/// Opens a session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionOpen {
+    /// For logs and status: host and mount point.
+    pub client: String,
+}
+call!(SessionOpen => SessionReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionReply {
+    pub session: SessionId,
+    /// Random per start of the server: another one means that leases must be reclaimed.
+    pub server_boot: u64,
+    /// First of the inode numbers, and how many, that the session may name by itself (later use).
+    pub ino_range: (u64, u32),
+}
+
+/// Waits for recalls, at most `clock::SESSION_RENEW`; also renews the session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Events {}
+call!(Events => EventsReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventsReply {
+    pub server_boot: u64,
+    pub recalls: Vec<Recall>,
+}
+
+/// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Recall {
+    pub ino: Ino,
+    pub number: u64,
+    pub keep: Option<LeaseMode>,
+}
+
+/// A recall was obeyed. `number` repeats the recall's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RecallDone {
+    pub ino: Ino,
+    pub number: u64,
+    pub kept: Option<LeaseMode>,
+}
+call!(RecallDone => ());
+
+/// After a restart of the server: what this session still holds. Answered by grants in the same
+/// order, `None` where another holder came first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Reclaim {
+    pub leases: Vec<(Ino, LeaseMode)>,
+    /// Inodes that are open here, so that unlinked ones are not reaped.
+    pub open: Vec<Ino>,
+    /// More calls follow: the server keeps waiting for this session.
+    pub more: bool,
+}
+call!(Reclaim => Vec<Option<Grant>>);
+
+/// Ends the session; its leases and opens are void.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionClose {}
+call!(SessionClose => ());
+
+/// Finds a name. `NOENT` replies may be cached under the lease in the reply to `GetAttr` of the
+/// directory; a missing name is answered with `None` and the directory's lease.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lookup {
+    pub parent: Ino,
+    pub name: Vec<u8>,
+}
+call!(Lookup => LookupReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LookupReply {
+    pub inode: Option<InodeReply>,
+    pub dir_lease: Option<Grant>,
+}
+
+/// Reads attributes; a writer elsewhere is recalled first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GetAttr {
+    pub ino: Ino,
+}
+call!(GetAttr => InodeReply);
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The server's clock.
+    Now,
+    At(Time),
+}
+
+/// Changes the attributes that are `Some`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAttr {
+    pub ino: Ino,
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+}
+call!(SetAttr => SetAttrReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SetAttrReply {
+    pub inode: InodeReply,
+    /// The file's new object, where truncation to zero took one.
+    pub object: ObjectId,
+    /// The data beyond this size must be punched before the file may grow again: the caller does
+    /// it and says `TruncateDone`; if it dies the server has it done.
+    pub punch_from: Option<u64>,
+}
+
+/// The data beyond the last truncation is gone from the targets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TruncateDone {
+    pub ino: Ino,
+}
+call!(TruncateDone => ());
+
+/// What to make.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MakeKind {
+    File,
+    Directory,
+    Symlink(Vec<u8>),
+    /// Fifo, socket or device; the type is in the mode.
+    Special { rdev: u32 },
+}
+
+/// Makes a directory entry and its inode. The file comes with a write lease where possible.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Make {
+    pub parent: Ino,
+    pub name: Vec<u8>,
+    pub kind: MakeKind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub exclusive: Exclusive,
+}
+call!(Make => MakeReply);
+
+/// What to do when the name is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Exclusive {
+    /// Fail with `EXIST`.
+    Yes,
+    /// Open the file that is there.
+    No,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MakeReply {
+    pub entry: EntryReply,
+    /// Data of the file, for a file.
+    pub file: Option<FileRecord>,
+    /// The name was there already.
+    pub existed: bool,
+}
+
+/// Where a file's data is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileRecord {
+    pub object: ObjectId,
+    pub layout: Layout,
+    pub truncate_version: u32,
+    /// The data itself, for files up to `MAX_INLINE` that were never on the targets.
+    pub inline: Option<Vec<u8>>,
+    /// A truncation of a dead client is not finished yet: punch from here, then `TruncateDone`.
+    pub punch_from: Option<u64>,
+}
+
+/// A further name for a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Link {
+    pub ino: Ino,
+    pub parent: Ino,
+    pub name: Vec<u8>,
+}
+call!(Link => EntryReply);
+
+/// Whether a name that goes away must be a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RemoveKind {
+    File,
+    Directory,
+}
+
+/// Removes a name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Unlink {
+    pub parent: Ino,
+    pub name: Vec<u8>,
+    pub kind: RemoveKind,
+}
+call!(Unlink => RemoveReply);
+
+/// The inode that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RemoveReply {
+    pub ino: Ino,
+    /// It was the last name: the inode lives until every session released it.
+    pub orphan: bool,
+}
+
+/// `renameat2`'s modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// Moves a name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rename {
+    pub parent: Ino,
+    pub name: Vec<u8>,
+    pub new_parent: Ino,
+    pub new_name: Vec<u8>,
+    pub mode: RenameMode,
+}
+call!(Rename => RenameReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RenameReply {
+    pub moved: Ino,
+    /// What the new name pointed to before.
+    pub replaced: Option<RemoveReply>,
+}
+
+/// Lists a directory after `cookie` (0: from the start), at most `max` entries.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReadDir {
+    pub ino: Ino,
+    pub cookie: u64,
+    pub max: u32,
+    pub attrs: WithAttrs,
+}
+call!(ReadDir => ReadDirReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum WithAttrs {
+    No,
+    Yes,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReadDirReply {
+    pub entries: Vec<DirEntry>,
+    pub dir_lease: Option<Grant>,
+    /// Parent of the directory, for `..`.
+    pub parent: Ino,
+    /// Nothing follows.
+    pub end: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirEntry {
+    /// Position after this entry: stable, never reused.
+    pub cookie: u64,
+    pub ino: Ino,
+    /// Type bits of the mode, shifted down by 12 as `d_type` is.
+    pub kind: u8,
+    pub name: Vec<u8>,
+    /// Absent where the inode is being written elsewhere.
+    pub inode: Option<InodeReply>,
+}
+
+/// Asks for a lease and the inode as it is now. Waits until other holders gave theirs back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Acquire {
+    pub ino: Ino,
+    pub mode: LeaseMode,
+}
+call!(Acquire => AcquireReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AcquireReply {
+    pub inode: InodeReply,
+    /// For regular files.
+    pub file: Option<FileRecord>,
+    /// For symbolic links.
+    pub symlink: Option<Vec<u8>>,
+}
+
+/// Gives leases back without being asked: (inode, grant number).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Release {
+    pub leases: Vec<(Ino, u64)>,
+}
+call!(Release => ());
+
+/// A writer's report under its write lease: what `stat` elsewhere and a crash shall show.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publish {
+    pub ino: Ino,
+    pub size: u64,
+    pub allocated: u64,
+    pub mtime: Option<SetTime>,
+    pub data: PublishData,
+}
+call!(Publish => InodeReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PublishData {
+    /// The data is on the targets, durably, up to `size`.
+    OnTargets,
+    /// The payload is the whole file.
+    Inline,
+}
+
+/// Reads an extended attribute.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct XattrGet {
+    pub ino: Ino,
+    pub name: Vec<u8>,
+}
+call!(XattrGet => Vec<u8>);
+
+/// `setxattr`'s modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum XattrMode {
+    Any,
+    Create,
+    Replace,
+}
+
+/// Sets an extended attribute.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct XattrSet {
+    pub ino: Ino,
+    pub name: Vec<u8>,
+    pub value: Vec<u8>,
+    pub mode: XattrMode,
+}
+call!(XattrSet => ());
+
+/// Lists the names of extended attributes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct XattrList {
+    pub ino: Ino,
+}
+call!(XattrList => Vec<Vec<u8>>);
+
+/// Removes an extended attribute.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct XattrRemove {
+    pub ino: Ino,
+    pub name: Vec<u8>,
+}
+call!(XattrRemove => ());
+
+/// Sets what a directory's new files inherit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayoutSet {
+    pub ino: Ino,
+    pub policy: LayoutPolicy,
+}
+call!(LayoutSet => ());
+
+/// Counts of the whole space.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StatFs {}
+call!(StatFs => StatFsReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StatFsReply {
+    pub inodes: u64,
+    /// Bytes held by files, as published.
+    pub allocated: u64,
+}
+
+/// Unlinked inodes that this session no longer has open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OrphanRelease {
+    pub inos: Vec<Ino>,
+}
+call!(OrphanRelease => ());

@@ -1,0 +1,61 @@
+//! The calls. A request names its reply type; bulk bytes travel beside the arguments as payload.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+pub mod cluster;
+pub mod data;
+pub mod meta;
+
+/// A typed call.
+pub trait Call: Serialize + DeserializeOwned {
+    const OP: Op;
+    type Reply: Serialize + DeserializeOwned;
+}
+
+macro_rules! ops {
+    ($($name:ident = $value:expr,)*) => {
+        /// Numbers of the calls on the wire. A number is never reused.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u16)]
+        pub enum Op { $($name = $value,)* }
+
+        impl Op {
+            pub fn from_wire(value: u16) -> Option<Op> {
+                match value { $($value => Some(Op::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+ops! {
+    MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
+    DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
+    DataExtents = 37, DataTruncate = 38,
+    SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,
+    Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
+    ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
+    XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
+    TruncateDone = 98,
+}
+
+/// Ties a call to its number and reply.
+macro_rules! call {
+    ($name:ident => $reply:ty) => {
+        impl crate::op::Call for $name {
+            const OP: crate::op::Op = crate::op::Op::$name;
+            type Reply = $reply;
+        }
+    };
+}
+pub(crate) use call;
+
+#[cfg(test)]
+mod tests {
+    use super::Op;
+
+    #[test]
+    fn numbers_round_trip() {
+        assert_eq!(Op::from_wire(Op::Rename as u16), Some(Op::Rename));
+        assert_eq!(Op::from_wire(9999), None);
+    }
+}
