@@ -1,1 +1,22 @@
+//! Calls between nodes over TCP: handshake, frames, a server, pooled client connections.
+//!
+//! Blocking sockets and one thread per connection: a request costs one hand-over per process
+//! (`docs/adr/0002-threads.md`). A connection carries one call at a time; parallel calls use
+//! parallel connections of a bounded pool. Nothing is parsed before the peer proved the space's
+//! secret.
 
+mod conn;
+mod frame;
+mod handshake;
+mod peer;
+mod secret;
+mod server;
+
+pub use conn::{CallContext, Conn, Pending};
+pub use handshake::HandshakeError;
+pub use peer::{Deadline, Peer, Started};
+pub use secret::{Secret, SecretError};
+pub use server::{Reply, Request, Server, Service, reply_to};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,5 @@
+//! How bytes lie on stripe groups and how writes become whole. Pure state machines: events and
+//! times in, effects out. The numbered rules are those of `docs/ARCHITECTURE.md`, "Rules".
 
+pub mod locate;
+pub mod unsynced;

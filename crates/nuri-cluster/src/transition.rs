@@ -1,0 +1,184 @@
+//! Pure transitions of the map: a map and an observation in, the next map out.
+
+use nuri_proto::Status;
+use nuri_proto::id::{Epoch, GroupId, NodeId, PoolId, TargetId};
+use nuri_proto::layout::Shape;
+use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
+use nuri_proto::map::{Group, Map, Node, Pool, Target, TargetState};
+use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, JoinTarget, MetaRole};
+
+/// The pool that every space has.
+pub const DEFAULT_POOL: PoolId = PoolId(0);
+
+/// A node comes, for the first time or again. Known targets keep their ids; new ones get an id and
+/// a `stripe` group of their own in the default pool.
+///
+/// # Errors
+/// [`Status::WRONG_PEER`] for a target with an id of this space that another node serves now;
+/// [`Status::NOSPC`] beyond the bounds of a space.
+pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
+    let known = request.node.filter(|id| map.node(*id).is_some());
+    if known.is_none() && map.nodes.len() >= MAX_NODES {
+        return Err(Status::NOSPC);
+    }
+    let id = known.unwrap_or_else(|| {
+        NodeId(map.nodes.iter().map(|n| n.id.0).max().unwrap_or(0) + 1)
+    });
+    let mut next = map.clone();
+    next.nodes.retain(|n| n.id != id);
+    let address = request.address.clone();
+    next.nodes.push(Node { id, address, pid: request.pid, up: true });
+    next.nodes.sort_by_key(|n| n.id);
+    if request.serves_meta == MetaRole::Owner {
+        next.meta = Some(id);
+    }
+    // What this node served before and no longer names is down until it comes back.
+    next.targets.iter_mut().filter(|t| t.node == id).for_each(|t| t.state = TargetState::Down);
+    let mut targets = Vec::new();
+    for target in &request.targets {
+        targets.push(join_target(&mut next, id, target)?);
+    }
+    if membership_changed(map, &next) {
+        next.epoch = Epoch(map.epoch.0 + 1);
+    }
+    *map = next;
+    Ok(JoinReply { node: id, targets, map: map.clone() })
+}
+
+fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<TargetId, Status> {
+    if let Some(id) = request.id {
+        let known = map.targets.iter_mut().find(|t| t.id == id).ok_or(Status::WRONG_PEER)?;
+        if known.node != node && known.state == TargetState::Up {
+            return Err(Status::WRONG_PEER);
+        }
+        known.node = node;
+        known.path.clone_from(&request.path);
+        known.state = TargetState::Up;
+        (known.size, known.used) = (request.size, request.used);
+        return Ok(id);
+    }
+    if map.targets.len() >= MAX_TARGETS {
+        return Err(Status::NOSPC);
+    }
+    let id = TargetId(map.targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1);
+    let (path, size, used) = (request.path.clone(), request.size, request.used);
+    map.targets.push(Target { id, node, path, state: TargetState::Up, size, used });
+    let group = GroupId(id.0);
+    let (epoch, shape, members) = (Epoch(1), Shape::Stripe, vec![id]);
+    map.groups.push(Group { id: group, epoch, shape, members });
+    match map.pools.iter_mut().find(|p| p.id == DEFAULT_POOL) {
+        Some(pool) => pool.groups.push(group),
+        None => {
+            let name = "default".to_string();
+            map.pools.push(Pool { id: DEFAULT_POOL, name, groups: vec![group] });
+        }
+    }
+    Ok(id)
+}
+
+fn membership_changed(old: &Map, new: &Map) -> bool {
+    let facts = |map: &Map| {
+        let nodes: Vec<_> = map.nodes.iter().map(|n| (n.id, n.address.clone(), n.up)).collect();
+        let targets: Vec<_> = map.targets.iter().map(|t| (t.id, t.node, t.state)).collect();
+        (nodes, targets, map.groups.clone(), map.meta)
+    };
+    facts(old) != facts(new)
+}
+
+/// A node lives. Returns whether membership changed (and with it the epoch).
+pub fn heartbeat(map: &mut Map, beat: &Heartbeat) -> bool {
+    let old = map.clone();
+    if let Some(node) = map.nodes.iter_mut().find(|n| n.id == beat.node) {
+        node.up = true;
+    }
+    for report in &beat.targets {
+        let mine = |t: &&mut Target| t.id == report.id && t.node == beat.node;
+        if let Some(target) = map.targets.iter_mut().find(mine) {
+            target.state = report.state;
+            (target.size, target.used) = (report.size, report.used);
+        }
+    }
+    bump_if_changed(&old, map)
+}
+
+/// Nodes that were silent too long are down, and their targets with them.
+pub fn silence(map: &mut Map, silent: &[NodeId]) -> bool {
+    let old = map.clone();
+    map.nodes.iter_mut().filter(|n| silent.contains(&n.id)).for_each(|n| n.up = false);
+    for target in map.targets.iter_mut().filter(|t| silent.contains(&t.node)) {
+        target.state = TargetState::Down;
+    }
+    bump_if_changed(&old, map)
+}
+
+fn bump_if_changed(old: &Map, map: &mut Map) -> bool {
+    let changed = membership_changed(old, map);
+    if changed {
+        map.epoch = Epoch(old.epoch.0 + 1);
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::Incarnation;
+
+    use super::*;
+
+    fn request(node: Option<NodeId>, ids: &[Option<TargetId>]) -> Join {
+        let target = |id: &Option<TargetId>| JoinTarget {
+            id: *id,
+            incarnation: Incarnation(1),
+            path: "/t".into(),
+            size: 100,
+            used: 0,
+        };
+        Join {
+            node,
+            address: "127.0.0.1:1".into(),
+            pid: 1,
+            serves_meta: MetaRole::None,
+            targets: ids.iter().map(target).collect(),
+        }
+    }
+
+    #[test]
+    fn ids_are_given_once_and_kept() {
+        let mut map = Map::default();
+        let first = join(&mut map, &request(None, &[None, None])).unwrap();
+        assert_eq!(first.targets, [TargetId(1), TargetId(2)]);
+        let again = join(
+            &mut map,
+            &request(Some(first.node), &[Some(TargetId(1)), Some(TargetId(2)), None]),
+        );
+        let again = again.unwrap();
+        assert_eq!((again.node, again.targets[2]), (first.node, TargetId(3)));
+        assert_eq!(map.pool_groups(DEFAULT_POOL).len(), 3);
+    }
+
+    #[test]
+    fn a_target_of_another_space_is_refused_and_nothing_changes() {
+        let mut map = Map::default();
+        join(&mut map, &request(None, &[None])).unwrap();
+        let before = map.clone();
+        let refused = join(&mut map, &request(None, &[Some(TargetId(9))]));
+        assert_eq!((refused.unwrap_err(), map), (Status::WRONG_PEER, before));
+    }
+
+    #[test]
+    fn silence_takes_targets_down_and_a_beat_brings_them_back() {
+        let mut map = Map::default();
+        let node = join(&mut map, &request(None, &[None])).unwrap().node;
+        let epoch = map.epoch;
+        assert!(silence(&mut map, &[node]) && !silence(&mut map, &[node]));
+        assert_eq!((map.targets[0].state, map.epoch.0), (TargetState::Down, epoch.0 + 1));
+        let report = nuri_proto::op::cluster::TargetReport {
+            id: TargetId(1),
+            state: TargetState::Up,
+            size: 100,
+            used: 7,
+        };
+        assert!(heartbeat(&mut map, &Heartbeat { node, targets: vec![report] }));
+        assert_eq!((map.targets[0].state, map.targets[0].used), (TargetState::Up, 7));
+    }
+}

@@ -1,0 +1,405 @@
+//! The embedded engine: group-commit log, memory tables, redb behind.
+//!
+//! 1 commit: changes enter the active table       crash: lost, nobody was told otherwise
+//! 2 the group is written to the log and synced   crash: torn group, dropped by its checksum
+//! 3 callers are told "durable"
+//! 4 a full segment freezes the active table; the other segment begins (head, then groups)
+//! 5 the frozen table enters redb in one durable transaction with its last sequence
+//!                                                crash: replayed from the log again
+//! 6 the old segment may be reused; replay skips sequences that redb has
+//!
+//! The first caller that waits writes for all (no thread of its own). A failed write or sync stops
+//! the store until it is opened again: what is durable is unknown.
+
+use std::sync::Arc;
+
+use nuri_io::buf::AlignedBuf;
+use nuri_io::disk::Disk;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::engine::{Batch, CommitId, Engine, KvError, Pair};
+use crate::log::{self, BLOCK, Gap, HeadState, SegmentHead};
+use crate::memtable::{MemTable, merge, overlay};
+use crate::tables::Tables;
+
+/// Sizes of the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct KvConfig {
+    /// Length of each of the two log segments, bytes (a multiple of 4 KiB).
+    pub segment_bytes: usize,
+    /// Cache of the tables, bytes.
+    pub cache_bytes: usize,
+}
+
+impl Default for KvConfig {
+    fn default() -> Self {
+        KvConfig { segment_bytes: 32 << 20, cache_bytes: 64 << 20 }
+    }
+}
+
+/// The embedded engine.
+pub struct Embedded {
+    log: Arc<dyn Disk>,
+    tables: Tables,
+    config: KvConfig,
+    epoch: u64,
+    state: Mutex<State>,
+    progress: Condvar,
+    /// Held while a frozen table moves into redb.
+    absorbing: Mutex<()>,
+}
+
+struct State {
+    active: MemTable,
+    frozen: Option<Arc<Frozen>>,
+    /// Encoded records that no sync has covered.
+    pending: Vec<u8>,
+    /// Start of each pending record, for resealing when the segment changes.
+    starts: Vec<usize>,
+    last: u64,
+    durable: u64,
+    /// Some thread is writing a group.
+    flushing: bool,
+    stopped: bool,
+    segment: usize,
+    /// Where the next group goes, from the segment's start.
+    at: usize,
+    generation: u64,
+}
+
+struct Frozen {
+    table: MemTable,
+    last: u64,
+}
+
+impl Embedded {
+    /// Opens or creates a store on two disks. The caller holds their lock.
+    ///
+    /// # Errors
+    /// [`KvError::Damaged`] where the log has a hole before valid records, [`KvError::Version`]
+    /// for a newer format.
+    pub fn open(
+        log: Arc<dyn Disk>,
+        tables: Arc<dyn Disk>,
+        config: KvConfig,
+    ) -> Result<Embedded, KvError> {
+        let fresh = io(log.len())? < 2 * config.segment_bytes as u64;
+        if fresh {
+            zero_log(&*log, config.segment_bytes)?;
+        }
+        let tables = Tables::open(tables, config.cache_bytes)?;
+        let mut state = State {
+            active: MemTable::default(),
+            frozen: None,
+            pending: Vec::new(),
+            starts: Vec::new(),
+            last: tables.state("sequence")?,
+            durable: 0,
+            flushing: false,
+            stopped: false,
+            segment: 0,
+            at: BLOCK,
+            generation: tables.state("generation")?,
+        };
+        let mut epoch = tables.state("epoch")?;
+        replay(&*log, config, &mut state, &mut epoch)?;
+        state.durable = state.last;
+        epoch += 1;
+        // What was replayed enters the tables, and the log starts afresh under the new epoch.
+        let generation = state.generation + 1;
+        let numbers = [("sequence", state.last), ("epoch", epoch), ("generation", generation)];
+        tables.absorb(&state.active, &numbers)?;
+        state.active = MemTable::default();
+        state.generation = generation;
+        state.segment = 0;
+        state.at = BLOCK;
+        write_head(&*log, config, 0, generation)?;
+        io(log.sync())?;
+        let state = Mutex::new(state);
+        let (progress, absorbing) = (Condvar::new(), Mutex::new(()));
+        Ok(Embedded { log, tables, config, epoch, state, progress, absorbing })
+    }
+
+    /// The epoch under which this owner writes.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Moves everything into the tables, so that the next opening has nothing to replay.
+    ///
+    /// # Errors
+    /// As for commits.
+    pub fn checkpoint(&self) -> Result<(), KvError> {
+        self.wait_durable(self.last_commit())?;
+        self.absorb_frozen()?;
+        {
+            let mut state = self.state.lock();
+            while state.flushing {
+                self.progress.wait(&mut state);
+            }
+            if state.active.is_empty() || state.frozen.is_some() {
+                return Ok(());
+            }
+            freeze(&mut state);
+        }
+        self.absorb_frozen()
+    }
+
+    /// Moves the frozen table into redb, if there is one.
+    ///
+    /// # Errors
+    /// As for commits.
+    pub fn absorb_frozen(&self) -> Result<(), KvError> {
+        let _one_at_a_time = self.absorbing.lock();
+        let Some(frozen) = self.state.lock().frozen.clone() else { return Ok(()) };
+        let outcome = self.tables.absorb(&frozen.table, &[("sequence", frozen.last)]);
+        let mut state = self.state.lock();
+        match &outcome {
+            Ok(()) => state.frozen = None,
+            Err(_) => state.stopped = true,
+        }
+        self.progress.notify_all();
+        outcome
+    }
+
+    /// Whether a frozen table waits to be moved.
+    pub fn has_frozen(&self) -> bool {
+        self.state.lock().frozen.is_some()
+    }
+
+    /// Writes all pending records as one group. Enters and leaves with the lock held.
+    fn flush_group(&self, state: &mut MutexGuard<'_, State>) -> Result<(), KvError> {
+        state.flushing = true;
+        let outcome = self.write_group(state);
+        state.flushing = false;
+        match outcome {
+            Ok(upto) => state.durable = state.durable.max(upto),
+            Err(_) => state.stopped = true,
+        }
+        self.progress.notify_all();
+        outcome.map(|_| ())
+    }
+
+    fn write_group(&self, state: &mut MutexGuard<'_, State>) -> Result<u64, KvError> {
+        let len = state.pending.len().next_multiple_of(BLOCK);
+        if state.at + len > self.config.segment_bytes {
+            self.switch_segment(state)?;
+        }
+        let mut group = std::mem::take(&mut state.pending);
+        state.starts.clear();
+        let len = group.len().next_multiple_of(BLOCK);
+        group.resize(len, 0);
+        let (upto, at) = (state.last, state.at);
+        let offset = (state.segment * self.config.segment_bytes + at) as u64;
+        state.at += len;
+        let outcome = MutexGuard::unlocked(state, || {
+            if cfg!(nuri_break = "kv_ack_before_sync") {
+                return io(self.log.write_at(offset, &aligned(&group)));
+            }
+            io(self.log.write_at(offset, &aligned(&group))).and_then(|()| io(self.log.sync()))
+        });
+        outcome.map(|()| upto)
+    }
+
+    /// Freezes the active table and begins the other segment.
+    fn switch_segment(&self, state: &mut MutexGuard<'_, State>) -> Result<(), KvError> {
+        while state.frozen.is_some() {
+            MutexGuard::unlocked(state, || self.absorb_frozen())?;
+        }
+        freeze(state);
+        state.segment = 1 - state.segment;
+        state.at = BLOCK;
+        state.generation += 1;
+        let (segment, generation) = (state.segment, state.generation);
+        let starts = state.starts.clone();
+        for start in starts {
+            let end = record_end(&state.pending, start);
+            log::reseal(&mut state.pending[start..end], generation);
+        }
+        // No sync of its own: a group is valid only with its head, and one sync covers both.
+        write_head(&*self.log, self.config, segment, generation)
+    }
+}
+
+fn record_end(pending: &[u8], start: usize) -> usize {
+    let mut len = [0; 4];
+    len.copy_from_slice(&pending[start..start + 4]);
+    start + 32 + u32::from_le_bytes(len) as usize
+}
+
+fn freeze(state: &mut State) {
+    let table = std::mem::take(&mut state.active);
+    state.frozen = Some(Arc::new(Frozen { table, last: state.last }));
+}
+
+fn io<T>(outcome: std::io::Result<T>) -> Result<T, KvError> {
+    outcome.map_err(|e| match e.raw_os_error() {
+        Some(28) => KvError::NoSpace,
+        _ => KvError::Io(e.to_string()),
+    })
+}
+
+fn aligned(bytes: &[u8]) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(bytes.len());
+    buf.copy_from_slice(bytes);
+    buf
+}
+
+/// Writes zeros once, so that later syncs need no journal commit of the file system below.
+fn zero_log(log: &dyn Disk, segment_bytes: usize) -> Result<(), KvError> {
+    let total = 2 * segment_bytes as u64;
+    io(log.set_len(total))?;
+    let zeros = AlignedBuf::zeroed((1 << 20).min(segment_bytes));
+    let mut at = 0;
+    while at < total {
+        let part = zeros.len().min((total - at) as usize);
+        io(log.write_at(at, &zeros[..part]))?;
+        at += part as u64;
+    }
+    io(log.sync())
+}
+
+fn write_head(
+    log: &dyn Disk,
+    config: KvConfig,
+    segment: usize,
+    generation: u64,
+) -> Result<(), KvError> {
+    let head = SegmentHead { generation }.encode();
+    io(log.write_at((segment * config.segment_bytes) as u64, &aligned(&head)))
+}
+
+/// Reads both segments, the older first, and applies what the tables do not have.
+fn replay(
+    log: &dyn Disk,
+    config: KvConfig,
+    state: &mut State,
+    epoch: &mut u64,
+) -> Result<(), KvError> {
+    let mut segments = Vec::new();
+    for segment in 0..2 {
+        let mut bytes = AlignedBuf::zeroed(config.segment_bytes);
+        io(log.read_at((segment * config.segment_bytes) as u64, &mut bytes))?;
+        match SegmentHead::decode(&bytes) {
+            HeadState::Empty => {}
+            HeadState::Valid(head) => segments.push((head.generation, bytes)),
+            HeadState::UnknownFormat(found) => {
+                return Err(KvError::Version { found, known: log::FORMAT });
+            }
+        }
+    }
+    segments.sort_by_key(|(generation, _)| *generation);
+    for (generation, bytes) in segments {
+        let (records, gap) = log::scan(&bytes, generation);
+        if let Gap::Damage { at } = gap {
+            return Err(KvError::Damaged(format!("log block {} is unreadable", at / BLOCK)));
+        }
+        state.generation = state.generation.max(generation);
+        for record in records {
+            if record.epoch < *epoch || record.sequence <= state.last {
+                continue;
+            }
+            if record.sequence != state.last + 1 {
+                let (have, next) = (state.last, record.sequence);
+                return Err(KvError::Damaged(format!("log jumps from {have} to {next}")));
+            }
+            *epoch = record.epoch;
+            state.last = record.sequence;
+            state.active.apply(&record.batch);
+        }
+    }
+    Ok(())
+}
+
+impl Engine for Embedded {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        let state = self.state.lock();
+        if let Some(value) = state.active.get(key) {
+            return Ok(value.map(<[u8]>::to_vec));
+        }
+        if let Some(value) = state.frozen.as_ref().and_then(|f| f.table.get(key)) {
+            return Ok(value.map(<[u8]>::to_vec));
+        }
+        // Unlocked: a frozen table leaves memory only after the tables have it.
+        drop(state);
+        self.tables.get(key)
+    }
+
+    fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        let after = if after < prefix { prefix } else { after };
+        let mut out = Vec::new();
+        let state = self.state.lock();
+        // A key equal to the prefix is above "nothing": the range below excludes its start.
+        if after == prefix && limit > 0 {
+            drop(state);
+            if let Some(value) = self.get(prefix)? {
+                out.push((prefix.to_vec(), value));
+            }
+            return self.scan_above(prefix, prefix, limit, out);
+        }
+        drop(state);
+        self.scan_above(prefix, after, limit, out)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<CommitId, KvError> {
+        let mut state = self.state.lock();
+        if state.stopped {
+            return Err(KvError::Stopped);
+        }
+        if batch.is_empty() {
+            return Ok(CommitId(state.last));
+        }
+        // A group must fit into a segment with room to spare: flush a large backlog first.
+        while state.pending.len() > self.config.segment_bytes / 4 {
+            if state.flushing {
+                self.progress.wait(&mut state);
+            } else {
+                self.flush_group(&mut state)?;
+            }
+        }
+        state.last += 1;
+        let (sequence, generation) = (state.last, state.generation);
+        let start = state.pending.len();
+        state.starts.push(start);
+        log::encode(&mut state.pending, generation, self.epoch, sequence, &batch);
+        state.active.apply(&batch);
+        Ok(CommitId(sequence))
+    }
+
+    fn wait_durable(&self, id: CommitId) -> Result<(), KvError> {
+        let mut state = self.state.lock();
+        while state.durable < id.0 {
+            if state.stopped {
+                return Err(KvError::Stopped);
+            }
+            if state.flushing {
+                self.progress.wait(&mut state);
+            } else {
+                self.flush_group(&mut state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn last_commit(&self) -> CommitId {
+        CommitId(self.state.lock().last)
+    }
+}
+
+impl Embedded {
+    fn scan_above(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+        mut out: Vec<Pair>,
+    ) -> Result<Vec<Pair>, KvError> {
+        let state = self.state.lock();
+        let empty = MemTable::default();
+        let frozen = state.frozen.as_ref().map_or(&empty, |f| &f.table);
+        let changes = overlay(state.active.above(after), frozen.above(after));
+        let more = limit.saturating_sub(out.len());
+        out.extend(merge(changes, prefix, after, more, |from| self.tables.page(prefix, from))?);
+        Ok(out)
+    }
+}

@@ -1,0 +1,72 @@
+//! The engine trait and its batches.
+
+/// Number of a committed batch. Batches are durable in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CommitId(pub u64);
+
+/// Changes that become visible and durable together.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Batch {
+    pub(crate) changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.changes.push((key, Some(value)));
+    }
+
+    pub fn delete(&mut self, key: Vec<u8>) {
+        self.changes.push((key, None));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The last change of `key` in this batch: `Some(None)` is a deletion.
+    pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let (_, value) = self.changes.iter().rev().find(|(k, _)| k == key)?;
+        Some(value.as_deref())
+    }
+}
+
+/// Why the store cannot serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KvError {
+    #[error("metadata store: {0}")]
+    Io(String),
+    /// A sync failed earlier: what is durable is unknown until the store is opened again.
+    #[error("metadata store stopped after a failed write; restart the node")]
+    Stopped,
+    #[error("metadata store damaged: {0}")]
+    Damaged(String),
+    #[error("metadata store has format {found}, this program knows {known}; use a newer nuri")]
+    Version { found: u32, known: u32 },
+    #[error("no space left for the metadata store; free some on its file system")]
+    NoSpace,
+}
+
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// An ordered key-value store with one writer and many readers.
+pub trait Engine: Send + Sync + 'static {
+    /// The value as of the last commit.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
+
+    /// Up to `limit` pairs whose keys start with `prefix` and are above `after`, ascending.
+    fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Pair>, KvError>;
+
+    /// Makes the batch visible and queues it for durability.
+    fn commit(&self, batch: Batch) -> Result<CommitId, KvError>;
+
+    /// Returns once the batch and all before it are durable.
+    fn wait_durable(&self, id: CommitId) -> Result<(), KvError>;
+
+    /// Number of the last commit.
+    fn last_commit(&self) -> CommitId;
+}

@@ -1,0 +1,132 @@
+//! One client connection: sends a call, then takes its reply.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::codec;
+use nuri_proto::header::{Header, Kind};
+use nuri_proto::op::Call;
+
+use crate::frame::{self, FrameReader};
+use crate::handshake::{self, HandshakeError};
+use crate::secret::Secret;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// On whose behalf a call is made. A sequence above 0 makes a repeated call return the first
+/// outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallContext {
+    pub session: u64,
+    pub slot: u32,
+    pub sequence: u64,
+    pub epoch: u64,
+}
+
+/// An authenticated connection. After an error it must be dropped.
+pub struct Conn {
+    stream: TcpStream,
+    reader: FrameReader,
+    next_request: u64,
+    read_timeout: Duration,
+}
+
+/// A call that was sent and whose reply is still to be taken.
+#[must_use = "the reply must be received before the connection is used again"]
+pub struct Pending {
+    request: u64,
+}
+
+impl Conn {
+    /// Connects and proves the secret, both ways.
+    ///
+    /// # Errors
+    /// Network trouble, another protocol version, or a secret that does not fit.
+    pub fn connect(address: &str, secret: &Secret) -> Result<Conn, HandshakeError> {
+        let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+        for addr in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
+                Ok(mut stream) => {
+                    handshake::connect(&mut stream, secret)?;
+                    let reader = FrameReader::new();
+                    let read_timeout = Duration::ZERO;
+                    return Ok(Conn { stream, reader, next_request: 1, read_timeout });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last.into())
+    }
+
+    /// Sends a call; `timeout` bounds the wait for its reply.
+    ///
+    /// # Errors
+    /// [`Status::UNREACHABLE`] where the connection broke.
+    pub fn send<C: Call>(
+        &mut self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending, Status> {
+        let args = codec::encode(call)?;
+        let timeout = timeout.max(Duration::from_millis(1));
+        if timeout != self.read_timeout {
+            let set = |s: &TcpStream| {
+                s.set_read_timeout(Some(timeout))?;
+                s.set_write_timeout(Some(timeout))
+            };
+            set(&self.stream).map_err(|_| Status::UNREACHABLE)?;
+            self.read_timeout = timeout;
+        }
+        let request = self.next_request;
+        self.next_request += 1;
+        let header = Header {
+            kind: Kind::Request,
+            op: C::OP as u16,
+            request,
+            session: context.session,
+            slot: context.slot,
+            sequence: context.sequence,
+            epoch: context.epoch,
+            status: 0,
+            args_len: 0,
+            payload_len: 0,
+            payload_crc: 0,
+        };
+        let sent = frame::send(&mut self.stream, header, &args, payload);
+        sent.map_err(|_| Status::UNREACHABLE)?;
+        Ok(Pending { request })
+    }
+
+    /// Takes the reply; its payload goes to the front of `into`, its length is returned. The
+    /// outer error means that the connection must be dropped.
+    ///
+    /// # Errors
+    /// [`Status::UNREACHABLE`] or [`Status::MALFORMED`].
+    #[allow(clippy::type_complexity)]
+    pub fn receive<C: Call>(
+        &mut self,
+        pending: Pending,
+        into: &mut [u8],
+    ) -> Result<Result<(C::Reply, usize), Status>, Status> {
+        let (header, args) =
+            self.reader.head(&mut self.stream).map_err(|e| frame::to_status(&e))?;
+        let len = header.payload_len as usize;
+        let expected = header.kind == Kind::Reply
+            && header.request == pending.request
+            && header.op == C::OP as u16
+            && len <= into.len();
+        if !expected {
+            return Err(Status::MALFORMED);
+        }
+        self.reader
+            .payload(&mut self.stream, &header, &mut into[..len])
+            .map_err(|e| frame::to_status(&e))?;
+        if header.status != 0 {
+            return Ok(Err(Status(header.status)));
+        }
+        Ok(codec::decode::<C::Reply>(&args).map(|reply| (reply, len)))
+    }
+}

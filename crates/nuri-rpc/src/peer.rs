@@ -1,0 +1,184 @@
+//! A server as its clients see it: an address, idle connections, retries with a deadline.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::op::Call;
+use nuri_proto::status::RetryClass;
+use parking_lot::Mutex;
+
+use crate::conn::{CallContext, Conn, Pending};
+use crate::handshake::HandshakeError;
+use crate::secret::Secret;
+
+/// Idle connections kept per peer.
+const KEEP_IDLE: usize = 32;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// When to give up.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    pub fn after(timeout: Duration) -> Deadline {
+        Deadline(Instant::now() + timeout)
+    }
+
+    pub fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    pub fn passed(self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+/// A server to call. Cheap to clone; clones share the connections.
+#[derive(Clone)]
+pub struct Peer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    address: String,
+    secret: Secret,
+    idle: Mutex<Vec<Conn>>,
+}
+
+impl Peer {
+    pub fn new(address: &str, secret: &Secret) -> Peer {
+        let inner =
+            Inner { address: address.into(), secret: secret.clone(), idle: Mutex::default() };
+        Peer { inner: Arc::new(inner) }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// Connects once, to tell a wrong address or secret from a slow server.
+    ///
+    /// # Errors
+    /// Why no connection was made.
+    pub fn probe(&self) -> Result<(), HandshakeError> {
+        let conn = Conn::connect(&self.inner.address, &self.inner.secret)?;
+        self.put_back(conn);
+        Ok(())
+    }
+
+    fn take(&self) -> Result<(Conn, Reused), Status> {
+        if let Some(conn) = self.inner.idle.lock().pop() {
+            return Ok((conn, Reused::Yes));
+        }
+        match Conn::connect(&self.inner.address, &self.inner.secret) {
+            Ok(conn) => Ok((conn, Reused::No)),
+            Err(HandshakeError::Secret | HandshakeError::NotNuri | HandshakeError::Version) => {
+                Err(Status::WRONG_PEER)
+            }
+            Err(_) => Err(Status::UNREACHABLE),
+        }
+    }
+
+    fn put_back(&self, conn: Conn) {
+        let mut idle = self.inner.idle.lock();
+        if idle.len() < KEEP_IDLE {
+            idle.push(conn);
+        }
+    }
+
+    /// One attempt. A reused connection may have died with an earlier server: then once more on
+    /// a new one, so calls must be safe to repeat.
+    ///
+    /// # Errors
+    /// The server's status, or [`Status::UNREACHABLE`].
+    pub fn call<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        into: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(C::Reply, usize), Status> {
+        loop {
+            let (mut conn, reused) = self.take()?;
+            let outcome = conn
+                .send(context, call, payload, timeout)
+                .and_then(|pending| conn.receive::<C>(pending, into));
+            match outcome {
+                Ok(outcome) => {
+                    self.put_back(conn);
+                    return outcome;
+                }
+                Err(Status::UNREACHABLE) if reused == Reused::Yes => self.inner.idle.lock().clear(),
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    /// Repeats an attempt while the answer is "later" and time is left.
+    ///
+    /// # Errors
+    /// The last status, once the deadline passed or the answer is final.
+    pub fn call_until<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        into: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(C::Reply, usize), Status> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.call(context, call, payload, into, deadline.left()) {
+                Err(status) if status.retry() == RetryClass::Later && !deadline.passed() => {
+                    std::thread::sleep(pause.min(deadline.left()));
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Sends without waiting, so that one thread can have calls at several peers under way.
+    ///
+    /// # Errors
+    /// [`Status::UNREACHABLE`].
+    pub fn start<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<Started, Status> {
+        let (mut conn, _) = self.take()?;
+        let pending = conn.send(context, call, payload, timeout)?;
+        Ok(Started { peer: self.clone(), conn, pending })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reused {
+    Yes,
+    No,
+}
+
+/// A call under way.
+pub struct Started {
+    peer: Peer,
+    conn: Conn,
+    pending: Pending,
+}
+
+impl Started {
+    /// Takes the reply.
+    ///
+    /// # Errors
+    /// As [`Peer::call`], without its second attempt.
+    pub fn finish<C: Call>(mut self, into: &mut [u8]) -> Result<(C::Reply, usize), Status> {
+        let outcome = self.conn.receive::<C>(self.pending, into)?;
+        self.peer.put_back(self.conn);
+        outcome
+    }
+}

@@ -1,0 +1,199 @@
+//! The server's side: a listener, one thread per connection, a [`Service`] that answers.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nuri_io::buf::{BufPool, PooledBuf};
+use nuri_proto::Status;
+use nuri_proto::codec;
+use nuri_proto::header::{Header, Kind};
+use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_proto::op::{Call, Op};
+use parking_lot::Mutex;
+
+use crate::conn::CallContext;
+use crate::frame::{self, FrameReader};
+use crate::handshake;
+use crate::secret::Secret;
+
+/// Most connections at once; further ones are closed.
+const MAX_CONNECTIONS: usize = 4096;
+/// Idle payload buffers kept (1 MiB each).
+const KEEP_BUFFERS: usize = 16;
+const STACK: usize = 512 << 10;
+
+/// A request as a service sees it.
+pub struct Request<'a> {
+    pub op: Op,
+    pub context: CallContext,
+    pub args: &'a [u8],
+    /// Page-aligned payload.
+    pub payload: &'a [u8],
+    /// Where a bulk reply may be built.
+    pub buffers: &'a BufPool,
+}
+
+/// What goes back.
+pub struct Reply {
+    pub status: Status,
+    pub args: Vec<u8>,
+    pub payload: Option<PooledBuf>,
+}
+
+impl Reply {
+    pub fn failed(status: Status) -> Reply {
+        Reply { status, args: Vec::new(), payload: None }
+    }
+
+    /// Encodes the outcome of a call without payload.
+    pub fn of<R: serde::Serialize>(outcome: Result<R, Status>) -> Reply {
+        match outcome.and_then(|reply| codec::encode(&reply)) {
+            Ok(args) => Reply { status: Status::OK, args, payload: None },
+            Err(status) => Reply::failed(status),
+        }
+    }
+}
+
+/// Decodes the request as `C`, runs `f`, encodes its reply.
+pub fn reply_to<C: Call>(args: &[u8], f: impl FnOnce(C) -> Result<C::Reply, Status>) -> Reply {
+    Reply::of(codec::decode::<C>(args).and_then(f))
+}
+
+/// Answers requests. Called from many threads at once; may block.
+pub trait Service: Send + Sync + 'static {
+    fn serve(&self, request: &Request<'_>) -> Reply;
+}
+
+/// A running server. Dropping it closes the listener and every connection.
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    secret: Secret,
+    service: Arc<dyn Service>,
+    stopping: AtomicBool,
+    open: AtomicUsize,
+    streams: Mutex<std::collections::HashMap<usize, TcpStream>>,
+    buffers: BufPool,
+}
+
+impl Server {
+    /// Starts answering on `listener`.
+    ///
+    /// # Errors
+    /// Where the listener has no address or no thread can be started.
+    pub fn start(
+        listener: TcpListener,
+        secret: &Secret,
+        service: Arc<dyn Service>,
+    ) -> std::io::Result<Server> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            secret: secret.clone(),
+            service,
+            stopping: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            streams: Mutex::default(),
+            buffers: BufPool::new(MAX_PAYLOAD, KEEP_BUFFERS),
+        });
+        let for_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("accept".into())
+            .spawn(move || accept_loop(&listener, &for_thread))?;
+        Ok(Server { address, shared })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // A connection of our own wakes the accept call.
+        let _ = TcpStream::connect(self.address);
+        for stream in self.shared.streams.lock().values() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
+    let mut next = 0;
+    loop {
+        let accepted = listener.accept();
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok((stream, _)) = accepted else {
+            // Out of descriptors or the like: pause rather than spin.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            continue;
+        };
+        if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
+            continue;
+        }
+        next += 1;
+        let (id, for_thread) = (next, shared.clone());
+        shared.open.fetch_add(1, Ordering::SeqCst);
+        let spawned = std::thread::Builder::new()
+            .name("serve".into())
+            .stack_size(STACK)
+            .spawn(move || connection(id, stream, &for_thread));
+        if spawned.is_err() {
+            shared.open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn connection(id: usize, mut stream: TcpStream, shared: &Shared) {
+    if let Ok(clone) = stream.try_clone() {
+        shared.streams.lock().insert(id, clone);
+    }
+    if handshake::accept(&mut stream, &shared.secret).is_ok() {
+        serve_calls(&mut stream, shared);
+    }
+    shared.streams.lock().remove(&id);
+    shared.open.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn serve_calls(stream: &mut TcpStream, shared: &Shared) {
+    let mut reader = FrameReader::new();
+    loop {
+        let Ok((header, args)) = reader.head(stream) else { return };
+        if header.kind != Kind::Request {
+            return;
+        }
+        let mut payload = None;
+        if header.payload_len > 0 {
+            let mut buf = shared.buffers.take();
+            buf.set_len(header.payload_len as usize);
+            if reader.payload(stream, &header, &mut buf).is_err() {
+                return;
+            }
+            payload = Some(buf);
+        }
+        let reply = answer(&header, &args, payload.as_deref().unwrap_or_default(), shared);
+        drop(payload);
+        let header = Header { kind: Kind::Reply, status: reply.status.0, ..header };
+        let bulk = reply.payload.as_deref().unwrap_or_default();
+        if frame::send(stream, header, &reply.args, bulk).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(header: &Header, args: &[u8], payload: &[u8], shared: &Shared) -> Reply {
+    let Some(op) = Op::from_wire(header.op) else { return Reply::failed(Status::MALFORMED) };
+    let context = CallContext {
+        session: header.session,
+        slot: header.slot,
+        sequence: header.sequence,
+        epoch: header.epoch,
+    };
+    shared.service.serve(&Request { op, context, args, payload, buffers: &shared.buffers })
+}

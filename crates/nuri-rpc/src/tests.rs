@@ -1,0 +1,136 @@
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
+use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, WriteReply};
+use nuri_proto::op::{Op, cluster::MapGet};
+
+use super::*;
+
+/// Keeps the last payload; answers reads with it.
+#[derive(Default)]
+struct Echo {
+    bytes: parking_lot::Mutex<Vec<u8>>,
+    calls: AtomicU64,
+}
+
+impl Service for Echo {
+    fn serve(&self, request: &Request<'_>) -> Reply {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        match request.op {
+            Op::DataWrite => reply_to::<DataWrite>(request.args, |_| {
+                *self.bytes.lock() = request.payload.to_vec();
+                assert_eq!(request.payload.as_ptr() as usize % 4096, 0);
+                Ok(WriteReply { boot: BootId(1), allocated: request.payload.len() as u64 })
+            }),
+            Op::DataRead => {
+                let mut reply = reply_to::<DataRead>(request.args, |_| Ok(()));
+                let mut buf = request.buffers.take();
+                let bytes = self.bytes.lock();
+                buf.set_len(bytes.len());
+                buf.copy_from_slice(&bytes);
+                reply.payload = Some(buf);
+                reply
+            }
+            _ => Reply::failed(Status::NOTSUP),
+        }
+    }
+}
+
+fn secret(byte: u8) -> Secret {
+    Secret::from_bytes([byte; 32])
+}
+
+fn start() -> (Server, Arc<Echo>) {
+    let echo = Arc::new(Echo::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    (Server::start(listener, &secret(1), echo.clone()).unwrap(), echo)
+}
+
+fn key() -> ChunkKey {
+    ChunkKey { object: ObjectId(1), component: 0, stripe: 0 }
+}
+
+fn write() -> DataWrite {
+    DataWrite {
+        target: TargetId(1),
+        key: key(),
+        offset: 0,
+        durability: Durability::Memory,
+        capability: Capability::default(),
+    }
+}
+
+const T: Duration = Duration::from_secs(5);
+
+#[test]
+fn payload_travels_both_ways() {
+    let (server, _) = start();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    let context = CallContext::default();
+    for len in [1, 100, 4095, 4096, 70_000, 1 << 20] {
+        let data: Vec<u8> = (0..len).map(|i| (i * 31) as u8).collect();
+        let (reply, _) = peer.call(context, &write(), &data, &mut [], T).unwrap();
+        assert_eq!(reply.allocated, len as u64);
+        let read = DataRead {
+            target: TargetId(1),
+            key: key(),
+            offset: 0,
+            len: len as u32,
+            capability: Capability::default(),
+        };
+        let mut into = vec![0; len];
+        let (_, got) = peer.call(context, &read, &[], &mut into, T).unwrap();
+        assert_eq!((got, into), (len, data));
+    }
+    let refused = peer.call(context, &MapGet {}, &[], &mut [], T);
+    assert_eq!(refused.unwrap_err(), Status::NOTSUP);
+}
+
+#[test]
+fn wrong_secret_gets_nothing_parsed() {
+    let (server, echo) = start();
+    let peer = Peer::new(&server.address().to_string(), &secret(2));
+    assert!(matches!(peer.probe(), Err(HandshakeError::Secret)));
+    let refused = peer.call(CallContext::default(), &write(), b"x", &mut [], T);
+    assert_eq!(refused.unwrap_err(), Status::WRONG_PEER);
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn garbage_closes_the_connection_and_hurts_nobody() {
+    use std::io::{Read, Write};
+    let (server, echo) = start();
+    let mut raw = TcpStream::connect(server.address()).unwrap();
+    raw.write_all(&[0x5a; 200]).unwrap();
+    raw.set_read_timeout(Some(T)).unwrap();
+    let mut sink = Vec::new();
+    let _ = raw.read_to_end(&mut sink);
+    assert!(sink.is_empty());
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    peer.call(CallContext::default(), &write(), b"x", &mut [], T).unwrap();
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_restarted_server_is_found_again() {
+    let (server, _) = start();
+    let address = server.address();
+    let peer = Peer::new(&address.to_string(), &secret(1));
+    peer.call(CallContext::default(), &write(), b"x", &mut [], T).unwrap();
+    drop(server);
+    let listener = loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => break listener,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let again = Arc::new(Echo::default());
+    let _server = Server::start(listener, &secret(1), again.clone()).unwrap();
+    let deadline = Deadline::after(T);
+    peer.call_until(CallContext::default(), &write(), b"y", &mut [], deadline).unwrap();
+    assert_eq!(again.calls.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,95 @@
+//! File range to pieces: which part of which chunk on which group.
+
+use nuri_proto::id::{ChunkKey, GroupId, ObjectId};
+use nuri_proto::layout::{Component, Layout};
+use nuri_proto::limit::MAX_PAYLOAD;
+
+/// A part of one chunk, short enough for one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub group: GroupId,
+    pub key: ChunkKey,
+    /// Where the piece begins in its chunk, bytes.
+    pub offset: u32,
+    pub len: u32,
+    /// Where the piece begins in the file, bytes.
+    pub file_offset: u64,
+}
+
+/// The pieces of `offset..offset + len`, ascending. Empty where the layout has no component there.
+pub fn pieces(
+    layout: &Layout,
+    object: ObjectId,
+    offset: u64,
+    len: u64,
+) -> impl Iterator<Item = Piece> + '_ {
+    let end = offset.saturating_add(len);
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (index, component) = component_at(layout, at)?;
+        let piece = piece_at(component, index, object, at, end)?;
+        at += u64::from(piece.len);
+        Some(piece)
+    })
+}
+
+fn component_at(layout: &Layout, at: u64) -> Option<(u16, &Component)> {
+    let index = layout.components.iter().position(|c| (c.start..c.end).contains(&at))?;
+    Some((index as u16, &layout.components[index]))
+}
+
+fn piece_at(c: &Component, index: u16, object: ObjectId, at: u64, end: u64) -> Option<Piece> {
+    let chunk = c.chunk_size.bytes();
+    let stripe = u32::try_from(at / chunk).ok()?;
+    let within = at % chunk;
+    let group = *c.groups.get(stripe as usize % c.groups.len().max(1))?;
+    // Pieces end at multiples of the frame's payload, so that large transfers stay aligned.
+    let frame = MAX_PAYLOAD as u64;
+    let len = (chunk - within).min(frame - within % frame).min(end.min(c.end) - at);
+    Some(Piece {
+        group,
+        key: ChunkKey { object, component: index, stripe },
+        offset: within as u32,
+        len: len as u32,
+        file_offset: at,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::layout::{ChunkSize, LayoutPolicy};
+
+    use super::*;
+
+    fn layout(chunk: u32, width: u16) -> Layout {
+        let groups: Vec<_> = (0..8).map(GroupId).collect();
+        let chunk_size = ChunkSize::try_from(chunk).unwrap();
+        LayoutPolicy { chunk_size, width, ..LayoutPolicy::default() }.instantiate(&groups, 0)
+    }
+
+    #[test]
+    fn pieces_tile_the_range_and_rotate() {
+        for (chunk, width) in [(65536, 1), (65536, 3), (1 << 20, 4), (4 << 20, 8)] {
+            let layout = layout(chunk, width);
+            for (offset, len) in [(0, 1), (65535, 2), (123, 9 << 20), (5 << 20, 3 << 20)] {
+                let mut at = offset;
+                for p in pieces(&layout, ObjectId(9), offset, len) {
+                    assert_eq!(p.file_offset, at);
+                    assert_eq!(at, u64::from(p.key.stripe) * u64::from(chunk) + u64::from(p.offset));
+                    assert_eq!(p.group, GroupId(p.key.stripe % u32::from(width)));
+                    assert!(p.len > 0 && p.len as usize <= MAX_PAYLOAD);
+                    at += u64::from(p.len);
+                }
+                assert_eq!(at, offset + len);
+            }
+        }
+    }
+
+    #[test]
+    fn beyond_the_largest_file_is_nothing() {
+        assert_eq!(pieces(&layout(65536, 2), ObjectId(1), u64::MAX - 4, 4).count(), 0);
+    }
+}

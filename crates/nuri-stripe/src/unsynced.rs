@@ -1,0 +1,109 @@
+//! Rule 5.8 at the writer: bytes acknowledged from a target's memory are kept until a flush
+//! answers with the same boot id; after another boot id they are sent again.
+//!
+//! One table per client. `T` names kept bytes; the table never looks inside.
+
+use std::collections::HashMap;
+
+use nuri_proto::id::{BootId, TargetId};
+
+/// Kept bytes by target, in the order of their acknowledgements.
+pub struct Unsynced<T> {
+    targets: HashMap<TargetId, Vec<Kept<T>>>,
+    clock: u64,
+}
+
+struct Kept<T> {
+    at: u64,
+    boot: BootId,
+    token: T,
+}
+
+/// A flush under way: it covers what was acknowledged before it began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlushTicket {
+    target: TargetId,
+    before: u64,
+}
+
+/// What a flush settled.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Settled<T> {
+    /// On stable storage: may be forgotten.
+    pub durable: Vec<T>,
+    /// Lost with the target's memory: to be sent again.
+    pub lost: Vec<T>,
+}
+
+impl<T> Default for Unsynced<T> {
+    fn default() -> Self {
+        Unsynced { targets: HashMap::new(), clock: 0 }
+    }
+}
+
+impl<T> Unsynced<T> {
+    /// The target holds the bytes in memory, under `boot`.
+    pub fn acknowledged(&mut self, target: TargetId, boot: BootId, token: T) {
+        self.clock += 1;
+        let at = self.clock;
+        self.targets.entry(target).or_default().push(Kept { at, boot, token });
+    }
+
+    /// Targets that hold unsynced bytes, ascending.
+    pub fn targets(&self) -> Vec<TargetId> {
+        let holds = |(target, kept): (&TargetId, &Vec<Kept<T>>)| (!kept.is_empty()).then_some(*target);
+        let mut out: Vec<_> = self.targets.iter().filter_map(holds).collect();
+        out.sort();
+        out
+    }
+
+    /// A flush is about to be sent.
+    pub fn begin_flush(&self, target: TargetId) -> FlushTicket {
+        FlushTicket { target, before: self.clock }
+    }
+
+    /// The flush answered under `boot`.
+    pub fn end_flush(&mut self, ticket: FlushTicket, boot: BootId) -> Settled<T> {
+        let mut settled = Settled { durable: Vec::new(), lost: Vec::new() };
+        let Some(kept) = self.targets.get_mut(&ticket.target) else { return settled };
+        for entry in std::mem::take(kept) {
+            if entry.at > ticket.before {
+                kept.push(entry);
+            } else if entry.boot == boot || cfg!(nuri_break = "flush_ignores_boot") {
+                settled.durable.push(entry.token);
+            } else {
+                settled.lost.push(entry.token);
+            }
+        }
+        settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T1: TargetId = TargetId(1);
+
+    /// Catches `nuri_break = "flush_ignores_boot"`.
+    #[test]
+    fn a_restarted_target_lost_what_it_held() {
+        let mut unsynced = Unsynced::default();
+        unsynced.acknowledged(T1, BootId(1), 'a');
+        unsynced.acknowledged(T1, BootId(2), 'b');
+        let ticket = unsynced.begin_flush(T1);
+        let settled = unsynced.end_flush(ticket, BootId(2));
+        assert_eq!(settled, Settled { durable: vec!['b'], lost: vec!['a'] });
+        assert!(unsynced.targets().is_empty());
+    }
+
+    #[test]
+    fn a_flush_does_not_cover_what_came_after_it_began() {
+        let mut unsynced = Unsynced::default();
+        unsynced.acknowledged(T1, BootId(1), 'a');
+        let ticket = unsynced.begin_flush(T1);
+        unsynced.acknowledged(T1, BootId(1), 'b');
+        assert_eq!(unsynced.end_flush(ticket, BootId(1)).durable, ['a']);
+        assert_eq!(unsynced.targets(), [T1]);
+    }
+}
