@@ -6,4 +6,9 @@
 pub mod buf;
 pub mod clock;
 pub mod disk;
+pub mod disk_suite;
+pub mod file;
+pub mod lock;
+pub mod mem;
 pub mod rng;
+pub mod uring;
