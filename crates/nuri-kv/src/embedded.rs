@@ -33,7 +33,10 @@ pub struct KvConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        KvConfig { segment_bytes: 32 << 20, cache_bytes: 64 << 20 }
+        KvConfig {
+            segment_bytes: 32 << 20,
+            cache_bytes: 64 << 20,
+        }
     }
 }
 
@@ -107,7 +110,11 @@ impl Embedded {
         epoch += 1;
         // What was replayed enters the tables, and the log starts afresh under the new epoch.
         let generation = state.generation + 1;
-        let numbers = [("sequence", state.last), ("epoch", epoch), ("generation", generation)];
+        let numbers = [
+            ("sequence", state.last),
+            ("epoch", epoch),
+            ("generation", generation),
+        ];
         tables.absorb(&state.active, &numbers)?;
         state.active = MemTable::default();
         state.generation = generation;
@@ -117,7 +124,15 @@ impl Embedded {
         io(log.sync())?;
         let state = Mutex::new(state);
         let (progress, absorbing) = (Condvar::new(), Mutex::new(()));
-        Ok(Embedded { log, tables, config, epoch, state, progress, absorbing })
+        Ok(Embedded {
+            log,
+            tables,
+            config,
+            epoch,
+            state,
+            progress,
+            absorbing,
+        })
     }
 
     /// The epoch under which this owner writes.
@@ -151,8 +166,12 @@ impl Embedded {
     /// As for commits.
     pub fn absorb_frozen(&self) -> Result<(), KvError> {
         let _one_at_a_time = self.absorbing.lock();
-        let Some(frozen) = self.state.lock().frozen.clone() else { return Ok(()) };
-        let outcome = self.tables.absorb(&frozen.table, &[("sequence", frozen.last)]);
+        let Some(frozen) = self.state.lock().frozen.clone() else {
+            return Ok(());
+        };
+        let outcome = self
+            .tables
+            .absorb(&frozen.table, &[("sequence", frozen.last)]);
         let mut state = self.state.lock();
         match &outcome {
             Ok(()) => state.frozen = None,
@@ -229,7 +248,10 @@ fn record_end(pending: &[u8], start: usize) -> usize {
 
 fn freeze(state: &mut State) {
     let table = std::mem::take(&mut state.active);
-    state.frozen = Some(Arc::new(Frozen { table, last: state.last }));
+    state.frozen = Some(Arc::new(Frozen {
+        table,
+        last: state.last,
+    }));
 }
 
 fn io<T>(outcome: std::io::Result<T>) -> Result<T, KvError> {
@@ -284,7 +306,10 @@ fn replay(
             HeadState::Empty => {}
             HeadState::Valid(head) => segments.push((head.generation, bytes)),
             HeadState::UnknownFormat(found) => {
-                return Err(KvError::Version { found, known: log::FORMAT });
+                return Err(KvError::Version {
+                    found,
+                    known: log::FORMAT,
+                });
             }
         }
     }
@@ -292,7 +317,10 @@ fn replay(
     for (generation, bytes) in segments {
         let (records, gap) = log::scan(&bytes, generation);
         if let Gap::Damage { at } = gap {
-            return Err(KvError::Damaged(format!("log block {} is unreadable", at / BLOCK)));
+            return Err(KvError::Damaged(format!(
+                "log block {} is unreadable",
+                at / BLOCK
+            )));
         }
         state.generation = state.generation.max(generation);
         for record in records {
@@ -399,7 +427,9 @@ impl Embedded {
         let frozen = state.frozen.as_ref().map_or(&empty, |f| &f.table);
         let changes = overlay(state.active.above(after), frozen.above(after));
         let more = limit.saturating_sub(out.len());
-        out.extend(merge(changes, prefix, after, more, |from| self.tables.page(prefix, from))?);
+        out.extend(merge(changes, prefix, after, more, |from| {
+            self.tables.page(prefix, from)
+        })?);
         Ok(out)
     }
 }

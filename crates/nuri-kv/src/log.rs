@@ -103,7 +103,11 @@ fn seal(record: &mut [u8], len: u32, generation: u64, epoch: u64, sequence: u64)
 }
 
 fn record_crc(record: &[u8], generation: u64) -> u64 {
-    mix(&[crc64(&record[..24]), crc64(&record[RECORD_HEAD..]), generation])
+    mix(&[
+        crc64(&record[..24]),
+        crc64(&record[RECORD_HEAD..]),
+        generation,
+    ])
 }
 
 /// What follows at a place of a segment.
@@ -117,7 +121,9 @@ pub enum Next {
 
 /// Parses the record at `at` of a segment. Never panics, whatever the bytes are.
 pub fn parse(segment: &[u8], at: usize, generation: u64) -> Next {
-    let Some(rest) = segment.get(at..) else { return Next::Nothing };
+    let Some(rest) = segment.get(at..) else {
+        return Next::Nothing;
+    };
     let (Some(len), Some(magic)) = (word32(rest, 0), word32(rest, 4)) else {
         return Next::Nothing;
     };
@@ -127,12 +133,21 @@ pub fn parse(segment: &[u8], at: usize, generation: u64) -> Next {
     }
     let record = &rest[..RECORD_HEAD + len];
     let fields = (word64(record, 8), word64(record, 16), word64(record, 24));
-    let (Some(epoch), Some(sequence), Some(crc)) = fields else { return Next::Nothing };
+    let (Some(epoch), Some(sequence), Some(crc)) = fields else {
+        return Next::Nothing;
+    };
     if record_crc(record, generation) != crc {
         return Next::Nothing;
     }
     match parse_body(&record[RECORD_HEAD..]) {
-        Some(batch) => Next::Record(Record { epoch, sequence, batch }, at + RECORD_HEAD + len),
+        Some(batch) => Next::Record(
+            Record {
+                epoch,
+                sequence,
+                batch,
+            },
+            at + RECORD_HEAD + len,
+        ),
         None => Next::Nothing,
     }
 }
@@ -222,7 +237,10 @@ mod tests {
     fn groups_come_back_in_order() {
         let (records, gap) = scan(&segment(&[&[1, 2, 3], &[4], &[5, 6]]), 7);
         let sequences: Vec<_> = records.iter().map(|r| r.sequence).collect();
-        assert_eq!((sequences, gap), (vec![1, 2, 3, 4, 5, 6], Gap::End { at: 4 * BLOCK }));
+        assert_eq!(
+            (sequences, gap),
+            (vec![1, 2, 3, 4, 5, 6], Gap::End { at: 4 * BLOCK })
+        );
         assert_eq!(records[0].batch.get(b"gone"), Some(None));
     }
 

@@ -67,7 +67,9 @@ pub(crate) fn merge<'a, E>(
     limit: usize,
     mut fetch: impl FnMut(&[u8]) -> Result<Vec<Pair>, E>,
 ) -> Result<Vec<Pair>, E> {
-    let mut changes = changes.take_while(|(key, _)| key.starts_with(prefix)).peekable();
+    let mut changes = changes
+        .take_while(|(key, _)| key.starts_with(prefix))
+        .peekable();
     let mut page = fetch(after)?.into_iter().peekable();
     let mut out: Vec<Pair> = Vec::new();
     let mut last = after.to_vec();
@@ -82,7 +84,9 @@ pub(crate) fn merge<'a, E>(
             (None, None) => break,
         };
         if change_first {
-            let Some((key, value)) = changes.next() else { break };
+            let Some((key, value)) = changes.next() else {
+                break;
+            };
             if page.peek().is_some_and(|(p, _)| p == key) {
                 last = key.to_vec();
                 page.next();

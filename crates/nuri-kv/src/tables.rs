@@ -85,7 +85,9 @@ impl Tables {
         let txn = self.db.begin_read().map_err(broken)?;
         let table = txn.open_table(DATA).map_err(broken)?;
         let from = std::ops::Bound::Excluded(after.max(prefix_floor(prefix, after)));
-        let range = table.range::<&[u8]>((from, std::ops::Bound::Unbounded)).map_err(broken)?;
+        let range = table
+            .range::<&[u8]>((from, std::ops::Bound::Unbounded))
+            .map_err(broken)?;
         let mut out = Vec::new();
         for pair in range.take(PAGE) {
             let (key, value) = pair.map_err(broken)?;
@@ -98,11 +100,7 @@ impl Tables {
     }
 
     /// Adds changes and state in one durable step.
-    pub(crate) fn absorb(
-        &self,
-        changes: &MemTable,
-        state: &[(&str, u64)],
-    ) -> Result<(), KvError> {
+    pub(crate) fn absorb(&self, changes: &MemTable, state: &[(&str, u64)]) -> Result<(), KvError> {
         let mut txn = self.db.begin_write().map_err(broken)?;
         txn.set_two_phase_commit(true);
         txn.set_quick_repair(true);

@@ -1,1 +1,18 @@
+//! The metadata server: the namespace, its leases, its sessions.
+//!
+//! [`lease`] decides who may cache what (pure). [`op`] holds one operation each, run by
+//! [`server::MetaServer`] in one transaction: sessions and reply slots are checked, conflicting
+//! leases recalled, changes committed as one batch, and the reply leaves when the batch and all it
+//! read are durable. Keys and records are in [`schema`].
 
+pub mod fsck;
+pub mod gc;
+pub mod lease;
+mod op;
+pub mod schema;
+pub mod server;
+pub mod session;
+pub mod txn;
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,9 @@ pub const SESSION: Duration = Duration::from_secs(6);
 pub const SESSION_RENEW: Duration = Duration::from_millis(1500);
 /// How long a restarted metadata server waits for known sessions to reclaim what they held.
 pub const GRACE: Duration = SESSION;
+/// A holder that does not obey a recall for this long is evicted (its flush may have to wait for
+/// a restarting target meanwhile).
+pub const RECALL: Duration = Duration::from_secs(15);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
 /// Unsynced data of a quiet file goes to the targets after this long.
@@ -26,4 +29,5 @@ const _: () = assert!(ms(FAILURE_DETECTION) >= 3 * ms(HEARTBEAT));
 const _: () = assert!(ms(SESSION) >= 3 * ms(SESSION_RENEW));
 const _: () = assert!(ms(GRACE) >= ms(SESSION));
 const _: () = assert!(ms(KERNEL_TTL) + ms(SESSION_RENEW) <= ms(SESSION));
+const _: () = assert!(ms(RECALL) > ms(SESSION) && ms(REQUEST) > ms(RECALL) + ms(SESSION));
 const _: () = assert!(ms(REQUEST) > 2 * (ms(SESSION) + ms(GRACE)));

@@ -82,19 +82,34 @@ pub struct SessionReply {
     pub session: SessionId,
     /// Random per start of the server: another one means that leases must be reclaimed.
     pub server_boot: u64,
+    /// The server's wall clock: clients stamp by it.
+    pub server_time: Time,
     /// First of the inode numbers, and how many, that the session may name by itself (later use).
     pub ino_range: (u64, u32),
 }
 
-/// Waits for recalls, at most `clock::SESSION_RENEW`; also renews the session.
+/// Waits for events, at most `clock::SESSION_RENEW`; also renews the session. Events come again
+/// until a later call acknowledges them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Events {}
+pub struct Events {
+    /// `upto` of the last reply that was handled, 0 at first.
+    pub acknowledged: u64,
+}
 call!(Events => EventsReply);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventsReply {
     pub server_boot: u64,
-    pub recalls: Vec<Recall>,
+    pub upto: u64,
+    pub events: Vec<Event>,
+}
+
+/// What the server tells a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Event {
+    Recall(Recall),
+    /// The inode lost its last name: say `OrphanRelease` once it is not open.
+    Unlinked(Ino),
 }
 
 /// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`.
@@ -198,7 +213,9 @@ pub enum MakeKind {
     Directory,
     Symlink(Vec<u8>),
     /// Fifo, socket or device; the type is in the mode.
-    Special { rdev: u32 },
+    Special {
+        rdev: u32,
+    },
 }
 
 /// Makes a directory entry and its inode. The file comes with a write lease where possible.
@@ -240,7 +257,8 @@ pub struct FileRecord {
     pub truncate_version: u32,
     /// The data itself, for files up to `MAX_INLINE` that were never on the targets.
     pub inline: Option<Vec<u8>>,
-    /// A truncation of a dead client is not finished yet: punch from here, then `TruncateDone`.
+    /// A truncation is not finished on the targets: whoever holds the write lease punches from
+    /// here and says `TruncateDone` before the file grows.
     pub punch_from: Option<u64>,
 }
 

@@ -1,0 +1,53 @@
+//! Objects whose data is to be deleted: listed here, deleted by row 6, struck off after.
+
+use nuri_kv::engine::{Batch, Engine};
+use nuri_proto::Status;
+use nuri_proto::id::ObjectId;
+use nuri_proto::layout::Layout;
+
+use crate::schema::{self, Family, GarbageRecord};
+use crate::server::MetaServer;
+use crate::txn::kv_status;
+
+impl MetaServer {
+    /// Up to `limit` objects whose deletion is durable in the namespace.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub fn garbage(&self, limit: usize) -> Result<Vec<(ObjectId, Layout)>, Status> {
+        let prefix = schema::family_prefix(Family::Garbage);
+        let pairs = self
+            .engine
+            .scan(&prefix, &prefix, limit)
+            .map_err(|e| kv_status(&e))?;
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A crash must not bring back a name whose data is gone.
+        let last = self.engine.last_commit();
+        self.engine.wait_durable(last).map_err(|e| kv_status(&e))?;
+        let object = |(key, value): (Vec<u8>, Vec<u8>)| {
+            let record: GarbageRecord = schema::decode(&value)?;
+            Ok((
+                ObjectId(schema::key_id(&key).ok_or(Status::CORRUPT)?),
+                record.layout,
+            ))
+        };
+        pairs.into_iter().map(object).collect()
+    }
+
+    /// The objects' data is gone from all targets.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub fn garbage_done(&self, objects: &[ObjectId]) -> Result<(), Status> {
+        let mut batch = Batch::new();
+        objects
+            .iter()
+            .for_each(|object| batch.delete(schema::garbage_key(*object)));
+        self.engine
+            .commit(batch)
+            .map(|_| ())
+            .map_err(|e| kv_status(&e))
+    }
+}

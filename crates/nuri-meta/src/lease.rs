@@ -1,0 +1,297 @@
+//! The lease table: who may cache what. Pure: calls in, recalls out, no clock.
+//!
+//! One coarse lease per inode (attributes, entries or data as a whole). Readers share, a writer
+//! is alone. A grant has a number; a recall names the highest number that it takes back, so a
+//! grant overtaken by its recall is not cached. Interest without a mode means that a session may
+//! still have the inode open.
+
+use std::collections::HashMap;
+
+use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::meta::{Grant, LeaseMode, Recall};
+
+/// What an operation needs of the other sessions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Want {
+    /// No writer elsewhere.
+    Shared,
+    /// No cache elsewhere.
+    Alone,
+}
+
+/// An inode and what an operation needs there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim {
+    pub ino: Ino,
+    pub want: Want,
+}
+
+struct Holder {
+    session: SessionId,
+    mode: Option<LeaseMode>,
+    number: u64,
+    /// A recall under way: what it may keep.
+    recalled: Option<Option<LeaseMode>>,
+}
+
+/// All leases of one metadata server.
+pub struct LeaseTable {
+    inodes: HashMap<Ino, Vec<Holder>>,
+    next: u64,
+    /// Beyond this many inodes only leases that were asked for are granted.
+    limit: usize,
+}
+
+impl LeaseTable {
+    /// A table whose grant numbers are above all numbers of earlier epochs.
+    pub fn new(epoch: u64, limit: usize) -> LeaseTable {
+        LeaseTable {
+            inodes: HashMap::new(),
+            next: epoch << 40,
+            limit,
+        }
+    }
+
+    fn holders(&self, ino: Ino) -> &[Holder] {
+        self.inodes.get(&ino).map_or(&[], Vec::as_slice)
+    }
+
+    /// Sessions in the way of `claim`, with the recall to send where none is under way yet.
+    pub fn conflicts(
+        &mut self,
+        claim: Claim,
+        session: SessionId,
+    ) -> Vec<(SessionId, Option<Recall>)> {
+        let Some(holders) = self.inodes.get_mut(&claim.ino) else {
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        for holder in holders.iter_mut().filter(|h| h.session != session) {
+            let keep = match (claim.want, holder.mode) {
+                (_, None) | (Want::Shared, Some(LeaseMode::Read)) => continue,
+                (Want::Shared, Some(LeaseMode::Write)) => Some(LeaseMode::Read),
+                (Want::Alone, Some(_)) => None,
+            };
+            // A recall under way that keeps too much is sent again, sharper.
+            let send = holder.recalled.is_none_or(|already| already > keep);
+            if send {
+                holder.recalled = Some(keep);
+            }
+            let recall = Recall {
+                ino: claim.ino,
+                number: holder.number,
+                keep,
+            };
+            out.push((holder.session, send.then_some(recall)));
+        }
+        out
+    }
+
+    /// Whether another session writes the inode.
+    pub fn written_elsewhere(&self, ino: Ino, session: SessionId) -> bool {
+        let writes = |h: &Holder| h.session != session && h.mode == Some(LeaseMode::Write);
+        self.holders(ino).iter().any(writes)
+    }
+
+    /// Grants in passing, where there is room and nothing is in the way. A stronger lease that
+    /// the session has already stays and is answered.
+    pub fn offer(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
+        let known = self.inodes.contains_key(&ino);
+        if !known && self.inodes.len() >= self.limit {
+            return None;
+        }
+        let others = |h: &&Holder| h.session != session && h.mode.is_some();
+        let blocked = self
+            .holders(ino)
+            .iter()
+            .filter(others)
+            .any(|h| mode == LeaseMode::Write || h.mode == Some(LeaseMode::Write));
+        if blocked {
+            None
+        } else {
+            self.grant(ino, session, mode)
+        }
+    }
+
+    /// Grants; conflicts must have been resolved. `None` while the session's own lease is being
+    /// recalled.
+    pub fn grant(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
+        self.next += 1;
+        let number = self.next;
+        let holders = self.inodes.entry(ino).or_default();
+        let Some(holder) = holders.iter_mut().find(|h| h.session == session) else {
+            holders.push(Holder {
+                session,
+                mode: Some(mode),
+                number,
+                recalled: None,
+            });
+            return Some(Grant { mode, number });
+        };
+        if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
+            return None;
+        }
+        let mode = holder.mode.map_or(mode, |have| have.max(mode));
+        (holder.mode, holder.number) = (Some(mode), number);
+        Some(Grant { mode, number })
+    }
+
+    /// A recall was obeyed. Numbers of later grants are not touched by it.
+    pub fn recall_done(
+        &mut self,
+        ino: Ino,
+        session: SessionId,
+        number: u64,
+        kept: Option<LeaseMode>,
+    ) {
+        let Some(holders) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let Some(holder) = holders.iter_mut().find(|h| h.session == session) else {
+            return;
+        };
+        if holder.number > number {
+            return;
+        }
+        // What the recall allowed to keep, at most.
+        let allowed = holder.recalled.take().flatten();
+        holder.mode = kept.min(allowed);
+    }
+
+    /// The session forgot the inode: no lease, not open.
+    pub fn release(&mut self, ino: Ino, session: SessionId, number: u64) {
+        let Some(holders) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        holders.retain(|h| h.session != session || h.number > number);
+        if holders.is_empty() {
+            self.inodes.remove(&ino);
+        }
+    }
+
+    /// The session does not have the inode open, whatever its leases are.
+    pub fn forget(&mut self, ino: Ino, session: SessionId) {
+        self.release(ino, session, u64::MAX);
+    }
+
+    /// The session ended. Returns the inodes that it had.
+    pub fn drop_session(&mut self, session: SessionId) -> Vec<Ino> {
+        let has = |holders: &Vec<Holder>| holders.iter().any(|h| h.session == session);
+        let inos: Vec<_> = self
+            .inodes
+            .iter()
+            .filter(|(_, h)| has(h))
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.iter().for_each(|ino| self.forget(*ino, session));
+        inos
+    }
+
+    /// Sessions that may have the inode open.
+    pub fn interested(&self, ino: Ino) -> Vec<SessionId> {
+        self.holders(ino).iter().map(|h| h.session).collect()
+    }
+
+    /// Notes that a session has the inode open, without a lease.
+    pub fn note_open(&mut self, ino: Ino, session: SessionId) {
+        if !self.holders(ino).iter().any(|h| h.session == session) {
+            let holder = Holder {
+                session,
+                mode: None,
+                number: 0,
+                recalled: None,
+            };
+            self.inodes.entry(ino).or_default().push(holder);
+        }
+    }
+
+    /// What the session holds on the inode.
+    pub fn held(&self, ino: Ino, session: SessionId) -> Option<LeaseMode> {
+        self.holders(ino)
+            .iter()
+            .find(|h| h.session == session)?
+            .mode
+    }
+
+    /// Number of inodes with leases or interest.
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+    const F: Ino = Ino(7);
+    const READ: Option<LeaseMode> = Some(LeaseMode::Read);
+
+    fn claim(want: Want) -> Claim {
+        Claim { ino: F, want }
+    }
+
+    #[test]
+    fn readers_share_and_a_writer_is_recalled_to_reading() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Write).unwrap();
+        assert_eq!(table.offer(F, B, LeaseMode::Read), None);
+        let conflicts = table.conflicts(claim(Want::Shared), B);
+        let recall = Recall {
+            ino: F,
+            number: grant.number,
+            keep: READ,
+        };
+        assert_eq!(conflicts, [(A, Some(recall))]);
+        assert_eq!(table.conflicts(claim(Want::Shared), B), [(A, None)]);
+        table.recall_done(F, A, grant.number, READ);
+        assert!(table.conflicts(claim(Want::Shared), B).is_empty());
+        assert!(table.offer(F, B, LeaseMode::Read).is_some());
+    }
+
+    #[test]
+    fn a_sharper_recall_is_sent_again() {
+        let mut table = LeaseTable::new(1, 100);
+        table.grant(F, A, LeaseMode::Write);
+        table.conflicts(claim(Want::Shared), B);
+        let sharper = table.conflicts(claim(Want::Alone), B);
+        assert_eq!(sharper[0].1.unwrap().keep, None);
+    }
+
+    /// Catches `nuri_break = "grant_during_recall"`.
+    #[test]
+    fn nothing_is_granted_to_a_holder_under_recall() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Read).unwrap();
+        table.conflicts(claim(Want::Alone), B);
+        assert_eq!(table.grant(F, A, LeaseMode::Read), None);
+        table.recall_done(F, A, grant.number, None);
+        assert!(table.conflicts(claim(Want::Alone), B).is_empty());
+        assert_eq!(table.interested(F), [A]);
+    }
+
+    #[test]
+    fn a_late_answer_does_not_end_a_newer_lease() {
+        let mut table = LeaseTable::new(1, 100);
+        let old = table.grant(F, A, LeaseMode::Read).unwrap();
+        table.grant(F, A, LeaseMode::Read);
+        table.recall_done(F, A, old.number, None);
+        table.release(F, A, old.number);
+        assert_eq!(table.held(F, A), READ);
+    }
+
+    #[test]
+    fn a_full_table_offers_nothing_new_but_grants_what_is_asked() {
+        let mut table = LeaseTable::new(1, 1);
+        assert!(table.offer(F, A, LeaseMode::Read).is_some());
+        assert_eq!(table.offer(Ino(8), A, LeaseMode::Read), None);
+        assert!(table.grant(Ino(8), A, LeaseMode::Read).is_some());
+        assert_eq!(table.drop_session(A).len(), 2);
+        assert!(table.is_empty());
+    }
+}

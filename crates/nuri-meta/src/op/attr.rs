@@ -1,0 +1,134 @@
+//! Changing attributes: modes, owners, times, and truncation.
+
+use nuri_proto::Status;
+use nuri_proto::id::{Ino, ObjectId};
+use nuri_proto::limit::MAX_FILE;
+use nuri_proto::op::meta::{LayoutSet, SetAttr, SetAttrReply, TruncateDone};
+
+use super::MetaOp;
+use crate::lease::{Claim, Want};
+use crate::schema::{Body, GarbageRecord, Inode, S_IFMT, garbage_key, inline_key};
+use crate::txn::Txn;
+
+impl MetaOp for SetAttr {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(vec![Claim {
+            ino: self.ino,
+            want: Want::Alone,
+        }])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<SetAttrReply, Status> {
+        let mut inode = txn.inode(self.ino)?;
+        if let Some(mode) = self.mode {
+            inode.attr.mode = (inode.attr.mode & S_IFMT) | (mode & 0o7777);
+        }
+        inode.attr.uid = self.uid.unwrap_or(inode.attr.uid);
+        inode.attr.gid = self.gid.unwrap_or(inode.attr.gid);
+        if let Some(size) = self.size {
+            truncate(txn, &mut inode, size)?;
+        }
+        if let Some(atime) = self.atime {
+            inode.attr.atime = txn.at(atime);
+        }
+        txn.changed(&mut inode);
+        if let Some(mtime) = self.mtime {
+            inode.attr.mtime = txn.at(mtime);
+        }
+        txn.put_inode(&inode)?;
+        let (object, punch_from) = match &inode.body {
+            Body::File(file) => (file.object, file.punch_from),
+            _ => (ObjectId(0), None),
+        };
+        Ok(SetAttrReply {
+            inode: txn.reply(&inode),
+            object,
+            punch_from,
+        })
+    }
+}
+
+/// Sets the size. To zero: a new object, the old one becomes garbage, so nothing of the old data
+/// can come back. To less: the rest is recorded as to be punched before the file may grow.
+fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Status> {
+    if size > MAX_FILE {
+        return Err(Status::FBIG);
+    }
+    let (ino, old) = (inode.attr.ino, inode.attr.size);
+    let file = inode.as_file_mut()?;
+    if size == 0 && file.on_targets {
+        let layout = file.layout.clone();
+        txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
+        txn.counters.next_object += 1;
+        file.object = ObjectId(txn.counters.next_object);
+        file.on_targets = false;
+        file.punch_from = None;
+    }
+    file.truncate_version += 1;
+    if size < old {
+        shrink(txn, ino, file, size)?;
+    } else if file.punch_from.is_some() && size > old {
+        // Only the lease holder gets here, and it punches before it asks to grow.
+        return Err(Status::RETRY);
+    }
+    if size == 0 {
+        txn.counters.allocated -= inode.attr.allocated.min(txn.counters.allocated);
+        inode.attr.allocated = 0;
+    }
+    inode.attr.size = size;
+    txn.touch(inode);
+    Ok(())
+}
+
+fn shrink(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    file: &mut crate::schema::File,
+    size: u64,
+) -> Result<(), Status> {
+    if file.inline {
+        let mut data = txn.raw(&inline_key(ino))?.unwrap_or_default();
+        data.truncate(size as usize);
+        file.inline = !data.is_empty();
+        if file.inline {
+            txn.batch.put(inline_key(ino), data);
+        } else {
+            txn.delete(inline_key(ino));
+        }
+    }
+    if file.on_targets {
+        file.punch_from = Some(file.punch_from.map_or(size, |from| from.min(size)));
+    }
+    Ok(())
+}
+
+impl MetaOp for TruncateDone {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(vec![Claim {
+            ino: self.ino,
+            want: Want::Alone,
+        }])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
+        let Ok(mut inode) = txn.inode(self.ino) else {
+            return Ok(());
+        };
+        inode.as_file_mut()?.punch_from = None;
+        txn.put_inode(&inode)
+    }
+}
+
+impl MetaOp for LayoutSet {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
+        self.policy.check().map_err(|_| Status::INVAL)?;
+        let mut inode = txn.inode(self.ino)?;
+        inode.as_dir_mut()?.policy = Some(self.policy);
+        txn.changed(&mut inode);
+        txn.put_inode(&inode)
+    }
+}

@@ -1,0 +1,61 @@
+//! Finding names and reading attributes.
+
+use nuri_proto::Status;
+use nuri_proto::op::meta::{GetAttr, InodeReply, Lookup, LookupReply, StatFs, StatFsReply};
+
+use super::MetaOp;
+use crate::lease::{Claim, Want};
+use crate::txn::Txn;
+
+impl MetaOp for Lookup {
+    fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        let entry = txn.entry(self.parent, &self.name)?;
+        Ok(entry
+            .map(|e| Claim {
+                ino: e.ino,
+                want: Want::Shared,
+            })
+            .into_iter()
+            .collect())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LookupReply, Status> {
+        txn.directory(self.parent)?;
+        let inode = match txn.entry(self.parent, &self.name)? {
+            Some(entry) => {
+                let inode = txn.inode(entry.ino)?;
+                Some(txn.reply(&inode))
+            }
+            None => None,
+        };
+        let dir_lease = txn.dir_lease(self.parent);
+        Ok(LookupReply { inode, dir_lease })
+    }
+}
+
+impl MetaOp for GetAttr {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(vec![Claim {
+            ino: self.ino,
+            want: Want::Shared,
+        }])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<InodeReply, Status> {
+        let inode = txn.inode(self.ino)?;
+        Ok(txn.reply(&inode))
+    }
+}
+
+impl MetaOp for StatFs {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<StatFsReply, Status> {
+        Ok(StatFsReply {
+            inodes: txn.counters.inodes,
+            allocated: txn.counters.allocated,
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! Making files, directories, links and special files.
+
+use nuri_proto::Status;
+use nuri_proto::id::{Ino, ObjectId};
+use nuri_proto::layout::LayoutPolicy;
+use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
+use nuri_proto::op::meta::{
+    Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind, MakeReply,
+};
+
+use super::MetaOp;
+use crate::lease::{Claim, Want};
+use crate::schema::{
+    Body, Directory, File, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, inline_key,
+};
+use crate::txn::{Txn, check_name};
+
+/// First cookie of a directory: 1 and 2 are `.` and `..`.
+const FIRST_COOKIE: u64 = 3;
+
+impl MetaOp for Make {
+    fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        let mut claims = vec![Claim {
+            ino: self.parent,
+            want: Want::Alone,
+        }];
+        if let Some(entry) = txn.entry(self.parent, &self.name)? {
+            claims = vec![Claim {
+                ino: entry.ino,
+                want: Want::Shared,
+            }];
+        }
+        Ok(claims)
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<MakeReply, Status> {
+        let mut parent = txn.directory(self.parent)?;
+        if parent.attr.nlink == 0 {
+            return Err(Status::NOENT);
+        }
+        if let Some(entry) = txn.entry(self.parent, &self.name)? {
+            return existing(txn, &self, entry.ino);
+        }
+        let inode = new_inode(&self, txn, &parent)?;
+        txn.add_entry(&mut parent, &self.name, &inode)?;
+        txn.put_inode(&parent)?;
+        txn.put_inode(&inode)?;
+        txn.counters.inodes += 1;
+        let mode = match inode.body {
+            Body::File(_) => LeaseMode::Write,
+            _ => LeaseMode::Read,
+        };
+        let lease = txn.leases.offer(inode.attr.ino, txn.session, mode);
+        let inode_reply = InodeReply {
+            attr: inode.attr,
+            lease,
+        };
+        let dir_lease = txn.dir_lease(self.parent);
+        let entry = EntryReply {
+            inode: inode_reply,
+            dir_lease,
+        };
+        Ok(MakeReply {
+            entry,
+            file: file_record(txn, &inode)?,
+            existed: false,
+        })
+    }
+}
+
+fn existing(txn: &mut Txn<'_>, call: &Make, ino: Ino) -> Result<MakeReply, Status> {
+    if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
+        return Err(Status::EXIST);
+    }
+    let inode = txn.inode(ino)?;
+    let entry = EntryReply {
+        inode: txn.reply(&inode),
+        dir_lease: txn.dir_lease(call.parent),
+    };
+    Ok(MakeReply {
+        entry,
+        file: file_record(txn, &inode)?,
+        existed: true,
+    })
+}
+
+/// The file's record with its inline data, for a regular file.
+pub(super) fn file_record(txn: &Txn<'_>, inode: &Inode) -> Result<Option<FileRecord>, Status> {
+    let Body::File(file) = &inode.body else {
+        return Ok(None);
+    };
+    let inline = if file.inline {
+        txn.raw(&inline_key(inode.attr.ino))?
+    } else {
+        None
+    };
+    Ok(Some(file.record(inline)))
+}
+
+fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, Status> {
+    txn.counters.next_ino += 1;
+    let ino = Ino::new(0, txn.counters.next_ino);
+    let inherits_group = parent.attr.mode & S_ISGID != 0;
+    let permissions = call.mode & 0o7777;
+    let (mode, body, size) = match &call.kind {
+        MakeKind::File => (S_IFREG | permissions, new_file(txn, parent)?, 0),
+        MakeKind::Directory => {
+            let policy = parent.as_dir()?.policy;
+            let next_cookie = FIRST_COOKIE;
+            let body = Directory {
+                parent: call.parent,
+                next_cookie,
+                policy,
+            };
+            let group = if inherits_group { S_ISGID } else { 0 };
+            (S_IFDIR | permissions | group, Body::Directory(body), 0)
+        }
+        MakeKind::Symlink(to) => {
+            if to.is_empty() || to.len() > MAX_SYMLINK {
+                return Err(if to.is_empty() {
+                    Status::NOENT
+                } else {
+                    Status::NAMETOOLONG
+                });
+            }
+            (S_IFLNK | 0o777, Body::Symlink(to.clone()), to.len() as u64)
+        }
+        MakeKind::Special { .. } => (call.mode & (S_IFMT | 0o7777), Body::Special, 0),
+    };
+    let rdev = if let MakeKind::Special { rdev } = call.kind {
+        rdev
+    } else {
+        0
+    };
+    let attr = Attr {
+        ino,
+        generation: 1,
+        mode,
+        nlink: if matches!(body, Body::Directory(_)) {
+            2
+        } else {
+            1
+        },
+        uid: call.uid,
+        gid: if inherits_group {
+            parent.attr.gid
+        } else {
+            call.gid
+        },
+        rdev,
+        size,
+        allocated: 0,
+        atime: txn.now,
+        mtime: txn.now,
+        ctime: txn.now,
+        btime: txn.now,
+        change: 1,
+    };
+    Ok(Inode {
+        attr,
+        tree: parent.tree,
+        body,
+    })
+}
+
+fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
+    let policy: LayoutPolicy = parent.as_dir()?.policy.unwrap_or_default();
+    let groups = txn.pools.groups(policy.pool);
+    if groups.is_empty() {
+        return Err(Status::RETRY);
+    }
+    txn.counters.next_object += 1;
+    let object = ObjectId(txn.counters.next_object);
+    Ok(Body::File(File {
+        object,
+        layout: policy.instantiate(&groups, object.0),
+        truncate_version: 0,
+        inline: false,
+        on_targets: false,
+        punch_from: None,
+    }))
+}
+
+impl MetaOp for Link {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        check_name(&self.name)?;
+        let alone = |ino| Claim {
+            ino,
+            want: Want::Alone,
+        };
+        Ok(vec![alone(self.parent), alone(self.ino)])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<EntryReply, Status> {
+        let mut parent = txn.directory(self.parent)?;
+        if parent.attr.nlink == 0 {
+            return Err(Status::NOENT);
+        }
+        if txn.entry(self.parent, &self.name)?.is_some() {
+            return Err(Status::EXIST);
+        }
+        let mut inode = txn.inode(self.ino)?;
+        if inode.is_dir() {
+            return Err(Status::PERM);
+        }
+        if inode.attr.nlink == 0 {
+            return Err(Status::NOENT);
+        }
+        if inode.attr.nlink >= MAX_LINKS {
+            return Err(Status::MLINK);
+        }
+        inode.attr.nlink += 1;
+        txn.changed(&mut inode);
+        txn.add_entry(&mut parent, &self.name, &inode)?;
+        txn.put_inode(&parent)?;
+        txn.put_inode(&inode)?;
+        Ok(EntryReply {
+            inode: txn.reply(&inode),
+            dir_lease: txn.dir_lease(self.parent),
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! A writer's report under its write lease.
+
+use nuri_proto::Status;
+use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
+use nuri_proto::op::meta::{InodeReply, LeaseMode, Publish, PublishData};
+
+use super::MetaOp;
+use crate::lease::Claim;
+use crate::schema::inline_key;
+use crate::txn::Txn;
+
+impl MetaOp for Publish {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<InodeReply, Status> {
+        // Without the lease another writer may have been there: the report is void.
+        if txn.leases.held(self.ino, txn.session) != Some(LeaseMode::Write) {
+            return Err(Status::STALE);
+        }
+        if self.size > MAX_FILE {
+            return Err(Status::FBIG);
+        }
+        let mut inode = txn.inode(self.ino)?;
+        let file = inode.as_file_mut()?;
+        match self.data {
+            PublishData::Inline => {
+                let fits = payload.len() as u64 == self.size && self.size <= MAX_INLINE;
+                if file.on_targets || !fits {
+                    return Err(Status::INVAL);
+                }
+                file.inline = true;
+                txn.batch.put(inline_key(self.ino), payload.to_vec());
+            }
+            PublishData::OnTargets => {
+                if file.inline {
+                    txn.delete(inline_key(self.ino));
+                }
+                file.inline = false;
+                file.on_targets = true;
+            }
+        }
+        let allocated = match self.data {
+            PublishData::Inline => self.size.next_multiple_of(512),
+            PublishData::OnTargets => self.allocated,
+        };
+        let others = txn.counters.allocated.saturating_sub(inode.attr.allocated);
+        txn.counters.allocated = others + allocated;
+        inode.attr.allocated = allocated;
+        inode.attr.size = self.size;
+        txn.changed(&mut inode);
+        if let Some(mtime) = self.mtime {
+            inode.attr.mtime = txn.at(mtime);
+        }
+        txn.put_inode(&inode)?;
+        Ok(txn.reply(&inode))
+    }
+}

@@ -1,0 +1,118 @@
+//! Removing names, and inodes that lost their last one.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{OrphanRelease, RemoveKind, RemoveReply, Unlink};
+
+use super::MetaOp;
+use crate::lease::{Claim, Want};
+use crate::schema::{
+    Body, GarbageRecord, Inode, garbage_key, inline_key, inode_key, orphan_key, xattr_prefix,
+};
+use crate::txn::{Txn, kv_status};
+
+impl MetaOp for Unlink {
+    fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
+        let alone = |ino| Claim {
+            ino,
+            want: Want::Alone,
+        };
+        Ok(vec![alone(self.parent), alone(entry.ino)])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<RemoveReply, Status> {
+        let mut parent = txn.directory(self.parent)?;
+        let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
+        let mut inode = txn.inode(entry.ino)?;
+        match (self.kind, inode.is_dir()) {
+            (RemoveKind::File, true) => return Err(Status::ISDIR),
+            (RemoveKind::Directory, false) => return Err(Status::NOTDIR),
+            (RemoveKind::Directory, true) if inode.attr.size > 0 => return Err(Status::NOTEMPTY),
+            _ => {}
+        }
+        txn.remove_entry(&mut parent, &self.name, entry);
+        txn.put_inode(&parent)?;
+        drop_link(txn, &mut inode)
+    }
+}
+
+/// One name of the inode is gone. The last one makes it an orphan, which lives while some session
+/// may have it open.
+pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveReply, Status> {
+    let ino = inode.attr.ino;
+    inode.attr.nlink = if inode.is_dir() {
+        0
+    } else {
+        inode.attr.nlink.saturating_sub(1)
+    };
+    txn.changed(inode);
+    let orphan = inode.attr.nlink == 0;
+    if orphan && txn.leases.interested(ino).is_empty() {
+        drop_inode(txn, inode)?;
+        return Ok(RemoveReply { ino, orphan: false });
+    }
+    if orphan {
+        txn.batch.put(orphan_key(ino), Vec::new());
+        txn.orphaned.push(ino);
+    }
+    txn.put_inode(inode)?;
+    Ok(RemoveReply { ino, orphan })
+}
+
+/// The inode goes, its object becomes garbage.
+pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status> {
+    let ino = inode.attr.ino;
+    txn.delete(inode_key(ino));
+    txn.delete(orphan_key(ino));
+    if let Body::File(file) = &inode.body {
+        if file.inline {
+            txn.delete(inline_key(ino));
+        }
+        if file.on_targets {
+            let layout = file.layout.clone();
+            txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
+        }
+    }
+    let prefix = xattr_prefix(ino);
+    let xattrs = txn
+        .engine
+        .scan(&prefix, &prefix, usize::MAX)
+        .map_err(|e| kv_status(&e))?;
+    xattrs.into_iter().for_each(|(key, _)| txn.delete(key));
+    txn.counters.inodes = txn.counters.inodes.saturating_sub(1);
+    txn.counters.allocated = txn.counters.allocated.saturating_sub(inode.attr.allocated);
+    Ok(())
+}
+
+/// Drops the orphan if no session may have it open any more.
+pub(crate) fn reap(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
+    if txn.raw(&orphan_key(ino))?.is_none() || !txn.leases.interested(ino).is_empty() {
+        return Ok(());
+    }
+    match txn.inode(ino) {
+        Ok(inode) => drop_inode(txn, &inode),
+        Err(Status::NOENT) => {
+            txn.delete(orphan_key(ino));
+            Ok(())
+        }
+        Err(status) => Err(status),
+    }
+}
+
+impl MetaOp for OrphanRelease {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
+        for ino in self.inos {
+            // Only orphans: a lease on a living inode is given back by `Release`.
+            if txn.raw(&orphan_key(ino))?.is_some() {
+                txn.leases.forget(ino, txn.session);
+                reap(txn, ino)?;
+            }
+        }
+        Ok(())
+    }
+}

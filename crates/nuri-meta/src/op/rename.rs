@@ -1,0 +1,161 @@
+//! Moving names, replacing and exchanging them.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{RemoveReply, Rename, RenameMode, RenameReply};
+
+use super::MetaOp;
+use super::remove::drop_link;
+use crate::lease::{Claim, Want};
+use crate::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
+use crate::txn::{Txn, check_name};
+
+impl MetaOp for Rename {
+    fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        let moved = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
+        let replaced = txn.entry(self.new_parent, &self.new_name)?;
+        let mut inos = vec![self.parent, moved.ino];
+        if self.new_parent != self.parent {
+            inos.push(self.new_parent);
+        }
+        inos.extend(replaced.map(|e| e.ino).filter(|ino| *ino != moved.ino));
+        Ok(inos
+            .into_iter()
+            .map(|ino| Claim {
+                ino,
+                want: Want::Alone,
+            })
+            .collect())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<RenameReply, Status> {
+        check_name(&self.new_name)?;
+        let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
+        let other = txn.entry(self.new_parent, &self.new_name)?;
+        let moved = txn.inode(entry.ino)?;
+        if txn.directory(self.new_parent)?.attr.nlink == 0 {
+            return Err(Status::NOENT);
+        }
+        if moved.is_dir() {
+            refuse_loop(txn, moved.attr.ino, self.new_parent)?;
+        }
+        match (self.mode, other) {
+            (RenameMode::NoReplace, Some(_)) => Err(Status::EXIST),
+            (RenameMode::Exchange, None) => Err(Status::NOENT),
+            (RenameMode::Exchange, Some(other)) => exchange(&self, txn, entry, other),
+            // Two names of one inode: POSIX says that nothing happens.
+            (_, Some(other)) if other.ino == entry.ino => Ok(RenameReply {
+                moved: entry.ino,
+                replaced: None,
+            }),
+            (_, other) => replace(&self, txn, entry, moved, other),
+        }
+    }
+}
+
+/// A directory must not move below itself.
+fn refuse_loop(txn: &Txn<'_>, moved: Ino, into: Ino) -> Result<(), Status> {
+    let mut at = into;
+    loop {
+        if at == moved {
+            return Err(Status::INVAL);
+        }
+        if at == Ino::ROOT {
+            return Ok(());
+        }
+        let parent = txn.inode(at)?.as_dir()?.parent;
+        if parent == at {
+            return Ok(());
+        }
+        at = parent;
+    }
+}
+
+fn replace(
+    call: &Rename,
+    txn: &mut Txn<'_>,
+    entry: Entry,
+    mut moved: Inode,
+    other: Option<Entry>,
+) -> Result<RenameReply, Status> {
+    let mut replaced = None;
+    if let Some(other) = other {
+        replaced = Some(take_replaced(call, txn, &moved, other)?);
+    }
+    let mut from = txn.directory(call.parent)?;
+    txn.remove_entry(&mut from, &call.name, entry);
+    txn.put_inode(&from)?;
+    let mut to = txn.directory(call.new_parent)?;
+    if let Body::Directory(dir) = &mut moved.body {
+        dir.parent = call.new_parent;
+    }
+    txn.add_entry(&mut to, &call.new_name, &moved)?;
+    txn.put_inode(&to)?;
+    txn.changed(&mut moved);
+    txn.put_inode(&moved)?;
+    Ok(RenameReply {
+        moved: entry.ino,
+        replaced,
+    })
+}
+
+fn take_replaced(
+    call: &Rename,
+    txn: &mut Txn<'_>,
+    moved: &Inode,
+    other: Entry,
+) -> Result<RemoveReply, Status> {
+    let mut target = txn.inode(other.ino)?;
+    match (moved.is_dir(), target.is_dir()) {
+        (true, false) => return Err(Status::NOTDIR),
+        (false, true) => return Err(Status::ISDIR),
+        (true, true) if target.attr.size > 0 => return Err(Status::NOTEMPTY),
+        _ => {}
+    }
+    let mut to = txn.directory(call.new_parent)?;
+    txn.remove_entry(&mut to, &call.new_name, other);
+    txn.put_inode(&to)?;
+    drop_link(txn, &mut target)
+}
+
+fn exchange(call: &Rename, txn: &mut Txn<'_>, a: Entry, b: Entry) -> Result<RenameReply, Status> {
+    if txn.inode(b.ino)?.is_dir() {
+        refuse_loop(txn, b.ino, call.parent)?;
+    }
+    point(txn, (call.parent, &call.name, a), (call.new_parent, b))?;
+    point(txn, (call.new_parent, &call.new_name, b), (call.parent, a))?;
+    Ok(RenameReply {
+        moved: a.ino,
+        replaced: None,
+    })
+}
+
+/// Makes the name at `place` point to what `now` pointed to, keeping its position.
+fn point(txn: &mut Txn<'_>, place: (Ino, &[u8], Entry), now: (Ino, Entry)) -> Result<(), Status> {
+    let (parent, name, old) = place;
+    let (from, new) = now;
+    let (ino, kind, cookie) = (new.ino, new.kind, old.cookie);
+    txn.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
+    txn.put(
+        cookie_key(parent, cookie),
+        &CookieEntry {
+            ino,
+            kind,
+            name: name.to_vec(),
+        },
+    )?;
+    let mut inode = txn.inode(ino)?;
+    if let Body::Directory(dir) = &mut inode.body {
+        dir.parent = parent;
+    }
+    txn.changed(&mut inode);
+    txn.put_inode(&inode)?;
+    let mut dir = txn.directory(parent)?;
+    let gained = u32::from(inode.is_dir());
+    let lost = u32::from(txn.inode(old.ino)?.is_dir());
+    if from != parent {
+        dir.attr.nlink = dir.attr.nlink + gained - lost;
+    }
+    txn.touch(&mut dir);
+    txn.put_inode(&dir)
+}

@@ -1,0 +1,638 @@
+//! Runs operations: session and slot, leases, one transaction, durable before the reply.
+//!
+//! One lock owns sessions, leases and counters; it is held while an operation reads and changes
+//! the store's memory, never while something is written or another client is waited for.
+//! Callers: the node's service (row 6), the simulator, tests.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_io::clock::Clock;
+use nuri_kv::embedded::Embedded;
+use nuri_kv::engine::{Batch, CommitId, Engine};
+use nuri_proto::Status;
+use nuri_proto::clock::{GRACE, RECALL, REQUEST, SESSION, SESSION_RENEW};
+use nuri_proto::codec;
+use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::Op;
+use nuri_proto::op::meta::{
+    Acquire, Attr, Event, Events, EventsReply, GetAttr, Grant, LayoutSet, Link, Lookup, Make,
+    OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename, SessionClose,
+    SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet, XattrList,
+    XattrRemove, XattrSet,
+};
+use nuri_rpc::{CallContext, Reply, Request, reply_to};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::lease::LeaseTable;
+use crate::op::{MetaOp, reap};
+use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
+use crate::session::{Session, SlotState};
+use crate::txn::{PoolView, Txn, kv_status};
+
+/// Inodes with leases beyond which none is granted in passing.
+const LEASE_LIMIT: usize = 400_000;
+
+/// The metadata server of one shard.
+pub struct MetaServer {
+    pub(crate) engine: Arc<Embedded>,
+    pools: Arc<dyn PoolView>,
+    clock: Arc<dyn Clock>,
+    pub(crate) core: Mutex<Core>,
+    /// Leases, sessions or slots changed: whoever waits looks again.
+    changed: Condvar,
+    /// A session has something to be told.
+    told: Condvar,
+}
+
+pub(crate) struct Core {
+    pub(crate) leases: LeaseTable,
+    pub(crate) counters: Counters,
+    pub(crate) sessions: HashMap<SessionId, Session>,
+    recalls: HashMap<(SessionId, Ino), Duration>,
+    grace: Option<Grace>,
+}
+
+struct Grace {
+    until: Duration,
+    waiting: HashSet<SessionId>,
+}
+
+impl MetaServer {
+    /// Opens the namespace in `engine`, creating the root directory at first. Sessions that were
+    /// known have a grace period to reclaim what they held.
+    ///
+    /// # Errors
+    /// [`Status::CORRUPT`] or [`Status::IO`] from the store.
+    pub fn open(
+        engine: Arc<Embedded>,
+        pools: Arc<dyn PoolView>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<MetaServer, Status> {
+        let stored = engine
+            .get(&schema::counters_key())
+            .map_err(|e| kv_status(&e))?;
+        let counters = match stored {
+            Some(bytes) => schema::decode(&bytes)?,
+            None => create_root(&engine, &*clock)?,
+        };
+        let now = clock.monotonic();
+        let sessions = load_sessions(&*engine, now)?;
+        let waiting: HashSet<_> = sessions.keys().copied().collect();
+        let grace = (!waiting.is_empty()).then_some(Grace {
+            until: now + GRACE,
+            waiting,
+        });
+        let leases = LeaseTable::new(engine.epoch(), LEASE_LIMIT);
+        let core = Core {
+            leases,
+            counters,
+            sessions,
+            recalls: HashMap::new(),
+            grace,
+        };
+        let core = Mutex::new(core);
+        let (changed, told) = (Condvar::new(), Condvar::new());
+        let server = MetaServer {
+            engine,
+            pools,
+            clock,
+            core,
+            changed,
+            told,
+        };
+        if server.core.lock().grace.is_none() {
+            server.reap_orphans(&mut server.core.lock())?;
+        }
+        Ok(server)
+    }
+
+    /// Answers the calls of `op::meta`.
+    pub fn serve(&self, request: &Request<'_>) -> Reply {
+        match request.op {
+            Op::SessionOpen => reply_to::<SessionOpen>(request.args, |c| self.session_open(c)),
+            Op::SessionClose => self.plain(request, |s, _: SessionClose| s.session_close(request)),
+            Op::Events => self.plain(request, |s, c| s.events(request.context, &c)),
+            Op::RecallDone => self.plain(request, |s, c| s.recall_done(request.context, &c)),
+            Op::Reclaim => self.plain(request, |s, c| s.reclaim(request.context, c)),
+            Op::Lookup => self.run::<Lookup>(request),
+            Op::GetAttr => self.run::<GetAttr>(request),
+            Op::SetAttr => self.run::<SetAttr>(request),
+            Op::Make => self.run::<Make>(request),
+            Op::Link => self.run::<Link>(request),
+            Op::Unlink => self.run::<Unlink>(request),
+            Op::Rename => self.run::<Rename>(request),
+            Op::ReadDir => self.run::<ReadDir>(request),
+            Op::Acquire => self.run::<Acquire>(request),
+            Op::Release => self.run::<Release>(request),
+            Op::Publish => self.run::<Publish>(request),
+            Op::XattrGet => self.run::<XattrGet>(request),
+            Op::XattrSet => self.run::<XattrSet>(request),
+            Op::XattrList => self.run::<XattrList>(request),
+            Op::XattrRemove => self.run::<XattrRemove>(request),
+            Op::LayoutSet => self.run::<LayoutSet>(request),
+            Op::StatFs => self.run::<StatFs>(request),
+            Op::OrphanRelease => self.run::<OrphanRelease>(request),
+            Op::TruncateDone => self.run::<TruncateDone>(request),
+            _ => Reply::failed(Status::NOTSUP),
+        }
+    }
+
+    fn plain<C: nuri_proto::op::Call>(
+        &self,
+        request: &Request<'_>,
+        f: impl FnOnce(&Self, C) -> Result<C::Reply, Status>,
+    ) -> Reply {
+        reply_to::<C>(request.args, |call| f(self, call))
+    }
+
+    fn run<C: MetaOp>(&self, request: &Request<'_>) -> Reply {
+        let outcome = codec::decode::<C>(request.args)
+            .and_then(|call| self.execute(request.context, call, request.payload));
+        match outcome {
+            Ok(args) => Reply {
+                status: Status::OK,
+                args,
+                payload: None,
+            },
+            Err(status) => Reply::failed(status),
+        }
+    }
+
+    /// Runs one operation; returns the encoded reply once it may be told.
+    pub(crate) fn execute<C: MetaOp>(
+        &self,
+        context: CallContext,
+        call: C,
+        payload: &[u8],
+    ) -> Result<Vec<u8>, Status> {
+        let session = SessionId(context.session);
+        let mut core = self.core.lock();
+        self.hear(&mut core, session)?;
+        self.wait_grace(&mut core)?;
+        if context.sequence > 0
+            && let Some(done) = self.enter_slot(&mut core, context)?
+        {
+            let id = self.engine.last_commit();
+            drop(core);
+            self.durable(id)?;
+            return Status(done.status).into_result().map(|()| done.reply);
+        }
+        let outcome = self
+            .wait_leases(&mut core, session, &call)
+            .and_then(|()| self.transact(&mut core, context, call, payload));
+        if context.sequence > 0 {
+            if let Some(s) = core.sessions.get_mut(&session) {
+                s.busy.remove(&context.slot);
+            }
+            self.changed.notify_all();
+        }
+        drop(core);
+        let (id, reply) = outcome?;
+        self.durable(id)?;
+        Ok(reply)
+    }
+
+    fn durable(&self, id: CommitId) -> Result<(), Status> {
+        if cfg!(nuri_break = "reply_before_durable") {
+            return Ok(());
+        }
+        self.engine.wait_durable(id).map_err(|e| kv_status(&e))
+    }
+
+    fn hear(&self, core: &mut Core, session: SessionId) -> Result<(), Status> {
+        let now = self.clock.monotonic();
+        let session = core
+            .sessions
+            .get_mut(&session)
+            .ok_or(Status::SESSION_GONE)?;
+        session.heard = now;
+        Ok(())
+    }
+
+    fn wait_grace(&self, core: &mut MutexGuard<'_, Core>) -> Result<(), Status> {
+        loop {
+            let Some(grace) = &core.grace else {
+                return Ok(());
+            };
+            let now = self.clock.monotonic();
+            if grace.waiting.is_empty() || now >= grace.until {
+                self.end_grace(core)?;
+                return Ok(());
+            }
+            let left = grace.until - now;
+            self.changed
+                .wait_for(core, left.min(Duration::from_millis(200)));
+        }
+    }
+
+    fn end_grace(&self, core: &mut Core) -> Result<(), Status> {
+        let Some(grace) = core.grace.take() else {
+            return Ok(());
+        };
+        for session in grace.waiting {
+            self.end_session(core, session, "did not come back after the restart")?;
+        }
+        self.reap_orphans(core)?;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Takes the slot for this call, or returns what the call's first attempt answered.
+    fn enter_slot(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        context: CallContext,
+    ) -> Result<Option<SlotRecord>, Status> {
+        let id = SessionId(context.session);
+        loop {
+            let session = core.sessions.get_mut(&id).ok_or(Status::SESSION_GONE)?;
+            match session.slot(context.slot, context.sequence) {
+                SlotState::Done(_) if cfg!(nuri_break = "slots_forget") => return Ok(None),
+                SlotState::Done(record) => return Ok(Some(record)),
+                SlotState::Overtaken => return Err(Status::MALFORMED),
+                SlotState::New => {
+                    session.busy.insert(context.slot, context.sequence);
+                    return Ok(None);
+                }
+                SlotState::Running => {
+                    self.changed.wait_for(core, Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Recalls what is in the operation's way and waits until it is gone.
+    fn wait_leases<C: MetaOp>(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        session: SessionId,
+        call: &C,
+    ) -> Result<(), Status> {
+        let start = self.clock.monotonic();
+        loop {
+            let claims = call.claims(&self.txn(core, session))?;
+            let mut blocked = false;
+            for claim in claims {
+                for (holder, recall) in core.leases.conflicts(claim, session) {
+                    blocked = true;
+                    self.send_recall(core, holder, claim.ino, recall);
+                }
+            }
+            if !blocked {
+                return Ok(());
+            }
+            if self.clock.monotonic() - start > REQUEST {
+                return Err(Status::RETRY);
+            }
+            self.changed.wait_for(core, Duration::from_millis(100));
+            self.expire(core)?;
+            self.hear(core, session)?;
+        }
+    }
+
+    fn send_recall(&self, core: &mut Core, holder: SessionId, ino: Ino, recall: Option<Recall>) {
+        let now = self.clock.monotonic();
+        match (core.sessions.get_mut(&holder), recall) {
+            (Some(session), Some(recall)) => {
+                session.push(Event::Recall(recall));
+                core.recalls.entry((holder, ino)).or_insert(now);
+                self.told.notify_all();
+            }
+            (Some(_), None) => {}
+            (None, _) => {
+                core.leases.drop_session(holder);
+            }
+        }
+    }
+
+    fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
+        let wall = self.clock.wall();
+        let now = Time {
+            sec: wall.as_secs() as i64,
+            nsec: wall.subsec_nanos(),
+        };
+        // Stamps never go back, also when the clock does.
+        let now = now.max(core.counters.stamp);
+        core.counters.stamp = now;
+        Txn {
+            engine: &*self.engine,
+            pools: &*self.pools,
+            leases: &mut core.leases,
+            counters: &mut core.counters,
+            session,
+            now,
+            batch: Batch::new(),
+            orphaned: Vec::new(),
+        }
+    }
+
+    fn transact<C: MetaOp>(
+        &self,
+        core: &mut Core,
+        context: CallContext,
+        call: C,
+        payload: &[u8],
+    ) -> Result<(CommitId, Vec<u8>), Status> {
+        let session = SessionId(context.session);
+        let before = core.counters;
+        let mut txn = self.txn(core, session);
+        let finished = call.run(&mut txn, payload).and_then(|reply| {
+            let (batch, orphaned) = txn.finish()?;
+            Ok((codec::encode(&reply)?, batch, orphaned))
+        });
+        let (reply, mut batch, orphaned) = match finished {
+            Ok(finished) => finished,
+            Err(status) => {
+                core.counters = Counters {
+                    stamp: core.counters.stamp,
+                    ..before
+                };
+                return Err(status);
+            }
+        };
+        if context.sequence > 0 && !batch.is_empty() {
+            let record = SlotRecord {
+                sequence: context.sequence,
+                status: 0,
+                reply: reply.clone(),
+            };
+            batch.put(
+                schema::slot_key(session, context.slot),
+                schema::encode(&record)?,
+            );
+            if let Some(s) = core.sessions.get_mut(&session) {
+                s.slots.insert(context.slot, record);
+            }
+        }
+        let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        for ino in orphaned {
+            for other in core
+                .leases
+                .interested(ino)
+                .into_iter()
+                .filter(|s| *s != session)
+            {
+                if let Some(s) = core.sessions.get_mut(&other) {
+                    s.push(Event::Unlinked(ino));
+                }
+            }
+            self.told.notify_all();
+        }
+        Ok((id, reply))
+    }
+
+    fn session_open(&self, call: SessionOpen) -> Result<SessionReply, Status> {
+        let now = self.clock.monotonic();
+        let mut core = self.core.lock();
+        core.counters.next_session += 1;
+        let session = SessionId(core.counters.next_session);
+        let record = SessionRecord {
+            client: call.client.clone(),
+        };
+        let mut batch = Batch::new();
+        batch.put(schema::session_key(session), schema::encode(&record)?);
+        batch.put(schema::counters_key(), schema::encode(&core.counters)?);
+        let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        core.sessions
+            .insert(session, Session::new(call.client, now));
+        drop(core);
+        self.durable(id)?;
+        Ok(SessionReply {
+            session,
+            server_boot: self.engine.epoch(),
+            ino_range: (0, 0),
+        })
+    }
+
+    fn session_close(&self, request: &Request<'_>) -> Result<(), Status> {
+        let mut core = self.core.lock();
+        self.end_session(&mut core, SessionId(request.context.session), "")?;
+        let id = self.engine.last_commit();
+        drop(core);
+        self.durable(id)
+    }
+
+    fn events(&self, context: CallContext, call: &Events) -> Result<EventsReply, Status> {
+        let id = SessionId(context.session);
+        let mut core = self.core.lock();
+        let until = self.clock.monotonic() + SESSION_RENEW;
+        loop {
+            self.hear(&mut core, id)?;
+            self.expire(&mut core)?;
+            let session = core.sessions.get_mut(&id).ok_or(Status::SESSION_GONE)?;
+            let (upto, events) = session.pending(call.acknowledged);
+            let now = self.clock.monotonic();
+            if !events.is_empty() || now >= until {
+                return Ok(EventsReply {
+                    server_boot: self.engine.epoch(),
+                    upto,
+                    events,
+                });
+            }
+            self.told.wait_for(&mut core, until - now);
+        }
+    }
+
+    fn recall_done(&self, context: CallContext, call: &RecallDone) -> Result<(), Status> {
+        let session = SessionId(context.session);
+        let mut core = self.core.lock();
+        self.hear(&mut core, session)?;
+        core.leases
+            .recall_done(call.ino, session, call.number, call.kept);
+        core.recalls.remove(&(session, call.ino));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<Vec<Option<Grant>>, Status> {
+        let session = SessionId(context.session);
+        let mut core = self.core.lock();
+        self.hear(&mut core, session)?;
+        let grants = call
+            .leases
+            .iter()
+            .map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
+        let grants = grants.collect();
+        call.open
+            .iter()
+            .for_each(|ino| core.leases.note_open(*ino, session));
+        if !call.more
+            && let Some(grace) = &mut core.grace
+        {
+            grace.waiting.remove(&session);
+        }
+        self.changed.notify_all();
+        Ok(grants)
+    }
+
+    /// Ends sessions that were silent too long or do not obey a recall.
+    fn expire(&self, core: &mut Core) -> Result<(), Status> {
+        if core.grace.is_some() {
+            return Ok(());
+        }
+        let now = self.clock.monotonic();
+        let silent = |(id, s): (&SessionId, &Session)| {
+            (now.saturating_sub(s.heard) > SESSION).then_some(*id)
+        };
+        let silent: Vec<_> = core.sessions.iter().filter_map(silent).collect();
+        for id in silent {
+            self.end_session(core, id, "was silent too long")?;
+        }
+        let stubborn = core
+            .recalls
+            .iter()
+            .filter(|(_, at)| now.saturating_sub(**at) > RECALL);
+        let stubborn: HashSet<_> = stubborn.map(|((id, _), _)| *id).collect();
+        for id in stubborn {
+            self.end_session(core, id, "did not give a lease back")?;
+        }
+        Ok(())
+    }
+
+    fn end_session(&self, core: &mut Core, id: SessionId, why: &str) -> Result<(), Status> {
+        let Some(session) = core.sessions.remove(&id) else {
+            return Ok(());
+        };
+        if !why.is_empty() {
+            eprintln!(
+                "metadata: session {id} ({}) ended: it {why}",
+                session.client
+            );
+        }
+        core.recalls.retain(|(holder, _), _| *holder != id);
+        let inos = core.leases.drop_session(id);
+        let slots: Vec<_> = session.slots.keys().copied().collect();
+        let mut txn = self.txn(core, id);
+        txn.delete(schema::session_key(id));
+        slots
+            .into_iter()
+            .for_each(|slot| txn.delete(schema::slot_key(id, slot)));
+        for ino in inos {
+            reap(&mut txn, ino)?;
+        }
+        let (batch, _) = txn.finish()?;
+        self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {
+        let prefix = schema::family_prefix(Family::Orphan);
+        let orphans = self
+            .engine
+            .scan(&prefix, &prefix, usize::MAX)
+            .map_err(|e| kv_status(&e))?;
+        let mut txn = self.txn(core, SessionId(0));
+        for (key, _) in orphans {
+            let ino = schema::key_id(&key).ok_or(Status::CORRUPT)?;
+            reap(&mut txn, Ino(ino))?;
+        }
+        let (batch, _) = txn.finish()?;
+        self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        Ok(())
+    }
+
+    /// Sessions now open: (id, client).
+    pub fn sessions(&self) -> Vec<(SessionId, String)> {
+        let core = self.core.lock();
+        core.sessions
+            .iter()
+            .map(|(id, s)| (*id, s.client.clone()))
+            .collect()
+    }
+
+    /// Housekeeping that must happen also when nobody calls: expiry and the end of grace.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub fn tick(&self) -> Result<(), Status> {
+        let mut core = self.core.lock();
+        if let Some(grace) = &core.grace
+            && (grace.waiting.is_empty() || self.clock.monotonic() >= grace.until)
+        {
+            self.end_grace(&mut core)?;
+        }
+        self.expire(&mut core)
+    }
+}
+
+fn time_of(wall: Duration) -> Time {
+    Time {
+        sec: wall.as_secs() as i64,
+        nsec: wall.subsec_nanos(),
+    }
+}
+
+fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status> {
+    let wall = clock.wall();
+    let now = Time {
+        sec: wall.as_secs() as i64,
+        nsec: wall.subsec_nanos(),
+    };
+    let attr = Attr {
+        ino: Ino::ROOT,
+        generation: 1,
+        mode: schema::S_IFDIR | 0o755,
+        nlink: 2,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        change: 1,
+        ..Attr::default()
+    };
+    let body = schema::Directory {
+        parent: Ino::ROOT,
+        next_cookie: 3,
+        policy: None,
+    };
+    let root = schema::Inode {
+        attr,
+        tree: 0,
+        body: schema::Body::Directory(body),
+    };
+    let counters = Counters {
+        next_ino: Ino::ROOT.0,
+        inodes: 1,
+        stamp: now,
+        ..Counters::default()
+    };
+    let mut batch = Batch::new();
+    batch.put(schema::inode_key(Ino::ROOT), schema::encode(&root)?);
+    batch.put(schema::counters_key(), schema::encode(&counters)?);
+    let committed = engine.commit(batch).and_then(|id| engine.wait_durable(id));
+    committed.map_err(|e| kv_status(&e))?;
+    Ok(counters)
+}
+
+fn load_sessions(
+    engine: &dyn Engine,
+    now: Duration,
+) -> Result<HashMap<SessionId, Session>, Status> {
+    let all = |family| {
+        let prefix = schema::family_prefix(family);
+        engine
+            .scan(&prefix, &prefix, usize::MAX)
+            .map_err(|e| kv_status(&e))
+    };
+    let mut sessions = HashMap::new();
+    for (key, value) in all(Family::Session)? {
+        let id = schema::key_id(&key).ok_or(Status::CORRUPT)?;
+        let record: SessionRecord = schema::decode(&value)?;
+        sessions.insert(SessionId(id), Session::new(record.client, now));
+    }
+    for (key, value) in all(Family::Slot)? {
+        let id = schema::key_id(&key).ok_or(Status::CORRUPT)?;
+        let slot = schema::key_tail(&key)
+            .try_into()
+            .map_err(|_| Status::CORRUPT)?;
+        if let Some(session) = sessions.get_mut(&SessionId(id)) {
+            session
+                .slots
+                .insert(u32::from_be_bytes(slot), schema::decode(&value)?);
+        }
+    }
+    Ok(sessions)
+}

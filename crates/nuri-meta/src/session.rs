@@ -1,0 +1,103 @@
+//! A client's standing at the metadata server: heartbeat, reply slots, events to tell.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use nuri_proto::op::meta::Event;
+
+use crate::schema::SlotRecord;
+
+/// A session in memory. Its record and slots are also in the store.
+pub(crate) struct Session {
+    pub(crate) client: String,
+    /// When it was heard last (monotonic).
+    pub(crate) heard: Duration,
+    pub(crate) slots: HashMap<u32, SlotRecord>,
+    /// Slots whose call is running now, with its sequence.
+    pub(crate) busy: HashMap<u32, u64>,
+    events: VecDeque<(u64, Event)>,
+    next_event: u64,
+}
+
+/// What a slot says of a call.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum SlotState {
+    /// Not seen before: run it.
+    New,
+    /// Done before: this was the outcome.
+    Done(SlotRecord),
+    /// The first attempt is still running.
+    Running,
+    /// Older than what the slot remembers: a delayed duplicate.
+    Overtaken,
+}
+
+impl Session {
+    pub(crate) fn new(client: String, heard: Duration) -> Session {
+        Session {
+            client,
+            heard,
+            slots: HashMap::new(),
+            busy: HashMap::new(),
+            events: VecDeque::new(),
+            next_event: 1,
+        }
+    }
+
+    pub(crate) fn slot(&self, slot: u32, sequence: u64) -> SlotState {
+        match (self.busy.get(&slot), self.slots.get(&slot)) {
+            (Some(running), _) if *running == sequence => SlotState::Running,
+            (_, Some(done)) if done.sequence == sequence => SlotState::Done(done.clone()),
+            (_, Some(done)) if done.sequence > sequence => SlotState::Overtaken,
+            _ => SlotState::New,
+        }
+    }
+
+    pub(crate) fn push(&mut self, event: Event) {
+        self.events.push_back((self.next_event, event));
+        self.next_event += 1;
+    }
+
+    /// Drops what was handled; returns what is still to be told, and its last number.
+    pub(crate) fn pending(&mut self, acknowledged: u64) -> (u64, Vec<Event>) {
+        self.events.retain(|(number, _)| *number > acknowledged);
+        let upto = self
+            .events
+            .back()
+            .map_or(acknowledged, |(number, _)| *number);
+        (upto, self.events.iter().map(|(_, event)| *event).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::Ino;
+
+    use super::*;
+
+    #[test]
+    fn events_come_again_until_acknowledged() {
+        let mut session = Session::new(String::new(), Duration::ZERO);
+        session.push(Event::Unlinked(Ino(5)));
+        assert_eq!(session.pending(0), (1, vec![Event::Unlinked(Ino(5))]));
+        session.push(Event::Unlinked(Ino(6)));
+        assert_eq!(session.pending(0).1.len(), 2);
+        assert_eq!(session.pending(2), (2, vec![]));
+    }
+
+    #[test]
+    fn a_slot_knows_done_running_and_overtaken_calls() {
+        let mut session = Session::new(String::new(), Duration::ZERO);
+        let record = SlotRecord {
+            sequence: 4,
+            status: 0,
+            reply: vec![1],
+        };
+        session.slots.insert(0, record.clone());
+        session.busy.insert(1, 9);
+        assert_eq!(session.slot(0, 4), SlotState::Done(record));
+        assert_eq!(session.slot(0, 3), SlotState::Overtaken);
+        assert_eq!(session.slot(0, 5), SlotState::New);
+        assert_eq!(session.slot(1, 9), SlotState::Running);
+    }
+}

@@ -1,0 +1,184 @@
+//! One operation's view of the store: reads see its own changes, writes gather in a batch.
+
+use nuri_kv::engine::{Batch, Engine, KvError};
+use nuri_proto::Status;
+use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
+use nuri_proto::limit::MAX_NAME;
+use nuri_proto::op::meta::{Grant, InodeReply, LeaseMode, SetTime, Time};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::lease::LeaseTable;
+use crate::schema::{
+    self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
+};
+
+/// What the operations need to know of the map.
+pub trait PoolView: Send + Sync + 'static {
+    /// Groups that new files of the pool may use now.
+    fn groups(&self, pool: PoolId) -> Vec<GroupId>;
+}
+
+/// A transaction under the server's lock.
+pub struct Txn<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    pub(crate) pools: &'a dyn PoolView,
+    pub(crate) leases: &'a mut LeaseTable,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) session: SessionId,
+    pub(crate) now: Time,
+    pub(crate) batch: Batch,
+    /// Inodes that lost their last name in this transaction.
+    pub(crate) orphaned: Vec<Ino>,
+}
+
+/// What a caller is told of the store's trouble.
+pub fn kv_status(error: &KvError) -> Status {
+    match error {
+        KvError::NoSpace => Status::NOSPC,
+        KvError::Stopped => Status::OUT_OF_SERVICE,
+        _ => Status::IO,
+    }
+}
+
+impl Txn<'_> {
+    pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
+        if let Some(change) = self.batch.get(key) {
+            return Ok(change.map(<[u8]>::to_vec));
+        }
+        self.engine.get(key).map_err(|e| kv_status(&e))
+    }
+
+    pub(crate) fn get<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, Status> {
+        self.raw(key)?
+            .map(|bytes| schema::decode(&bytes))
+            .transpose()
+    }
+
+    pub(crate) fn put<T: Serialize>(&mut self, key: Vec<u8>, value: &T) -> Result<(), Status> {
+        self.batch.put(key, schema::encode(value)?);
+        Ok(())
+    }
+
+    pub(crate) fn delete(&mut self, key: Vec<u8>) {
+        self.batch.delete(key);
+    }
+
+    /// The inode, `NOENT` where it is gone.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Status> {
+        self.get(&inode_key(ino))?.ok_or(Status::NOENT)
+    }
+
+    pub(crate) fn directory(&self, ino: Ino) -> Result<Inode, Status> {
+        let inode = self.inode(ino)?;
+        inode.as_dir()?;
+        Ok(inode)
+    }
+
+    pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Status> {
+        self.put(inode_key(inode.attr.ino), inode)
+    }
+
+    pub(crate) fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
+        check_name(name)?;
+        self.get(&entry_key(parent, name))
+    }
+
+    /// Adds a name to a directory record that the caller stores afterwards.
+    pub(crate) fn add_entry(
+        &mut self,
+        dir: &mut Inode,
+        name: &[u8],
+        child: &Inode,
+    ) -> Result<(), Status> {
+        let parent = dir.attr.ino;
+        let record = dir.as_dir_mut()?;
+        let cookie = record.next_cookie;
+        record.next_cookie += 1;
+        let (ino, kind) = (child.attr.ino, child.kind());
+        self.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
+        self.put(
+            cookie_key(parent, cookie),
+            &CookieEntry {
+                ino,
+                kind,
+                name: name.to_vec(),
+            },
+        )?;
+        dir.attr.size += 1;
+        if child.is_dir() {
+            dir.attr.nlink += 1;
+        }
+        self.touch(dir);
+        Ok(())
+    }
+
+    /// Takes a name out of a directory record that the caller stores afterwards.
+    pub(crate) fn remove_entry(&mut self, dir: &mut Inode, name: &[u8], entry: Entry) {
+        let parent = dir.attr.ino;
+        self.delete(entry_key(parent, name));
+        self.delete(cookie_key(parent, entry.cookie));
+        dir.attr.size = dir.attr.size.saturating_sub(1);
+        if u32::from(entry.kind) << 12 == schema::S_IFDIR {
+            dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
+        }
+        self.touch(dir);
+    }
+
+    /// Data (or entries) and attributes changed now.
+    pub(crate) fn touch(&self, inode: &mut Inode) {
+        inode.attr.mtime = self.now;
+        self.changed(inode);
+    }
+
+    /// Attributes changed now.
+    pub(crate) fn changed(&self, inode: &mut Inode) {
+        inode.attr.ctime = self.now;
+        inode.attr.change += 1;
+    }
+
+    pub(crate) fn at(&self, time: SetTime) -> Time {
+        match time {
+            SetTime::Now => self.now,
+            SetTime::At(time) => time,
+        }
+    }
+
+    /// The reply for an inode, with a read lease offered in passing.
+    pub(crate) fn reply(&mut self, inode: &Inode) -> InodeReply {
+        let lease = self
+            .leases
+            .offer(inode.attr.ino, self.session, LeaseMode::Read);
+        InodeReply {
+            attr: inode.attr,
+            lease,
+        }
+    }
+
+    /// A read lease on a directory, offered in passing.
+    pub(crate) fn dir_lease(&mut self, dir: Ino) -> Option<Grant> {
+        self.leases.offer(dir, self.session, LeaseMode::Read)
+    }
+
+    /// Closes the transaction: its batch, with the counters in it where anything changed.
+    pub(crate) fn finish(mut self) -> Result<(Batch, Vec<Ino>), Status> {
+        if !self.batch.is_empty() {
+            let counters = *self.counters;
+            self.put(counters_key(), &counters)?;
+        }
+        Ok((self.batch, self.orphaned))
+    }
+}
+
+/// Refuses names that no directory may hold.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
+    if name.len() > MAX_NAME {
+        return Err(Status::NAMETOOLONG);
+    }
+    let bad = name.is_empty() || name == b"." || name == b"..";
+    if bad || name.contains(&b'/') || name.contains(&0) {
+        Err(Status::INVAL)
+    } else {
+        Ok(())
+    }
+}
