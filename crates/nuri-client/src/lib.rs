@@ -1,1 +1,21 @@
+//! One client library behind every door: files and directories of a space, cached under leases.
+//!
+//! [`Client`] is the API. [`node`] holds what is known of one inode: its lease, its attributes,
+//! its buffered data. [`writeback`] pushes, flushes and publishes; [`recall`] gives leases back;
+//! [`session`] talks to the metadata server and [`data`] to the targets.
 
+mod buffer;
+mod cluster;
+mod data;
+mod file;
+mod fs;
+mod node;
+mod range;
+mod recall;
+mod session;
+mod writeback;
+
+pub use cluster::{Cluster, ConnectError};
+pub use data::DataPlane;
+pub use fs::{Client, ClientConfig, Entry, Listing};
+pub use recall::KernelCache;

@@ -17,10 +17,10 @@ use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Event, Events, EventsReply, GetAttr, Grant, LayoutSet, Link, Lookup, Make,
-    OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename, SessionClose,
-    SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet, XattrList,
-    XattrRemove, XattrSet,
+    Acquire, Attr, Event, Events, EventsReply, GetAttr, Grant, LayoutGet, LayoutSet, Link, Lookup,
+    Make, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename,
+    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
+    XattrList, XattrRemove, XattrSet,
 };
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -132,6 +132,7 @@ impl MetaServer {
             Op::XattrList => self.run::<XattrList>(request),
             Op::XattrRemove => self.run::<XattrRemove>(request),
             Op::LayoutSet => self.run::<LayoutSet>(request),
+            Op::LayoutGet => self.run::<LayoutGet>(request),
             Op::StatFs => self.run::<StatFs>(request),
             Op::OrphanRelease => self.run::<OrphanRelease>(request),
             Op::TruncateDone => self.run::<TruncateDone>(request),
@@ -399,9 +400,11 @@ impl MetaServer {
             .insert(session, Session::new(call.client, now));
         drop(core);
         self.durable(id)?;
+        let (server_boot, server_time) = (self.engine.epoch(), time_of(self.clock.wall()));
         Ok(SessionReply {
             session,
-            server_boot: self.engine.epoch(),
+            server_boot,
+            server_time,
             ino_range: (0, 0),
         })
     }

@@ -3,7 +3,9 @@
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::MAX_FILE;
-use nuri_proto::op::meta::{LayoutSet, SetAttr, SetAttrReply, TruncateDone};
+use nuri_proto::op::meta::{
+    LayoutGet, LayoutReply, LayoutSet, SetAttr, SetAttrReply, TruncateDone,
+};
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
@@ -130,5 +132,19 @@ impl MetaOp for LayoutSet {
         inode.as_dir_mut()?.policy = Some(self.policy);
         txn.changed(&mut inode);
         txn.put_inode(&inode)
+    }
+}
+
+impl MetaOp for LayoutGet {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LayoutReply, Status> {
+        match txn.inode(self.ino)?.body {
+            Body::File(file) => Ok(LayoutReply::File(file.layout)),
+            Body::Directory(dir) => Ok(LayoutReply::Directory(dir.policy.unwrap_or_default())),
+            _ => Err(Status::NODATA),
+        }
     }
 }

@@ -451,6 +451,19 @@ pub struct LayoutSet {
 }
 call!(LayoutSet => ());
 
+/// Reads a file's layout, or what a directory's new files inherit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayoutGet {
+    pub ino: Ino,
+}
+call!(LayoutGet => LayoutReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LayoutReply {
+    File(Layout),
+    Directory(LayoutPolicy),
+}
+
 /// Counts of the whole space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatFs {}

@@ -1,0 +1,218 @@
+//! Buffered bytes of one file: what was written and is not yet durable on the targets.
+//!
+//! Pure. A byte is dirty (only here), in flight (being pushed), or held (a target has it in
+//! memory, rule 5.8). It stays here until a flush settles it, so it can be sent again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::range::RangeSet;
+
+/// Length of a buffer block: one frame's payload.
+pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
+
+#[derive(Default)]
+struct Block {
+    data: Arc<Vec<u8>>,
+    valid: RangeSet,
+    dirty: RangeSet,
+    flying: RangeSet,
+    /// Bytes on a target, not yet flushed; a byte may be held by several acknowledgements.
+    held: Vec<(u32, u32)>,
+}
+
+/// The write-behind buffer of one file.
+#[derive(Default)]
+pub(crate) struct WriteBuffer {
+    blocks: BTreeMap<u64, Block>,
+}
+
+/// Bytes on their way to a target.
+pub(crate) struct Push {
+    pub(crate) block: u64,
+    pub(crate) data: Arc<Vec<u8>>,
+    pub(crate) ranges: Vec<(u32, u32)>,
+}
+
+/// What a write made of its block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fill {
+    Partial,
+    /// The whole block is dirty: worth pushing now.
+    Full,
+}
+
+impl WriteBuffer {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Buffers bytes within one block; returns bytes newly charged.
+    pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
+        let b = self.blocks.entry(block).or_default();
+        let end = at as usize + data.len();
+        let bytes = Arc::make_mut(&mut b.data);
+        if bytes.capacity() == 0 {
+            // A streaming writer fills the block; a small file must not cost a megabyte.
+            bytes.reserve_exact(if at == 0 && data.len() < 65536 { end } else { BLOCK as usize });
+        }
+        if bytes.len() < end {
+            bytes.resize(end.max(at as usize), 0);
+        }
+        bytes[at as usize..end].copy_from_slice(data);
+        let end = end as u32;
+        let charged = b.valid.insert(at, end);
+        b.dirty.insert(at, end);
+        b.flying.remove(at, end);
+        let full = b.dirty.total() == BLOCK;
+        (charged, if full { Fill::Full } else { Fill::Partial })
+    }
+
+    /// Copies buffered bytes of the block into `out`, which stands for `at..`; returns the gaps.
+    pub(crate) fn read(&self, block: u64, at: u32, out: &mut [u8]) -> Vec<(u32, u32)> {
+        let end = at + out.len() as u32;
+        let Some(b) = self.blocks.get(&block) else { return vec![(at, end)] };
+        for (s, e) in b.valid.within(at, end) {
+            out[(s - at) as usize..(e - at) as usize]
+                .copy_from_slice(&b.data[s as usize..e as usize]);
+        }
+        b.valid.gaps(at, end)
+    }
+
+    /// Blocks with dirty bytes.
+    pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
+        self.blocks.iter().filter(|(_, b)| !b.dirty.is_empty()).map(|(i, _)| *i).collect()
+    }
+
+    pub(crate) fn has_dirty(&self) -> bool {
+        self.blocks.values().any(|b| !b.dirty.is_empty())
+    }
+
+    pub(crate) fn has_flying(&self) -> bool {
+        self.blocks.values().any(|b| !b.flying.is_empty())
+    }
+
+    /// Takes the block's dirty bytes for a push. `None` while another push of it is in flight.
+    pub(crate) fn begin_push(&mut self, block: u64) -> Option<Push> {
+        let b = self.blocks.get_mut(&block)?;
+        if b.dirty.is_empty() || !b.flying.is_empty() {
+            return None;
+        }
+        b.flying = std::mem::take(&mut b.dirty);
+        Some(Push { block, data: b.data.clone(), ranges: b.flying.iter().collect() })
+    }
+
+    /// A target acknowledged the range from memory.
+    pub(crate) fn pushed(&mut self, block: u64, range: (u32, u32)) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            b.flying.remove(range.0, range.1);
+            b.held.push(range);
+        }
+    }
+
+    /// The push failed: the bytes are dirty again.
+    pub(crate) fn push_failed(&mut self, block: u64, range: (u32, u32)) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            for (s, e) in b.flying.within(range.0, range.1).collect::<Vec<_>>() {
+                b.dirty.insert(s, e);
+            }
+            b.flying.remove(range.0, range.1);
+        }
+    }
+
+    /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
+    pub(crate) fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
+        let Some(b) = self.blocks.get_mut(&block) else { return 0 };
+        if let Some(i) = b.held.iter().position(|h| *h == range) {
+            b.held.swap_remove(i);
+        }
+        let mut freed = 0;
+        // What is dirty, in flight or held by a later push stays.
+        let mut free = RangeSet::default();
+        free.insert(range.0, range.1);
+        for (s, e) in b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().copied()) {
+            free.remove(s, e);
+        }
+        for (s, e) in free.iter() {
+            freed += b.valid.remove(s, e);
+        }
+        if b.valid.is_empty() {
+            self.blocks.remove(&block);
+        }
+        freed
+    }
+
+    /// The target lost the range with its memory: send it again.
+    pub(crate) fn lost(&mut self, block: u64, range: (u32, u32)) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            if let Some(i) = b.held.iter().position(|h| *h == range) {
+                b.held.swap_remove(i);
+            }
+            for (s, e) in b.valid.within(range.0, range.1).collect::<Vec<_>>() {
+                b.dirty.insert(s, e);
+            }
+        }
+    }
+
+    /// Forgets everything; returns bytes no longer charged.
+    pub(crate) fn clear(&mut self) -> u64 {
+        let freed = self.blocks.values().map(|b| b.valid.total()).sum();
+        self.blocks.clear();
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_until_a_flush_settles_them() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, 10, b"abc"), (3, Fill::Partial));
+        let push = buffer.begin_push(0).unwrap();
+        assert_eq!(push.ranges, [(10, 13)]);
+        assert!(buffer.begin_push(0).is_none());
+        buffer.pushed(0, (10, 13));
+        let mut out = [0; 5];
+        assert_eq!(buffer.read(0, 9, &mut out), [(9, 10), (13, 14)]);
+        assert_eq!(&out, b"\0abc\0");
+        buffer.lost(0, (10, 13));
+        assert_eq!(buffer.dirty_blocks(), [0]);
+        buffer.begin_push(0).unwrap();
+        buffer.pushed(0, (10, 13));
+        assert_eq!(buffer.durable(0, (10, 13)), 3);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn bytes_rewritten_in_flight_are_pushed_again_and_the_old_copy_is_untouched() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 0, b"old!");
+        let push = buffer.begin_push(0).unwrap();
+        buffer.write(0, 2, b"NEW");
+        assert_eq!(&push.data[..4], b"old!");
+        buffer.pushed(0, (0, 4));
+        assert_eq!(buffer.durable(0, (0, 4)), 2);
+        assert_eq!(buffer.begin_push(0).unwrap().ranges, [(2, 5)]);
+    }
+
+    #[test]
+    fn a_flush_of_an_older_push_keeps_what_a_later_one_holds() {
+        let mut buffer = WriteBuffer::default();
+        for _ in 0..2 {
+            buffer.write(0, 0, b"xxxx");
+            buffer.begin_push(0).unwrap();
+            buffer.pushed(0, (0, 4));
+        }
+        assert_eq!(buffer.durable(0, (0, 4)), 0);
+        assert_eq!(buffer.durable(0, (0, 4)), 4);
+    }
+
+    #[test]
+    fn a_full_block_says_so() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1, Fill::Partial);
+        assert_eq!(buffer.write(3, BLOCK as u32 - 1, b"x"), (1, Fill::Full));
+    }
+}

@@ -1,0 +1,239 @@
+//! Bulk data: pieces to and from targets, with retries until the request's deadline.
+
+use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::{BootId, ChunkKey, GroupId, ObjectId, TargetId};
+use nuri_proto::layout::Layout;
+use nuri_proto::op::data::{
+    Capability, DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite,
+    Durability, FlushReply, WriteReply,
+};
+use nuri_rpc::{CallContext, Deadline, Started};
+use nuri_stripe::locate::{Piece, pieces};
+
+use crate::cluster::Cluster;
+
+/// Calls to targets on behalf of one session.
+#[derive(Clone)]
+pub struct DataPlane {
+    cluster: Cluster,
+}
+
+/// A read under way at one target.
+struct Flight<'a> {
+    piece: Piece,
+    into: &'a mut [u8],
+    started: Result<Started, Status>,
+}
+
+/// Reads in flight at once of one request.
+const FLIGHTS: usize = 8;
+
+impl DataPlane {
+    pub fn new(cluster: &Cluster) -> DataPlane {
+        DataPlane { cluster: cluster.clone() }
+    }
+
+    fn deadline() -> Deadline {
+        Deadline::after(REQUEST)
+    }
+
+    /// Writes one piece; says which target holds it under which boot id.
+    pub(crate) fn write(
+        &self,
+        piece: &Piece,
+        data: &[u8],
+        durability: Durability,
+    ) -> Result<(TargetId, WriteReply), Status> {
+        self.cluster.until(Self::deadline(), |left| {
+            let target = self.cluster.member(piece.group)?;
+            let (key, offset) = (piece.key, piece.offset);
+            let capability = Capability::default();
+            let call = DataWrite { target, key, offset, durability, capability };
+            let peer = self.cluster.target(target)?;
+            let (reply, _) = peer.call(CallContext::default(), &call, data, &mut [], left)?;
+            Ok((target, reply))
+        })
+    }
+
+    fn read_call(&self, piece: &Piece) -> Result<DataRead, Status> {
+        let target = self.cluster.member(piece.group)?;
+        let (key, offset, len) = (piece.key, piece.offset, piece.len);
+        Ok(DataRead { target, key, offset, len, capability: Capability::default() })
+    }
+
+    fn read_piece(&self, piece: &Piece, into: &mut [u8]) -> Result<(), Status> {
+        self.cluster.until(Self::deadline(), |left| {
+            let call = self.read_call(piece)?;
+            let peer = self.cluster.target(call.target)?;
+            let (_, len) = peer.call(CallContext::default(), &call, &[], into, left)?;
+            if len == into.len() { Ok(()) } else { Err(Status::MALFORMED) }
+        })
+    }
+
+    /// Reads a range of an object into `out`, all targets at once.
+    ///
+    /// # Errors
+    /// The first piece's that failed.
+    pub fn read(
+        &self,
+        layout: &Layout,
+        object: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), Status> {
+        let mut todo = pieces(layout, object, offset, out.len() as u64);
+        let mut rest = out;
+        loop {
+            let mut flights: Vec<Flight<'_>> = Vec::new();
+            while flights.len() < FLIGHTS
+                && let Some(piece) = todo.next()
+            {
+                let (into, tail) = std::mem::take(&mut rest).split_at_mut(piece.len as usize);
+                rest = tail;
+                if flights.is_empty() && rest.is_empty() {
+                    return self.read_piece(&piece, into);
+                }
+                let started = self.start_read(&piece);
+                flights.push(Flight { piece, into, started });
+            }
+            if flights.is_empty() {
+                return if rest.is_empty() { Ok(()) } else { Err(Status::FBIG) };
+            }
+            let mut outcome = Ok(());
+            for flight in flights {
+                outcome = outcome.and(self.land(flight));
+            }
+            outcome?;
+        }
+    }
+
+    fn start_read(&self, piece: &Piece) -> Result<Started, Status> {
+        let call = self.read_call(piece)?;
+        let peer = self.cluster.target(call.target)?;
+        peer.start(CallContext::default(), &call, &[], REQUEST)
+    }
+
+    fn land(&self, flight: Flight<'_>) -> Result<(), Status> {
+        let Flight { piece, into, started } = flight;
+        match started.and_then(|s| s.finish::<DataRead>(into)) {
+            Ok((_, len)) if len == into.len() => Ok(()),
+            Ok(_) => Err(Status::MALFORMED),
+            Err(status) if status.retry() == nuri_proto::status::RetryClass::Later => {
+                self.read_piece(&piece, into)
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Makes what the target acknowledged durable; its boot id says whether it still had it.
+    pub(crate) fn flush(&self, target: TargetId) -> Result<BootId, Status> {
+        self.cluster.until(Self::deadline(), |left| {
+            let peer = self.cluster.target(target)?;
+            let call = DataFlush { target };
+            let (reply, _): (FlushReply, _) =
+                peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+            Ok(reply.boot)
+        })
+    }
+
+    /// Makes a range a hole, durably. Returns bytes given back.
+    pub(crate) fn punch(
+        &self,
+        layout: &Layout,
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64, Status> {
+        let (mut freed, mut touched) = (0, Vec::new());
+        for piece in pieces(layout, object, offset, len) {
+            freed += self.cluster.until(Self::deadline(), |left| {
+                let target = self.cluster.member(piece.group)?;
+                let (key, offset, len) = (piece.key, piece.offset, piece.len);
+                let capability = Capability::default();
+                let call = DataPunch { target, key, offset, len, capability };
+                let peer = self.cluster.target(target)?;
+                let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+                if !touched.contains(&(target, reply.boot)) {
+                    touched.push((target, reply.boot));
+                }
+                Ok(reply.freed)
+            })?;
+        }
+        for (target, boot) in touched {
+            // A target that restarted in between may have lost the punch: say so, the caller
+            // keeps its intent and does it again.
+            if self.flush(target)? != boot {
+                return Err(Status::RETRY);
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Deletes all data of an object from `size` on, durably. Returns bytes given back.
+    pub(crate) fn truncate(
+        &self,
+        layout: &Layout,
+        object: ObjectId,
+        size: u64,
+    ) -> Result<u64, Status> {
+        let mut freed = 0;
+        for component in &layout.components {
+            let chunk = component.chunk_size.bytes();
+            let from = u32::try_from(size.div_ceil(chunk)).map_err(|_| Status::FBIG)?;
+            for group in &component.groups {
+                freed += self.truncate_group(*group, object, from)?;
+            }
+            let tail = size.div_ceil(chunk) * chunk - size;
+            if tail > 0 {
+                freed += self.punch(layout, object, size, tail)?;
+            }
+        }
+        Ok(freed)
+    }
+
+    fn truncate_group(&self, group: GroupId, object: ObjectId, from: u32) -> Result<u64, Status> {
+        self.cluster.until(Self::deadline(), |left| {
+            let target = self.cluster.member(group)?;
+            let capability = Capability::default();
+            let call = DataTruncate { target, object, from, capability };
+            let peer = self.cluster.target(target)?;
+            let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+            Ok(reply.freed)
+        })
+    }
+
+    /// Deletes whole objects on the groups of their layouts.
+    ///
+    /// # Errors
+    /// The first target's that failed; the others' deletions stand, repeating is harmless.
+    pub fn delete(&self, objects: &[(ObjectId, Layout)]) -> Result<(), Status> {
+        let mut by_target: std::collections::BTreeMap<TargetId, Vec<ObjectId>> = Default::default();
+        for (object, layout) in objects {
+            for group in layout.components.iter().flat_map(|c| &c.groups) {
+                by_target.entry(self.cluster.member(*group)?).or_default().push(*object);
+            }
+        }
+        for (target, objects) in by_target {
+            let peer = self.cluster.target(target)?;
+            let call = DataDelete { target, objects };
+            peer.call(CallContext::default(), &call, &[], &mut [], REQUEST)?;
+        }
+        Ok(())
+    }
+
+    /// Ranges of a chunk that hold data.
+    pub(crate) fn extents(
+        &self,
+        group: GroupId,
+        key: ChunkKey,
+    ) -> Result<Vec<(u32, u32)>, Status> {
+        self.cluster.until(Self::deadline(), |left| {
+            let target = self.cluster.member(group)?;
+            let peer = self.cluster.target(target)?;
+            let call = DataExtents { target, key };
+            let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+            Ok(reply)
+        })
+    }
+}
