@@ -1,0 +1,215 @@
+//! Which data blocks are free: a bitmap with next-fit runs.
+//!
+//! In memory only, rebuilt from the index at opening. A request is served by one run where one is
+//! found nearby, else by several, so that it fails only when too few blocks are free at all.
+
+/// Neighbouring data blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    pub start: u64,
+    pub len: u32,
+}
+
+/// Longest run handed out, blocks.
+pub const MAX_RUN: u32 = 256;
+/// How many blocks a search for one long run passes before it takes several short ones.
+const WINDOW: u64 = 1 << 18;
+
+/// See the module's text. A set bit is a used block.
+pub struct FreeMap {
+    words: Vec<u64>,
+    blocks: u64,
+    free: u64,
+    cursor: u64,
+}
+
+impl FreeMap {
+    /// All `blocks` free.
+    pub fn new(blocks: u64) -> FreeMap {
+        let mut words = vec![0; blocks.div_ceil(64) as usize];
+        if blocks % 64 != 0
+            && let Some(last) = words.last_mut()
+        {
+            *last = !0 << (blocks % 64);
+        }
+        FreeMap { words, blocks, free: blocks, cursor: 0 }
+    }
+
+    /// Free blocks.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Takes `count` blocks in runs of at most [`MAX_RUN`], or none at all.
+    pub fn take(&mut self, count: u64) -> Option<Vec<Run>> {
+        if count > self.free {
+            return None;
+        }
+        let mut runs = Vec::new();
+        let mut left = count;
+        while left > 0 {
+            let want = left.min(u64::from(MAX_RUN)) as u32;
+            let run = self.long_run(want).or_else(|| self.any_run(want))?;
+            self.mark(run);
+            self.cursor = run.start + u64::from(run.len);
+            left -= u64::from(run.len);
+            runs.push(run);
+        }
+        Some(runs)
+    }
+
+    /// Marks a run as used; false where part of it was used already.
+    pub fn claim(&mut self, run: Run) -> bool {
+        let end = run.start.checked_add(u64::from(run.len));
+        if end.is_none_or(|end| end > self.blocks) || self.used_in(run) {
+            return false;
+        }
+        self.mark(run);
+        true
+    }
+
+    /// Gives a run back.
+    pub fn give(&mut self, run: Run) {
+        for (word, mask) in spans(run) {
+            debug_assert_eq!(self.words[word] & mask, mask, "freed twice: {run:?}");
+            self.free += u64::from((self.words[word] & mask).count_ones());
+            self.words[word] &= !mask;
+        }
+    }
+
+    fn mark(&mut self, run: Run) {
+        for (word, mask) in spans(run) {
+            self.words[word] |= mask;
+        }
+        self.free -= u64::from(run.len);
+    }
+
+    fn used_in(&self, run: Run) -> bool {
+        spans(run).any(|(word, mask)| self.words[word] & mask != 0)
+    }
+
+    /// A run of exactly `want` blocks near the cursor.
+    fn long_run(&self, want: u32) -> Option<Run> {
+        let mut at = self.cursor;
+        let mut passed = 0;
+        let mut wrapped = false;
+        while passed < WINDOW {
+            let Some(start) = self.next_free(at) else {
+                if wrapped {
+                    return None;
+                }
+                wrapped = true;
+                passed += self.blocks - at.min(self.blocks);
+                at = 0;
+                continue;
+            };
+            let len = self.free_len(start, want);
+            if len == want {
+                return Some(Run { start, len });
+            }
+            let next = start + u64::from(len);
+            passed += next - at;
+            at = next;
+        }
+        None
+    }
+
+    /// The next free run of up to `want` blocks.
+    fn any_run(&self, want: u32) -> Option<Run> {
+        let start = self.next_free(self.cursor).or_else(|| self.next_free(0))?;
+        Some(Run { start, len: self.free_len(start, want) })
+    }
+
+    fn next_free(&self, from: u64) -> Option<u64> {
+        if from >= self.blocks {
+            return None;
+        }
+        let mut word = (from / 64) as usize;
+        let mut free = !self.words[word] & (!0 << (from % 64));
+        while free == 0 {
+            word += 1;
+            free = !*self.words.get(word)?;
+        }
+        Some(word as u64 * 64 + u64::from(free.trailing_zeros()))
+    }
+
+    fn free_len(&self, start: u64, max: u32) -> u32 {
+        let mut len = 0;
+        while len < max {
+            let at = start + u64::from(len);
+            let Some(word) = self.words.get((at / 64) as usize) else { break };
+            let run = (word >> (at % 64)).trailing_zeros().min(64 - (at % 64) as u32);
+            if run == 0 {
+                break;
+            }
+            len += run;
+        }
+        len.min(max)
+    }
+}
+
+/// The words that a run touches, with the bits of it.
+fn spans(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let end = run.start + u64::from(run.len);
+    let mut at = run.start;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (word, bit) = ((at / 64) as usize, at % 64);
+        let bits = (end - at).min(64 - bit);
+        at += bits;
+        Some((word, (!0 >> (64 - bits)) << bit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nuri_io::rng::Rng;
+
+    #[test]
+    fn splits_when_fragmented_and_fails_only_when_full() {
+        let mut map = FreeMap::new(1000);
+        let all = map.take(1000).unwrap();
+        assert_eq!(all.iter().map(|r| u64::from(r.len)).sum::<u64>(), 1000);
+        assert!(map.take(1).is_none());
+        (0..1000).step_by(2).for_each(|start| map.give(Run { start, len: 1 }));
+        assert_eq!(map.take(500).unwrap().len(), 500);
+        assert_eq!(map.free(), 0);
+    }
+
+    #[test]
+    fn prefers_one_run() {
+        let mut map = FreeMap::new(4096);
+        let first = map.take(300).unwrap();
+        assert_eq!(first, [Run { start: 0, len: 256 }, Run { start: 256, len: 44 }]);
+        map.give(Run { start: 10, len: 5 });
+        assert_eq!(map.take(256).unwrap(), [Run { start: 300, len: 256 }]);
+        assert!(!map.claim(Run { start: 299, len: 2 }));
+        assert!(map.claim(Run { start: 10, len: 5 }));
+        assert!(!map.claim(Run { start: 4095, len: 2 }));
+    }
+
+    #[test]
+    fn random_against_set() {
+        let mut rng = Rng::new(5);
+        let mut map = FreeMap::new(777);
+        let mut used: Vec<Run> = Vec::new();
+        for _ in 0..2000 {
+            if rng.one_in(2) {
+                used.extend(map.take(rng.below(90) + 1).unwrap_or_default());
+            } else if !used.is_empty() {
+                map.give(used.swap_remove(rng.below(used.len() as u64) as usize));
+            }
+            let mut seen = vec![false; 777];
+            for run in &used {
+                for block in run.start..run.start + u64::from(run.len) {
+                    assert!(!std::mem::replace(&mut seen[block as usize], true));
+                }
+            }
+            let count = seen.iter().filter(|&&s| s).count() as u64;
+            assert_eq!(map.free(), 777 - count);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The chunk store: chunks of objects on one disk, checksummed, crash-safe, bounded.
+//!
+//! One lock guards the memory (index, overlay, free map, journal); data moves without it. Writes
+//! from 64 KiB go once to new places, then a record makes them real (`write.rs`). Smaller ones go
+//! into the log as whole blocks and shadow the disk from the overlay until a checkpoint applies
+//! them (`checkpoint.rs`, with the write order). Every block read from the disk is verified
+//! (`read.rs`). Any failed write or sync takes the store out of service until it is reopened.
+//! Callers: the target's server, `nuri target check`, tests. Lock order: merge shard, checkpoint,
+//! state.
+
+mod alloc;
+mod bytes;
+pub mod check;
+mod checkpoint;
+mod contents;
+mod error;
+mod image;
+mod index;
+mod journal;
+pub mod log;
+mod read;
+mod recover;
+mod state;
+mod sums;
+mod superblock;
+mod write;
+
+use std::time::Duration;
+
+use nuri_io::disk::Disk;
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, TargetId};
+use nuri_proto::limit;
+use parking_lot::{Condvar, Mutex};
+
+pub use error::{FormatError, OpenError, StoreError};
+pub use index::Extent;
+pub use superblock::{CheckpointAt, FormatOptions, LogStart, MIN_CAPACITY, Regions, Superblock};
+
+use journal::{Batch, Journal};
+use state::State;
+
+/// Unit of allocation and checksums, bytes.
+const BLOCK: usize = limit::BLOCK as usize;
+/// Blocks of the largest chunk.
+const CHUNK_BLOCKS: u32 = limit::MAX_CHUNK / limit::BLOCK as u32;
+/// Locks that serialise writes of parts of blocks, by chunk.
+const MERGE_SHARDS: usize = 64;
+/// Births skipped at opening: more than writes in flight at a crash can have used.
+const BIRTH_GAP: u64 = 1 << 20;
+
+/// Memory bounds of an open store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreConfig {
+    /// Small writes kept in memory until applied, bytes.
+    pub overlay_bytes: usize,
+    /// Pages of the checksum table, bytes.
+    pub checksum_cache_bytes: usize,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        StoreConfig { overlay_bytes: 24 << 20, checksum_cache_bytes: 32 << 20 }
+    }
+}
+
+impl StoreConfig {
+    fn overlay_blocks(&self) -> usize {
+        // The longest small write must fit.
+        (self.overlay_bytes / BLOCK).max(64)
+    }
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteOutcome {
+    /// Bytes of holes that hold data now, in whole blocks.
+    pub allocated_bytes: u64,
+}
+
+/// Room for chunks, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    pub size: u64,
+    pub used: u64,
+}
+
+/// See the module's text.
+pub struct ChunkStore<D: Disk> {
+    disk: D,
+    config: StoreConfig,
+    boot: BootId,
+    regions: superblock::Regions,
+    state: Mutex<State>,
+    /// A batch became durable, or the store failed.
+    flushed: Condvar,
+    /// A checkpoint is wanted.
+    work: Condvar,
+    /// Held during a checkpoint and any other change of the superblock.
+    checkpointing: Mutex<()>,
+    merging: Vec<Mutex<()>>,
+}
+
+impl<D: Disk> ChunkStore<D> {
+    /// Makes an empty store on the disk; whatever was there is lost.
+    ///
+    /// # Errors
+    /// A capacity too small, or the disk's errors.
+    pub fn format(disk: &D, options: FormatOptions) -> Result<Superblock, FormatError> {
+        superblock::format(disk, &options)
+    }
+
+    /// Opens a store: loads the index, replays the log, and starts a new log generation.
+    ///
+    /// # Errors
+    /// Damage, an unknown format, or the disk's errors; the store was then not changed, except
+    /// that small writes may have been applied.
+    pub fn open(disk: D, boot: BootId, config: StoreConfig) -> Result<Self, OpenError> {
+        let superblock = Superblock::load(&disk)?;
+        let found = recover::load(&disk, &superblock, config.checksum_cache_bytes)?;
+        let (free, twice) = recover::free_map(&found, superblock.regions.data_blocks);
+        if let Some(first) = twice.into_iter().next() {
+            return Err(OpenError::IndexDamaged(first));
+        }
+        let start =
+            LogStart { generation: found.log_end.generation.wrapping_add(1), ..found.log_end };
+        let regions = superblock.regions;
+        let journal = Journal::new(&regions, start);
+        let mut state = State::new(found.contents, free, found.sums, journal, superblock);
+        state.image = found.image;
+        state.next_birth = found.next_birth + BIRTH_GAP;
+        let store = ChunkStore {
+            disk,
+            config,
+            boot,
+            regions,
+            state: Mutex::new(state),
+            flushed: Condvar::new(),
+            work: Condvar::new(),
+            checkpointing: Mutex::new(()),
+            merging: (0..MERGE_SHARDS).map(|_| Mutex::new(())).collect(),
+        };
+        if found.records > 0 {
+            store.checkpoint()?;
+        } else {
+            store.change_superblock(|superblock| superblock.log = start)?;
+        }
+        Ok(store)
+    }
+
+    /// Gives a store that belongs to nobody its cluster and target id, durably. Giving it the same
+    /// ones again is success.
+    ///
+    /// # Errors
+    /// [`StoreError::Assigned`] where it belongs to another.
+    pub fn assign(&self, cluster: ClusterId, target: TargetId) -> Result<(), StoreError> {
+        let now = self.superblock();
+        if now.target != TargetId(0) {
+            let same = (now.cluster, now.target) == (cluster, target);
+            return if same {
+                Ok(())
+            } else {
+                Err(StoreError::Assigned(now.cluster, now.target))
+            };
+        }
+        self.change_superblock(|superblock| {
+            superblock.cluster = cluster;
+            superblock.target = target;
+        })
+    }
+
+    fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), StoreError> {
+        let _alone = self.checkpointing.lock();
+        let mut next = {
+            let state = self.state.lock();
+            state.check()?;
+            state.superblock.clone()
+        };
+        change(&mut next);
+        next.sequence += 1;
+        let stored = next.store(&self.disk);
+        let mut state = self.state.lock();
+        stored.map_err(|e| state.fail("superblock write", &e))?;
+        state.superblock = next;
+        Ok(())
+    }
+
+    /// Who holds what is not flushed yet.
+    pub fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    pub fn superblock(&self) -> Superblock {
+        self.state.lock().superblock.clone()
+    }
+
+    pub fn cluster(&self) -> ClusterId {
+        self.superblock().cluster
+    }
+
+    /// `None` while not assigned.
+    pub fn target(&self) -> Option<TargetId> {
+        Some(self.superblock().target).filter(|id| id.0 != 0)
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        self.superblock().incarnation
+    }
+
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.state.lock().usage()
+    }
+
+    /// Bytes of memory that overlay and checksum cache take now.
+    pub fn cached_bytes(&self) -> usize {
+        let state = self.state.lock();
+        state.contents.overlay_len() * BLOCK + state.sums.resident_bytes()
+    }
+
+    /// Makes everything acknowledged so far durable.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let seq = {
+            let state = self.state.lock();
+            state.check()?;
+            state.journal.last_seq()
+        };
+        self.flush_to(seq)
+    }
+
+    /// Waits until a checkpoint is wanted, at most so long. For a thread that calls
+    /// [`ChunkStore::checkpoint`] so that writers seldom have to.
+    pub fn wait_for_work(&self, at_most: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.wants_checkpoint(&self.config) {
+            self.work.wait_for(&mut state, at_most);
+        }
+        state.failed.is_none() && state.wants_checkpoint(&self.config)
+    }
+
+    /// Flushes and applies everything; the next opening has nothing to replay.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.checkpoint()
+    }
+
+    /// Group commit: the first waiter writes everybody's records, the others wait for it.
+    fn flush_to(&self, seq: u64) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        while state.journal.durable_seq() < seq {
+            state.check()?;
+            if state.journal.flushing {
+                self.flushed.wait(&mut state);
+                continue;
+            }
+            let batch = state.journal.take_batch();
+            drop(state);
+            self.write_batch(batch)?;
+            state = self.state.lock();
+        }
+        state.check()
+    }
+
+    /// Write order of a batch:
+    /// 1. sync, where data went to new places   crash: orphan blocks, free again after replay
+    /// 2. write the records to the log          crash: torn batch, ends the log at replay
+    /// 3. sync                                  crash: all of it counts
+    fn write_batch(&self, batch: Batch) -> Result<(), StoreError> {
+        let run = || {
+            if batch.needs_data && !cfg!(nuri_break = "log_before_data") {
+                self.disk.sync()?;
+            }
+            batch.write(&self.disk, &self.regions)?;
+            self.disk.sync()
+        };
+        let outcome = run();
+        let mut state = self.state.lock();
+        let result = match outcome {
+            Ok(()) => {
+                state.journal.written(batch);
+                state.release();
+                Ok(())
+            }
+            Err(e) => Err(state.fail("log write", &e)),
+        };
+        self.flushed.notify_all();
+        result
+    }
+
+    fn merge_lock(&self, key: ChunkKey) -> &Mutex<()> {
+        let hash = nuri_proto::checksum::mix(&[key.object.0, u64::from(key.stripe)]);
+        &self.merging[hash as usize % MERGE_SHARDS]
+    }
+}

@@ -1,0 +1,146 @@
+//! What the store's one lock guards, and the accounting over it. No I/O here.
+//!
+//! Invariant: free blocks >= blocks that the overlay will need + blocks that the next index image
+//! will need, so that applying and checkpointing never fail for want of space.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::alloc::{FreeMap, Run};
+use super::contents::{Change, Contents};
+use super::error::StoreError;
+use super::image::blocks_for;
+use super::index::{CHUNK_BYTES, EXTENT_BYTES};
+use super::journal::Journal;
+use super::log::Body;
+use super::sums::SumTable;
+use super::superblock::Superblock;
+use super::{StoreConfig, Usage};
+
+/// Extents that writes in flight may add before the next check of the reserve.
+const SLACK_EXTENTS: u64 = 512;
+
+pub struct State {
+    pub contents: Contents,
+    pub free: FreeMap,
+    pub sums: SumTable,
+    pub journal: Journal,
+    pub superblock: Superblock,
+    /// Where the index image lies.
+    pub image: Vec<Run>,
+    pub next_birth: u64,
+    /// Checkpoints finished since opening.
+    pub checkpoints: u64,
+    /// Freed blocks with the record that freed them; usable once that is durable.
+    pending: VecDeque<(u64, Run)>,
+    pending_blocks: u64,
+    /// A checkpoint writes in place: no freed block may find a new owner now.
+    pub quarantine: bool,
+    pub failed: Option<Arc<str>>,
+}
+
+impl State {
+    pub fn new(
+        contents: Contents,
+        free: FreeMap,
+        sums: SumTable,
+        journal: Journal,
+        superblock: Superblock,
+    ) -> State {
+        State {
+            contents,
+            free,
+            sums,
+            journal,
+            superblock,
+            image: Vec::new(),
+            next_birth: 0,
+            checkpoints: 0,
+            pending: VecDeque::new(),
+            pending_blocks: 0,
+            quarantine: false,
+            failed: None,
+        }
+    }
+
+    /// # Errors
+    /// Where the store went out of service.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match &self.failed {
+            Some(why) => Err(StoreError::OutOfService(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the store out of service for good.
+    pub fn fail(&mut self, doing: &str, error: &std::io::Error) -> StoreError {
+        let why = self.failed.get_or_insert_with(|| format!("{doing}: {error}").into());
+        StoreError::OutOfService(why.clone())
+    }
+
+    /// Blocks that new data may take.
+    pub fn available(&self) -> u64 {
+        self.free.free().saturating_sub(self.contents.reserved() + self.image_reserve())
+    }
+
+    /// Blocks that become free without anything being deleted.
+    pub fn pending_blocks(&self) -> u64 {
+        self.pending_blocks
+    }
+
+    fn image_reserve(&self) -> u64 {
+        let extents = self.contents.overlay_len() as u64;
+        reserve(self.contents.index.image_bytes() + extents * EXTENT_BYTES)
+    }
+
+    pub fn usage(&self) -> Usage {
+        let blocks = self.superblock.regions.data_blocks.saturating_sub(reserve(8));
+        let free = (self.available() + self.pending_blocks).min(blocks);
+        let bytes = |blocks: u64| blocks * super::BLOCK as u64;
+        Usage { size: bytes(blocks), used: bytes(blocks - free) }
+    }
+
+    /// Appends the record and books what it changed; returns its sequence number.
+    pub fn commit(&mut self, body: &Body<'_>, change: Change) -> u64 {
+        let seq = self.journal.append(body);
+        for run in change.freed {
+            if cfg!(nuri_break = "free_before_durable") {
+                self.free.give(run);
+                continue;
+            }
+            self.pending.push_back((seq, run));
+            self.pending_blocks += u64::from(run.len);
+        }
+        seq
+    }
+
+    /// Makes blocks usable whose freeing became durable.
+    pub fn release(&mut self) {
+        while let Some((seq, run)) = self.pending.front().copied() {
+            if self.quarantine || seq > self.journal.durable_seq() {
+                break;
+            }
+            self.pending.pop_front();
+            self.pending_blocks -= u64::from(run.len);
+            self.free.give(run);
+        }
+    }
+
+    /// Time for a checkpoint, before writers must wait for one.
+    pub fn wants_checkpoint(&self, config: &StoreConfig) -> bool {
+        self.journal.beyond(1, 2)
+            || self.contents.overlay_len() * 2 > config.overlay_blocks()
+            || self.sums.dirty_beyond(1, 2)
+    }
+
+    /// A record of `bytes` with `smalls` overlay blocks can be taken without a checkpoint.
+    pub fn has_room(&self, config: &StoreConfig, bytes: usize, smalls: usize) -> bool {
+        self.journal.has_room(bytes)
+            && self.contents.overlay_len() + smalls <= config.overlay_blocks()
+            && !self.sums.dirty_beyond(1, 1)
+    }
+}
+
+fn reserve(image_bytes: u64) -> u64 {
+    blocks_for(image_bytes + SLACK_EXTENTS * (EXTENT_BYTES + CHUNK_BYTES)) + 2
+}

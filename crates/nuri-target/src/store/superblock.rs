@@ -1,0 +1,312 @@
+//! The superblock: whose store this is, where its regions lie, where its checkpoint and log start.
+//!
+//! Two copies of 4 KiB at bytes 0 and 4096, each with a CRC-64 and a sequence number; the newest
+//! whole copy wins. An update writes and syncs one copy, then the other, before anything that the
+//! older copy points to is reused, so either copy alone opens the store. Damage of both is an
+//! error, never a reason to format.
+
+use nuri_io::buf::AlignedBuf;
+use nuri_io::disk::Disk;
+use nuri_proto::checksum::crc64;
+use nuri_proto::id::{ClusterId, Incarnation, TargetId};
+
+use super::BLOCK;
+use super::bytes::{Fields, Put};
+use super::error::{FormatError, OpenError};
+
+const MAGIC: &[u8; 8] = b"NURI-TGT";
+/// Format version that this program writes and reads.
+pub const VERSION: u32 = 1;
+/// Feature bits that this program knows. None yet.
+const KNOWN_INCOMPATIBLE: u64 = 0;
+const KNOWN_READ_ONLY: u64 = 0;
+const CRC_AT: usize = BLOCK - 8;
+/// Where the regions begin: behind the two copies.
+const REGIONS_AT: u64 = 2 * BLOCK as u64;
+/// Smallest log, bytes: room for the longest records while a checkpoint runs.
+const MIN_LOG: u64 = 512 << 10;
+/// Smallest store, bytes.
+pub const MIN_CAPACITY: u64 = 2 << 20;
+/// "No run".
+pub const NONE: u64 = u64::MAX;
+
+/// Where everything lies, bytes from the start of the disk. All on 4 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Regions {
+    pub log_at: u64,
+    pub log_len: u64,
+    pub sums_at: u64,
+    pub sums_len: u64,
+    pub data_at: u64,
+    pub data_blocks: u64,
+}
+
+impl Regions {
+    fn plan(capacity: u64, log_len: u64) -> Option<Regions> {
+        let block = BLOCK as u64;
+        let log_len = log_len.min(capacity / 4).max(MIN_LOG) / block * block;
+        let rest = capacity.checked_sub(REGIONS_AT + log_len + block)?;
+        let data_blocks = rest / (block + 8);
+        let sums_len = (data_blocks * 8).next_multiple_of(block);
+        let sums_at = REGIONS_AT + log_len;
+        let data_at = sums_at + sums_len;
+        let log_at = REGIONS_AT;
+        Some(Regions { log_at, log_len, sums_at, sums_len, data_at, data_blocks })
+    }
+
+    /// End of the last region, bytes.
+    pub fn end(&self) -> u64 {
+        self.data_at + self.data_blocks * BLOCK as u64
+    }
+
+    /// Byte address of a data block.
+    pub fn block_at(&self, block: u64) -> u64 {
+        self.data_at + block * BLOCK as u64
+    }
+
+    fn sane(&self) -> bool {
+        let block = BLOCK as u64;
+        let bound = 1u64 << 60;
+        let fields = [self.log_at, self.log_len, self.sums_at, self.sums_len, self.data_at];
+        fields.iter().all(|f| f % block == 0 && *f < bound)
+            && self.data_blocks < bound / block
+            && self.log_at >= REGIONS_AT
+            && self.log_len >= MIN_LOG
+            && self.sums_at >= self.log_at + self.log_len
+            && self.sums_len / 8 >= self.data_blocks
+            && self.data_at >= self.sums_at + self.sums_len
+    }
+}
+
+/// What a new store should be.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    pub cluster: ClusterId,
+    /// `None`: assigned later, once.
+    pub target: Option<TargetId>,
+    /// Random, so that an emptied target is known as another one.
+    pub incarnation: Incarnation,
+    /// Bytes of the disk to use; a file grows to it (sparse).
+    pub capacity_bytes: u64,
+    /// Bytes of the log; cut to a quarter of the capacity.
+    pub log_bytes: u64,
+}
+
+impl FormatOptions {
+    /// Log length when nobody chose one, bytes.
+    pub const LOG_BYTES: u64 = 64 << 20;
+}
+
+/// The decoded superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    pub sequence: u64,
+    pub cluster: ClusterId,
+    /// 0 while not assigned.
+    pub target: TargetId,
+    pub incarnation: Incarnation,
+    pub regions: Regions,
+    pub compatible: u64,
+    pub checkpoint: CheckpointAt,
+    pub log: LogStart,
+    /// No extent of the checkpoint was born at or after this.
+    pub next_birth: u64,
+}
+
+/// Where the index's image starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointAt {
+    pub generation: u64,
+    /// First data block of the first run, [`NONE`] for an empty index.
+    pub first: u64,
+    pub blocks: u32,
+}
+
+/// Where replay of the log starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogStart {
+    /// New at every opening, so that remains of a torn write never look like records.
+    pub generation: u64,
+    /// Byte position in the endless stream that the log region holds a window of.
+    pub position: u64,
+    /// Sequence number of the record there.
+    pub seq: u64,
+}
+
+impl Superblock {
+    fn encode(&self) -> AlignedBuf {
+        let mut out = MAGIC.to_vec();
+        out.put_u32(VERSION);
+        out.put_u32(0);
+        [self.compatible, 0, 0, self.sequence].into_iter().for_each(|f| out.put_u64(f));
+        out.extend_from_slice(&self.cluster.0);
+        out.put_u32(self.target.0);
+        out.put_u32(self.checkpoint.blocks);
+        let r = &self.regions;
+        let fields = [
+            self.incarnation.0,
+            r.log_at,
+            r.log_len,
+            r.sums_at,
+            r.sums_len,
+            r.data_at,
+            r.data_blocks,
+            self.checkpoint.generation,
+            self.checkpoint.first,
+            self.log.generation,
+            self.log.position,
+            self.log.seq,
+            self.next_birth,
+        ];
+        fields.into_iter().for_each(|f| out.put_u64(f));
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        block[..out.len()].copy_from_slice(&out);
+        let crc = crc64(&block[..CRC_AT]);
+        block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// Parses one copy. Whole copies of other versions are errors of their own.
+    fn decode(block: &[u8]) -> Result<Superblock, OpenError> {
+        if block.len() != BLOCK || block[..8] != *MAGIC {
+            return Err(OpenError::NotAStore);
+        }
+        let stored = Fields::new(&block[CRC_AT..]).u64();
+        if stored != Some(crc64(&block[..CRC_AT])) {
+            return Err(OpenError::SuperblocksDamaged);
+        }
+        let mut f = Fields::new(&block[8..CRC_AT]);
+        let version = f.u32().unwrap_or_default();
+        if version != VERSION {
+            return Err(OpenError::Version(version, VERSION));
+        }
+        Self::fields(&mut f).unwrap_or(Err(OpenError::SuperblocksDamaged))
+    }
+
+    fn fields(f: &mut Fields<'_>) -> Option<Result<Superblock, OpenError>> {
+        f.u32()?;
+        let compatible = f.u64()?;
+        let unknown = f.u64()? & !KNOWN_READ_ONLY | f.u64()? & !KNOWN_INCOMPATIBLE;
+        if unknown != 0 {
+            return Some(Err(OpenError::Features(unknown)));
+        }
+        let sequence = f.u64()?;
+        let cluster = ClusterId(f.take(16)?.try_into().ok()?);
+        let target = TargetId(f.u32()?);
+        let blocks = f.u32()?;
+        let incarnation = Incarnation(f.u64()?);
+        let (log_at, log_len, sums_at) = (f.u64()?, f.u64()?, f.u64()?);
+        let (sums_len, data_at, data_blocks) = (f.u64()?, f.u64()?, f.u64()?);
+        let regions = Regions { log_at, log_len, sums_at, sums_len, data_at, data_blocks };
+        let checkpoint = CheckpointAt { generation: f.u64()?, first: f.u64()?, blocks };
+        let log = LogStart { generation: f.u64()?, position: f.u64()?, seq: f.u64()? };
+        let next_birth = f.u64()?;
+        if !regions.sane() || log.position % BLOCK as u64 != 0 {
+            return Some(Err(OpenError::SuperblocksDamaged));
+        }
+        Some(Ok(Superblock {
+            sequence,
+            cluster,
+            target,
+            incarnation,
+            regions,
+            compatible,
+            checkpoint,
+            log,
+            next_birth,
+        }))
+    }
+
+    /// Reads both copies and returns the newest whole one. A copy of another version or with
+    /// unknown features wins over silence: the store is then not opened.
+    ///
+    /// # Errors
+    /// Says what is wrong with the better of the two copies.
+    pub fn load(disk: &impl Disk) -> Result<Superblock, OpenError> {
+        let mut best: Result<Superblock, OpenError> = Err(OpenError::NotAStore);
+        let len = disk.len()?;
+        for copy in 0..2u64 {
+            let mut block = AlignedBuf::zeroed(BLOCK);
+            if len < (copy + 1) * BLOCK as u64 {
+                continue;
+            }
+            disk.read_at(copy * BLOCK as u64, &mut block)?;
+            best = match (best, Superblock::decode(&block)) {
+                (Ok(a), Ok(b)) => Ok(if b.sequence > a.sequence { b } else { a }),
+                (Err(e @ (OpenError::Version(..) | OpenError::Features(_))), _) => Err(e),
+                (_, Err(e @ (OpenError::Version(..) | OpenError::Features(_)))) => Err(e),
+                (Ok(a), Err(_)) => Ok(a),
+                (Err(_), Ok(b)) => Ok(b),
+                (Err(OpenError::NotAStore), Err(e)) => Err(e),
+                (Err(e), Err(_)) => Err(e),
+            };
+        }
+        let found = best?;
+        if len < found.regions.end() {
+            return Err(OpenError::Short(len, found.regions.end()));
+        }
+        Ok(found)
+    }
+
+    /// Numbers of the copies (0, 1) that do not parse.
+    pub fn damaged_copies(disk: &impl Disk) -> Vec<u64> {
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        let mut bad = |copy: u64| {
+            let read = disk.read_at(copy * BLOCK as u64, &mut block);
+            read.is_err() || Superblock::decode(&block).is_err()
+        };
+        (0..2).filter(|copy| bad(*copy)).collect()
+    }
+
+    /// Makes this superblock the valid one: copy A, sync, copy B, sync. A crash between leaves
+    /// the old and the new one, and both still open.
+    pub fn store(&self, disk: &impl Disk) -> std::io::Result<()> {
+        let block = self.encode();
+        disk.write_at(0, &block)?;
+        disk.sync()?;
+        disk.write_at(BLOCK as u64, &block)?;
+        disk.sync()
+    }
+}
+
+/// Writes an empty store. The log is written with zeros, so that a later sync of log records needs
+/// no file-system journal commit. The superblocks come last: a crash before leaves no store.
+///
+/// # Errors
+/// A capacity too small, or the disk's errors.
+pub fn format(disk: &impl Disk, options: &FormatOptions) -> Result<Superblock, FormatError> {
+    let small = FormatError::TooSmall(options.capacity_bytes, MIN_CAPACITY);
+    if options.capacity_bytes < MIN_CAPACITY {
+        return Err(small);
+    }
+    let regions = Regions::plan(options.capacity_bytes, options.log_bytes).ok_or(small)?;
+    let zeros = AlignedBuf::zeroed(1 << 20);
+    if disk.len()? >= REGIONS_AT {
+        disk.write_at(0, &zeros[..REGIONS_AT as usize])?;
+        disk.sync()?;
+    }
+    if disk.len()? < options.capacity_bytes {
+        disk.set_len(options.capacity_bytes)?;
+    }
+    let log_end = regions.log_at + regions.log_len;
+    let mut at = regions.log_at;
+    while at < log_end {
+        let take = (log_end - at).min(zeros.len() as u64);
+        disk.write_at(at, &zeros[..take as usize])?;
+        at += take;
+    }
+    disk.sync()?;
+    let superblock = Superblock {
+        sequence: 1,
+        cluster: options.cluster,
+        target: options.target.unwrap_or(TargetId(0)),
+        incarnation: options.incarnation,
+        regions,
+        compatible: 0,
+        checkpoint: CheckpointAt { generation: 0, first: NONE, blocks: 0 },
+        log: LogStart { generation: options.incarnation.0, position: 0, seq: 1 },
+        next_birth: 1,
+    };
+    superblock.store(disk)?;
+    Ok(superblock)
+}

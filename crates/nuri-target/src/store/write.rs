@@ -1,0 +1,425 @@
+//! Writing, punching, deleting.
+//!
+//! Order of a large write; the lock is held only in 1 and 4:
+//! 1. take free blocks               crash: still free, nothing names them
+//! 2. write the data there           crash: orphan bytes in free blocks
+//! 3. load their checksum pages      (reads)
+//! 4. change memory, append a record crash: the record was in memory: the old content is there
+//! 5. (stable) sync data, then log   crash: old content before the log's sync, new content after
+//!
+//! The blocks that held the old content are taken again only when the record is durable. A small
+//! write merges its partial blocks with what the chunk holds, then does 4 and 5 with the bytes in
+//! the record. Two writers of one chunk are ordered by step 4.
+
+use std::io;
+
+use nuri_io::disk::{Disk, DiskOp};
+use nuri_proto::id::{ChunkKey, ObjectId};
+use nuri_proto::limit::{LOG_FIRST, MAX_CHUNK, MAX_PAYLOAD};
+use nuri_proto::op::data::Durability;
+use parking_lot::MutexGuard;
+
+use super::alloc::Run;
+use super::contents::{Change, Contents, smalls};
+use super::error::StoreError;
+use super::index::Extent;
+use super::log::{Body, MAX_DELETE, Record};
+use super::state::State;
+use super::sums::{bind, raw_sums};
+use super::{BLOCK, ChunkStore, WriteOutcome};
+
+/// The end of a change that is in memory: its record's number (0: nothing to log) and how many
+/// blocks it took or freed.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    seq: u64,
+    blocks: u64,
+}
+
+impl Done {
+    fn and(self, other: Done) -> Done {
+        Done { seq: self.seq.max(other.seq), blocks: self.blocks + other.blocks }
+    }
+}
+
+impl<D: Disk> ChunkStore<D> {
+    /// Writes `data` at `offset` of the chunk. Data that lies on 4 KiB boundaries in memory and in
+    /// the chunk goes to the disk without a copy.
+    ///
+    /// # Errors
+    /// No space: of a write in several parts the first ones may have been made.
+    pub fn write(
+        &self,
+        key: ChunkKey,
+        offset: u32,
+        data: &[u8],
+        durability: Durability,
+    ) -> Result<WriteOutcome, StoreError> {
+        check_range(offset, data.len())?;
+        let (head, body, tail) = split(offset, data);
+        let mut done = Done::default();
+        let mut at = offset;
+        if !head.is_empty() {
+            done = done.and(self.write_small(key, at, head)?);
+            at += head.len() as u32;
+        }
+        for part in body.chunks(MAX_PAYLOAD) {
+            done = done.and(self.write_large(key, at / BLOCK as u32, part)?);
+            at += part.len() as u32;
+        }
+        if !tail.is_empty() {
+            done = done.and(self.write_small(key, at, tail)?);
+        }
+        if durability == Durability::Stable && !cfg!(nuri_break = "ack_before_log") {
+            self.flush_to(done.seq)?;
+        }
+        Ok(WriteOutcome { allocated_bytes: done.blocks * BLOCK as u64 })
+    }
+
+    /// Makes the range a hole; partial blocks at its ends are zeroed. Durable after a flush.
+    /// Returns the bytes given back.
+    ///
+    /// # Errors
+    /// Out of service, or a partial block that cannot be read.
+    pub fn punch(&self, key: ChunkKey, offset: u32, len: u32) -> Result<u64, StoreError> {
+        check_range(offset, len as usize)?;
+        let end = offset + len;
+        let block = BLOCK as u32;
+        let first = offset.next_multiple_of(block);
+        let last = end / block * block;
+        if first > last {
+            self.zero_part(key, offset, len)?;
+            return Ok(0);
+        }
+        self.zero_part(key, offset, first - offset)?;
+        self.zero_part(key, last, end - last)?;
+        let (at, len) = (first / block, (last - first) / block);
+        if len == 0 {
+            return Ok(0);
+        }
+        let record = Record::Punch { key, at, len };
+        let done = self.log_change(&record, |c, seq| c.punch(key, seq, at, len))?;
+        Ok(done.blocks * BLOCK as u64)
+    }
+
+    /// Deletes the object's chunks with `stripe >= from`, durably. Returns the bytes given back.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn truncate(&self, object: ObjectId, from: u32) -> Result<u64, StoreError> {
+        let record = Record::Truncate { object, from };
+        let done = self.log_change(&record, |c, seq| c.truncate(object, seq, from))?;
+        self.flush_to(done.seq)?;
+        Ok(done.blocks * BLOCK as u64)
+    }
+
+    /// Deletes whole objects, durably. Those that are not there count as deleted.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn delete(&self, objects: &[ObjectId]) -> Result<(), StoreError> {
+        let mut last = 0;
+        for part in objects.chunks(MAX_DELETE) {
+            let record = Record::Delete { objects: part.to_vec() };
+            let delete = |c: &mut Contents, seq| {
+                part.iter().fold(Change::default(), |mut all, object| {
+                    let one = c.truncate(*object, seq, 0);
+                    all.freed.extend(one.freed);
+                    all.lost += one.lost;
+                    all
+                })
+            };
+            last = self.log_change(&record, delete)?.seq;
+        }
+        self.flush_to(last)
+    }
+
+    fn log_change(
+        &self,
+        record: &Record<'_>,
+        change: impl FnOnce(&mut Contents, u64) -> Change,
+    ) -> Result<Done, StoreError> {
+        let body = Body::new(record);
+        let mut guard = self.admit(body.len(), 0, |_| 0)?;
+        let state = &mut *guard;
+        let change = change(&mut state.contents, state.journal.next_seq());
+        let blocks = change.lost;
+        let seq = state.commit(&body, change);
+        self.nudge(state);
+        Ok(Done { seq, blocks })
+    }
+
+    /// Zeroes part of a block that holds data; a hole stays one.
+    fn zero_part(&self, key: ChunkKey, offset: u32, len: u32) -> Result<(), StoreError> {
+        let held = len > 0 && {
+            let state = self.state.lock();
+            state.contents.held(key, offset / BLOCK as u32, 1) > 0
+        };
+        if held {
+            self.write_small(key, offset, &[0; BLOCK][..len as usize])?;
+        }
+        Ok(())
+    }
+
+    fn write_large(&self, key: ChunkKey, first: u32, data: &[u8]) -> Result<Done, StoreError> {
+        let (runs, birth) = self.take_blocks((data.len() / BLOCK) as u64)?;
+        let result = self.write_large_at(key, first, data, &runs, birth);
+        if result.is_err() {
+            // Nothing names the blocks yet.
+            let mut state = self.state.lock();
+            runs.iter().for_each(|run| state.free.give(*run));
+        }
+        result
+    }
+
+    fn write_large_at(
+        &self,
+        key: ChunkKey,
+        first: u32,
+        data: &[u8],
+        runs: &[Run],
+        birth: u64,
+    ) -> Result<Done, StoreError> {
+        let mut at = first;
+        let extents: Vec<Extent> = runs
+            .iter()
+            .map(|run| {
+                let extent = Extent { at, len: run.len, block: run.start, birth };
+                at += run.len;
+                extent
+            })
+            .collect();
+        self.put_data(&extents, data)?;
+        let raw = raw_sums(data);
+        let sums: Vec<u64> =
+            (first..).zip(&raw).map(|(block, sum)| bind(*sum, key, block, birth)).collect();
+        let record = Record::Write { key, extents, sums };
+        let body = Body::new(&record);
+        let Record::Write { extents, sums, .. } = record else { return Ok(Done::default()) };
+        self.load_sums(runs)?;
+        let mut guard = self.admit(body.len(), 0, |_| 0)?;
+        let state = &mut *guard;
+        self.pin_sums(state, runs)?;
+        let mut rest = &sums[..];
+        for extent in &extents {
+            let (now, later) = rest.split_at(extent.len as usize);
+            state.sums.set(extent.block, now);
+            rest = later;
+        }
+        let change = state.contents.write(key, state.journal.next_seq(), &extents);
+        let blocks = change.gained;
+        let seq = state.commit(&body, change);
+        state.journal.require_data();
+        state.sums.trim();
+        self.nudge(state);
+        Ok(Done { seq, blocks })
+    }
+
+    /// Writes data to its new place. A full file system under the store is no space, anything else
+    /// takes the store out of service.
+    fn put_data(&self, extents: &[Extent], data: &[u8]) -> Result<(), StoreError> {
+        let mut rest = data;
+        let mut ops: Vec<DiskOp<'_>> = extents
+            .iter()
+            .map(|extent| {
+                let (now, later) = rest.split_at(extent.len as usize * BLOCK);
+                rest = later;
+                DiskOp::Write { offset: self.regions.block_at(extent.block), data: now }
+            })
+            .collect();
+        self.disk.submit(&mut ops).map_err(|e| self.data_error(&e))
+    }
+
+    pub(super) fn data_error(&self, error: &io::Error) -> StoreError {
+        if error.kind() == io::ErrorKind::StorageFull {
+            return StoreError::NoSpace;
+        }
+        self.state.lock().fail("data write", error)
+    }
+
+    /// Reads the checksum pages of these blocks, without the lock.
+    pub(super) fn load_sums(&self, runs: &[Run]) -> Result<(), StoreError> {
+        for run in runs {
+            loop {
+                let group = {
+                    let state = self.state.lock();
+                    state.check()?;
+                    state.sums.missing(run.start, run.len).map(|page| state.sums.group(page))
+                };
+                let Some(group) = group else { break };
+                self.load_group(&group)
+                    .map_err(|e| self.state.lock().fail("checksum read", &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads again what was dropped from the cache since [`ChunkStore::load_sums`]; seldom any.
+    pub(super) fn pin_sums(&self, state: &mut State, runs: &[Run]) -> Result<(), StoreError> {
+        for run in runs {
+            let loaded = state.sums.load(&self.disk, run.start, run.len);
+            loaded.map_err(|e| state.fail("checksum read", &e))?;
+        }
+        Ok(())
+    }
+
+    fn write_small(&self, key: ChunkKey, offset: u32, data: &[u8]) -> Result<Done, StoreError> {
+        let end = offset as usize + data.len();
+        let first = offset / BLOCK as u32;
+        let count = (end.div_ceil(BLOCK) - first as usize) as u32;
+        let skip = offset as usize % BLOCK;
+        if skip == 0 && end % BLOCK == 0 {
+            return self.log_blocks(key, first, data, None)?.ok_or(StoreError::OutOfRange);
+        }
+        let _one_at_a_time = self.merge_lock(key).lock();
+        let mut blocks = vec![0; count as usize * BLOCK];
+        loop {
+            let seen = self.read_ends(key, first, &mut blocks, skip, end)?;
+            blocks[skip..skip + data.len()].copy_from_slice(data);
+            // A write without a partial block may have come in between: merge again.
+            if let Some(done) = self.log_blocks(key, first, &blocks, Some(seen))? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Reads the blocks that are written in part; returns the version of the chunk they are of.
+    fn read_ends(
+        &self,
+        key: ChunkKey,
+        first: u32,
+        blocks: &mut [u8],
+        skip: usize,
+        end: usize,
+    ) -> Result<u64, StoreError> {
+        let tail = blocks.len() - BLOCK;
+        let at = first * BLOCK as u32;
+        loop {
+            let head_seen = if skip > 0 || tail == 0 {
+                self.read_versioned(key, at, &mut blocks[..BLOCK])?
+            } else {
+                self.version(key)
+            };
+            let tail_seen = if tail > 0 && end % BLOCK != 0 {
+                self.read_versioned(key, at + tail as u32, &mut blocks[tail..])?
+            } else {
+                head_seen
+            };
+            if head_seen == tail_seen {
+                return Ok(head_seen);
+            }
+        }
+    }
+
+    fn version(&self, key: ChunkKey) -> u64 {
+        self.state.lock().contents.index.version(key)
+    }
+
+    /// Logs whole blocks. `None` where the chunk is no longer at the version that was merged.
+    fn log_blocks(
+        &self,
+        key: ChunkKey,
+        first: u32,
+        blocks: &[u8],
+        merged: Option<u64>,
+    ) -> Result<Option<Done>, StoreError> {
+        let sums = raw_sums(blocks);
+        let smalls = smalls(&sums, blocks);
+        let count = smalls.len() as u32;
+        let body = Body::new(&Record::Data { key, first, sums, data: blocks });
+        let needs = |state: &State| state.contents.needs(key, first, count);
+        let mut guard = self.admit(body.len(), smalls.len(), needs)?;
+        let state = &mut *guard;
+        if merged.is_some_and(|seen| seen != state.contents.index.version(key)) {
+            return Ok(None);
+        }
+        let change = state.contents.data(key, state.journal.next_seq(), first, smalls);
+        let blocks = change.gained;
+        let seq = state.commit(&body, change);
+        self.nudge(state);
+        Ok(Some(Done { seq, blocks }))
+    }
+
+    fn take_blocks(&self, count: u64) -> Result<(Vec<Run>, u64), StoreError> {
+        let mut state = self.admit(0, 0, |_| count)?;
+        let birth = state.next_birth;
+        state.next_birth += 1;
+        let runs = state.free.take(count).ok_or(StoreError::NoSpace)?;
+        Ok((runs, birth))
+    }
+
+    /// Waits until a record of `log_bytes` fits, the overlay takes `smalls` more blocks and there
+    /// are as many free blocks as `blocks` says. Returns with the lock held.
+    ///
+    /// # Errors
+    /// No space even after everything freed became usable.
+    fn admit(
+        &self,
+        log_bytes: usize,
+        smalls: usize,
+        blocks: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'_, State>, StoreError> {
+        loop {
+            let mut state = self.state.lock();
+            state.check()?;
+            state.release();
+            let needed = blocks(&state);
+            if needed > state.available() {
+                if needed > state.available() + state.pending_blocks() {
+                    return Err(StoreError::NoSpace);
+                }
+                self.wait_for_blocks(state)?;
+                continue;
+            }
+            if log_bytes > 0 && !state.journal.buffer_has_room(log_bytes) {
+                let seq = state.journal.last_seq();
+                drop(state);
+                self.flush_to(seq)?;
+                continue;
+            }
+            if state.has_room(&self.config, log_bytes, smalls) {
+                return Ok(state);
+            }
+            let seen = state.checkpoints;
+            drop(state);
+            self.checkpoint_after(seen)?;
+        }
+    }
+
+    /// Freed blocks wait for their record to become durable, or for a checkpoint to end.
+    fn wait_for_blocks(&self, state: MutexGuard<'_, State>) -> Result<(), StoreError> {
+        let (quarantine, seq) = (state.quarantine, state.journal.last_seq());
+        drop(state);
+        if quarantine {
+            drop(self.checkpointing.lock());
+            return Ok(());
+        }
+        self.flush_to(seq)
+    }
+
+    /// Tells whoever waits for work that there is some.
+    fn nudge(&self, state: &State) {
+        if state.wants_checkpoint(&self.config) {
+            self.work.notify_one();
+        }
+    }
+}
+
+pub(super) fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
+    let end = u64::from(offset) + len as u64;
+    if end > u64::from(MAX_CHUNK) { Err(StoreError::OutOfRange) } else { Ok(()) }
+}
+
+/// Parts of a write: before, on, and after whole blocks that are many enough to go straight to the
+/// disk. All of it is one small write where they are not.
+fn split(offset: u32, data: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let first = (offset as usize).next_multiple_of(BLOCK);
+    let end = offset as usize + data.len();
+    let last = end / BLOCK * BLOCK;
+    if last < first + LOG_FIRST as usize {
+        return (data, &[], &[]);
+    }
+    let (head, rest) = data.split_at(first - offset as usize);
+    let (body, tail) = rest.split_at(last - first);
+    (head, body, tail)
+}

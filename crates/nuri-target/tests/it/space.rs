@@ -1,0 +1,134 @@
+//! Full stores: no space is said at the call, nothing is torn, and deleting helps.
+
+use nuri_proto::id::ObjectId;
+use nuri_proto::op::data::Durability::{Memory, Stable};
+use nuri_target::store::{StoreConfig, StoreError};
+
+use super::*;
+
+fn fill(store: &Store, piece: usize) -> u64 {
+    let mut pieces = 0;
+    loop {
+        let k = key(1 + pieces / 8, (pieces % 8) as u32);
+        match store.write(k, 0, &pattern(piece, pieces), Memory) {
+            Ok(_) => pieces += 1,
+            Err(StoreError::NoSpace) => return pieces,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn check_filled(store: &Store, piece: usize, pieces: u64) {
+    for i in 0..pieces {
+        let k = key(1 + i / 8, (i % 8) as u32);
+        assert!(read(store, k, 0, piece) == pattern(piece, i), "piece {i}");
+    }
+}
+
+#[test]
+fn fill_delete_fill_again() {
+    for piece in [1 << 17, 4096, 3000] {
+        let (disk, store) = fresh(6 << 20);
+        let empty = store.usage();
+        assert_eq!(empty.used, 0);
+        let pieces = fill(&store, piece);
+        let stored = pieces * (piece as u64).next_multiple_of(4096);
+        let full = store.usage();
+        let slack = full.size / 100 + (1 << 17);
+        assert!(full.size - full.used < slack, "{full:?}");
+        assert!(full.used - stored < slack, "{full:?} {stored}");
+        store.checkpoint().unwrap();
+        check_filled(&store, piece, pieces);
+        let objects: Vec<_> = (1..=pieces / 8 + 1).map(ObjectId).collect();
+        store.delete(&objects).unwrap();
+        store.checkpoint().unwrap();
+        assert!(store.usage().used <= 4 * 4096, "{:?}", store.usage());
+        let again = fill(&store, piece);
+        assert!(again.abs_diff(pieces) <= pieces / 50 + 1, "{again} {pieces}");
+        check_filled(&store, piece, again);
+        store.close().unwrap();
+        assert_clean(&disk);
+    }
+}
+
+#[test]
+fn full_store_can_be_reopened_and_punched() {
+    let (disk, store) = fresh(4 << 20);
+    let pieces = fill(&store, 4096);
+    drop(store);
+    let store = open(&disk).unwrap();
+    // Without a flush the newest may be gone; none is garbage.
+    for i in 0..pieces {
+        let got = read(&store, key(1 + i / 8, (i % 8) as u32), 0, 4096);
+        assert!(got == pattern(4096, i) || got.iter().all(|&b| b == 0));
+    }
+    store.punch(key(1, 0), 0, 4096).unwrap();
+    store.flush().unwrap();
+    store.checkpoint().unwrap();
+    store.write(key(900, 0), 0, &[1; 4096], Stable).unwrap();
+    drop(store);
+    assert_clean(&disk);
+}
+
+#[test]
+fn fragmented_space_is_used_to_the_end() {
+    let (_disk, store) = fresh(4 << 20);
+    let pieces = fill(&store, 4096);
+    store.checkpoint().unwrap();
+    for i in (0..pieces).step_by(2) {
+        store.punch(key(1 + i / 8, (i % 8) as u32), 0, 4096).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let usage = store.usage();
+    let free = (usage.size - usage.used) as usize / 2 / BLOCK * BLOCK;
+    let data = pattern(free.min(1 << 20), 5);
+    store.write(key(999, 0), 0, &data, Stable).unwrap();
+    assert!(read(&store, key(999, 0), 0, data.len()) == data);
+}
+
+#[test]
+fn full_file_system_under_the_store_is_no_space_for_large_writes() {
+    let (disk, store) = fresh(64 << 20);
+    disk.limit_space(disk.resident() + (1 << 20));
+    let pieces = fill(&store, 1 << 18);
+    assert_eq!(pieces, 4);
+    store.flush().unwrap_or_else(|e| panic!("the log has its space: {e}"));
+    check_filled(&store, 1 << 18, pieces);
+    assert!(matches!(
+        store.write(key(77, 0), 0, &[1; 1 << 18], Stable),
+        Err(StoreError::NoSpace)
+    ));
+    disk.heal();
+    store.write(key(77, 0), 0, &[1; 1 << 18], Stable).unwrap();
+}
+
+#[test]
+fn full_file_system_at_a_checkpoint_loses_nothing() {
+    let (disk, store) = fresh(64 << 20);
+    store.write(key(1, 0), 0, &pattern(9000, 1), Stable).unwrap();
+    disk.limit_space(disk.resident());
+    assert!(matches!(store.checkpoint(), Err(StoreError::NoSpace)));
+    assert_eq!(read(&store, key(1, 0), 0, 9000), pattern(9000, 1));
+    disk.heal();
+    store.checkpoint().unwrap();
+    assert_eq!(read(&store, key(1, 0), 0, 9000), pattern(9000, 1));
+    store.close().unwrap();
+    assert_clean(&disk);
+}
+
+#[test]
+fn log_goes_round_many_times() {
+    let (disk, store) = fresh(4 << 20);
+    for i in 0..2000u64 {
+        let k = key(1 + i % 5, (i % 7) as u32);
+        store.write(k, (i % 11) as u32 * 4096, &pattern(4096, i), Memory).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    let store =
+        nuri_target::store::ChunkStore::open(disk, BootId(2), StoreConfig::default()).unwrap();
+    for i in 1615..2000u64 {
+        let k = key(1 + i % 5, (i % 7) as u32);
+        assert!(read(&store, k, (i % 11) as u32 * 4096, 4096) == pattern(4096, i));
+    }
+}
