@@ -54,7 +54,11 @@ impl WriteBuffer {
         let bytes = Arc::make_mut(&mut b.data);
         if bytes.capacity() == 0 {
             // A streaming writer fills the block; a small file must not cost a megabyte.
-            bytes.reserve_exact(if at == 0 && data.len() < 65536 { end } else { BLOCK as usize });
+            bytes.reserve_exact(if at == 0 && data.len() < 65536 {
+                end
+            } else {
+                BLOCK as usize
+            });
         }
         if bytes.len() < end {
             bytes.resize(end.max(at as usize), 0);
@@ -71,7 +75,9 @@ impl WriteBuffer {
     /// Copies buffered bytes of the block into `out`, which stands for `at..`; returns the gaps.
     pub(crate) fn read(&self, block: u64, at: u32, out: &mut [u8]) -> Vec<(u32, u32)> {
         let end = at + out.len() as u32;
-        let Some(b) = self.blocks.get(&block) else { return vec![(at, end)] };
+        let Some(b) = self.blocks.get(&block) else {
+            return vec![(at, end)];
+        };
         for (s, e) in b.valid.within(at, end) {
             out[(s - at) as usize..(e - at) as usize]
                 .copy_from_slice(&b.data[s as usize..e as usize]);
@@ -81,11 +87,11 @@ impl WriteBuffer {
 
     /// Blocks with dirty bytes.
     pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
-        self.blocks.iter().filter(|(_, b)| !b.dirty.is_empty()).map(|(i, _)| *i).collect()
-    }
-
-    pub(crate) fn has_dirty(&self) -> bool {
-        self.blocks.values().any(|b| !b.dirty.is_empty())
+        self.blocks
+            .iter()
+            .filter(|(_, b)| !b.dirty.is_empty())
+            .map(|(i, _)| *i)
+            .collect()
     }
 
     pub(crate) fn has_flying(&self) -> bool {
@@ -99,7 +105,11 @@ impl WriteBuffer {
             return None;
         }
         b.flying = std::mem::take(&mut b.dirty);
-        Some(Push { block, data: b.data.clone(), ranges: b.flying.iter().collect() })
+        Some(Push {
+            block,
+            data: b.data.clone(),
+            ranges: b.flying.iter().collect(),
+        })
     }
 
     /// A target acknowledged the range from memory.
@@ -110,19 +120,34 @@ impl WriteBuffer {
         }
     }
 
-    /// The push failed: the bytes are dirty again.
-    pub(crate) fn push_failed(&mut self, block: u64, range: (u32, u32)) {
-        if let Some(b) = self.blocks.get_mut(&block) {
-            for (s, e) in b.flying.within(range.0, range.1).collect::<Vec<_>>() {
-                b.dirty.insert(s, e);
-            }
-            b.flying.remove(range.0, range.1);
+    /// The push failed for good: the bytes are given up, unless newer ones replaced them.
+    /// Returns bytes no longer charged.
+    pub(crate) fn discard(&mut self, block: u64, range: (u32, u32)) -> u64 {
+        let Some(b) = self.blocks.get_mut(&block) else {
+            return 0;
+        };
+        let gone: Vec<_> = b.flying.within(range.0, range.1).collect();
+        b.flying.remove(range.0, range.1);
+        let freed = gone.iter().map(|(s, e)| b.valid.remove(*s, *e)).sum();
+        if b.valid.is_empty() {
+            self.blocks.remove(&block);
         }
+        freed
+    }
+
+    /// The block, where exactly one block has bytes, and all of them are dirty and few.
+    pub(crate) fn only_dirty_block(&self) -> Option<u64> {
+        let (block, b) = self.blocks.iter().next()?;
+        let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
+        let alone = self.blocks.len() == 1 && b.flying.is_empty() && b.held.is_empty();
+        (alone && small && b.dirty == b.valid).then_some(*block)
     }
 
     /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
     pub(crate) fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
-        let Some(b) = self.blocks.get_mut(&block) else { return 0 };
+        let Some(b) = self.blocks.get_mut(&block) else {
+            return 0;
+        };
         if let Some(i) = b.held.iter().position(|h| *h == range) {
             b.held.swap_remove(i);
         }
@@ -130,7 +155,12 @@ impl WriteBuffer {
         // What is dirty, in flight or held by a later push stays.
         let mut free = RangeSet::default();
         free.insert(range.0, range.1);
-        for (s, e) in b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().copied()) {
+        for (s, e) in b
+            .dirty
+            .iter()
+            .chain(b.flying.iter())
+            .chain(b.held.iter().copied())
+        {
             free.remove(s, e);
         }
         for (s, e) in free.iter() {
@@ -212,7 +242,10 @@ mod tests {
     #[test]
     fn a_full_block_says_so() {
         let mut buffer = WriteBuffer::default();
-        assert_eq!(buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1, Fill::Partial);
+        assert_eq!(
+            buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1,
+            Fill::Partial
+        );
         assert_eq!(buffer.write(3, BLOCK as u32 - 1, b"x"), (1, Fill::Full));
     }
 }

@@ -17,5 +17,6 @@ mod writeback;
 
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
-pub use fs::{Client, ClientConfig, Entry, Listing};
+pub use file::{Allocate, Position, Seek, Sync};
+pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use recall::KernelCache;

@@ -37,6 +37,9 @@ impl RangeSet {
 
     /// Takes a range out; returns how many bytes went.
     pub(crate) fn remove(&mut self, start: u32, end: u32) -> u64 {
+        if start >= end {
+            return 0;
+        }
         let before = self.total();
         let mut out = Vec::with_capacity(self.ranges.len() + 1);
         for &(s, e) in &self.ranges {

@@ -1,0 +1,530 @@
+//! File data: open, read, write, sync, truncate, allocate, seek.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
+use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
+use nuri_stripe::locate::pieces;
+
+use crate::buffer::{BLOCK, Fill};
+use crate::fs::{Client, Shared};
+use crate::node::{FileData, Node};
+use crate::writeback::SyncScope;
+
+/// An open file.
+pub(crate) struct Handle {
+    node: Arc<Node>,
+    /// Errors of the node that this handle reported, or that were before it.
+    seen: AtomicU64,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    At(u64),
+    /// The end of the file, as the lease's holder knows it.
+    End,
+}
+
+/// What `fallocate` shall do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Make sure that the file reaches the range's end.
+    Extend,
+    /// Only what lies below the file's end matters: nothing is to be done.
+    KeepSize,
+    /// Make the range a hole.
+    Punch,
+    /// Make the range read as zeros and extend the file to its end.
+    Zero,
+    /// As `Zero`, without extending.
+    ZeroKeepSize,
+}
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// What a sync must make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    Data,
+    All,
+}
+
+impl Client {
+    /// Opens a file; its inode lives until [`Client::release`].
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn open(&self, ino: Ino) -> Result<u64, Status> {
+        // A lease tells the server that the file may be open here.
+        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        let node = entered.0.clone();
+        let seen = {
+            let mut state = node.state.lock();
+            state.opens += 1;
+            AtomicU64::new(state.errors)
+        };
+        drop(entered);
+        let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.shared
+            .handles
+            .lock()
+            .insert(fh, Arc::new(Handle { node, seen }));
+        Ok(fh)
+    }
+
+    fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
+        self.shared
+            .handles
+            .lock()
+            .get(&fh)
+            .cloned()
+            .ok_or(Status::BADF)
+    }
+
+    /// Closes a file.
+    pub fn release(&self, fh: u64) {
+        let Some(handle) = self.shared.handles.lock().remove(&fh) else {
+            return;
+        };
+        let node = &handle.node;
+        let orphan = {
+            let mut state = node.state.lock();
+            state.opens -= 1;
+            state.opens == 0 && state.orphan
+        };
+        if orphan {
+            self.shared.note_orphan(node.ino);
+        }
+        self.shared.drop_if_unused(node);
+    }
+
+    /// Reads into `out`; returns how many bytes there were before the file's end.
+    ///
+    /// # Errors
+    /// A target's.
+    pub fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        let (len, gaps, object, layout) = {
+            let state = entered.0.state.lock();
+            let file = state.file.as_ref().ok_or(Status::IO)?;
+            let len = file.size.saturating_sub(offset).min(out.len() as u64) as usize;
+            let out = &mut out[..len];
+            if let Some(inline) = &file.inline {
+                if len > 0 {
+                    out.copy_from_slice(&inline[offset as usize..offset as usize + len]);
+                }
+                return Ok(len);
+            }
+            (
+                len,
+                read_buffered(file, offset, out),
+                file.object,
+                file.layout.clone(),
+            )
+        };
+        for (start, end) in gaps {
+            let into = &mut out[start..end];
+            self.shared
+                .data
+                .read(&layout, object, offset + start as u64, into)?;
+        }
+        Ok(len)
+    }
+
+    /// Writes all of `data`; durable only after a sync.
+    ///
+    /// # Errors
+    /// `FBIG`; `NOSPC` and `IO` appear at sync and close, where the bytes could not be kept.
+    pub fn write(&self, ino: Ino, position: Position, data: &[u8]) -> Result<u64, Status> {
+        let len = data.len() as u64;
+        if let Position::At(offset) = position
+            && offset.saturating_add(len) > MAX_FILE
+        {
+            return Err(Status::FBIG);
+        }
+        self.shared.reserve(len);
+        let entered = match self.shared.enter(ino, LeaseMode::Write) {
+            Ok(entered) => entered,
+            Err(status) => {
+                self.shared.unreserve(len);
+                return Err(status);
+            }
+        };
+        let now = self.shared.session.now();
+        let (at, used, full) = {
+            let mut state = entered.0.state.lock();
+            let Some(file) = &mut state.file else {
+                self.shared.unreserve(len);
+                return Err(Status::IO);
+            };
+            let at = match position {
+                Position::At(offset) => offset,
+                Position::End => file.size,
+            };
+            let (used, full) = buffer_write(file, at, data);
+            file.size = file.size.max(at + len);
+            file.touch(now);
+            (at, used, full)
+        };
+        self.shared.adjust(len, used);
+        self.shared.mark_dirty(&entered.0);
+        full.iter()
+            .for_each(|block| self.shared.queue_push(&entered.0, *block));
+        Ok(at)
+    }
+
+    /// At `close`: what was written leaves this node, so that errors appear here.
+    ///
+    /// # Errors
+    /// Data of this file could not be kept (told once per open file).
+    pub fn flush(&self, fh: u64) -> Result<(), Status> {
+        let handle = self.handle(fh)?;
+        let orphan = handle.node.state.lock().orphan;
+        if !orphan {
+            self.shared.push_all(&handle.node);
+        }
+        report_error(&handle)
+    }
+
+    /// Makes data, and with [`Sync::All`] attributes, durable.
+    ///
+    /// # Errors
+    /// Data of this file could not be kept (told once per open file), or cannot be now.
+    pub fn fsync(&self, fh: u64, what: Sync) -> Result<(), Status> {
+        let handle = self.handle(fh)?;
+        let scope = match what {
+            Sync::Data => SyncScope::Data,
+            Sync::All => SyncScope::All,
+        };
+        let outcome = self.shared.sync_node(&handle.node, scope);
+        report_error(&handle)?;
+        outcome
+    }
+
+    /// Sets the size, with whatever else is to change.
+    pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let size = change.size.unwrap_or(0);
+        if size > MAX_FILE {
+            return Err(Status::FBIG);
+        }
+        let entered = self.shared.enter(change.ino, LeaseMode::Write)?;
+        let node = &entered.0;
+        if size > 0 {
+            self.shared.sync_node(node, SyncScope::All)?;
+        }
+        let _no_publication = node.sync.lock();
+        let grows = node
+            .state
+            .lock()
+            .file
+            .as_ref()
+            .is_some_and(|f| size > f.size);
+        if grows {
+            self.shared.spill(node, size);
+        }
+        if size == 0 {
+            self.shared.drop_buffer(node);
+        }
+        let reply = self.shared.session.change(change, &[])?;
+        {
+            let mut state = node.state.lock();
+            if let Some(file) = &mut state.file {
+                resized(file, size, reply.object);
+            }
+            state.apply(&reply.inode.attr, reply.inode.lease);
+        }
+        if let Some(from) = reply.punch_from {
+            self.shared.punch_tail(node, from)?;
+        }
+        let state = node.state.lock();
+        Ok(state.view().unwrap_or(reply.inode.attr))
+    }
+
+    /// Changes what a range holds, or how far the file reaches.
+    ///
+    /// # Errors
+    /// The servers'.
+    pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
+        let end = at
+            .checked_add(len)
+            .filter(|end| *end <= MAX_FILE)
+            .ok_or(Status::FBIG)?;
+        let extend = matches!(how, Allocate::Extend | Allocate::Zero);
+        if matches!(
+            how,
+            Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize
+        ) {
+            self.punch(ino, at, end)?;
+        }
+        if extend && self.getattr(ino)?.size < end {
+            self.truncate(&SetAttr {
+                ino,
+                size: Some(end),
+                ..SetAttr::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn punch(&self, ino: Ino, at: u64, end: u64) -> Result<(), Status> {
+        let entered = self.shared.enter(ino, LeaseMode::Write)?;
+        let node = &entered.0;
+        self.shared.sync_node(node, SyncScope::All)?;
+        let _no_publication = node.sync.lock();
+        let now = self.shared.session.now();
+        let (layout, object, end) = {
+            let mut state = node.state.lock();
+            let file = state.file.as_mut().ok_or(Status::IO)?;
+            let end = end.min(file.size);
+            file.touch(now);
+            if let Some(inline) = &mut file.inline {
+                if at < end {
+                    inline[at as usize..end as usize].fill(0);
+                }
+                drop(state);
+                self.shared.mark_dirty(node);
+                return Ok(());
+            }
+            (file.layout.clone(), file.object, end)
+        };
+        let freed = self
+            .shared
+            .data
+            .punch(&layout, object, at, end.saturating_sub(at))?;
+        if let Some(file) = &mut node.state.lock().file {
+            file.allocated = file.allocated.saturating_sub(freed);
+        }
+        self.shared.mark_dirty(node);
+        Ok(())
+    }
+
+    /// Finds the next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// `NXIO` beyond the end, or where no data follows.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Status> {
+        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        self.shared.push_all(&entered.0);
+        let (size, object, layout) = {
+            let state = entered.0.state.lock();
+            let file = state.file.as_ref().ok_or(Status::IO)?;
+            if offset >= file.size {
+                return Err(Status::NXIO);
+            }
+            if file.inline.is_some() {
+                return Ok(if what == Seek::Data {
+                    offset
+                } else {
+                    file.size
+                });
+            }
+            (file.size, file.object, file.layout.clone())
+        };
+        let mut at = offset;
+        while at < size {
+            let Some(piece) = pieces(&layout, object, at, size - at).next() else {
+                break;
+            };
+            let chunk = layout.components[0].chunk_size.bytes();
+            let base = u64::from(piece.key.stripe) * chunk;
+            let found = self.shared.data.extents(piece.group, piece.key)?;
+            if let Some(hit) = seek_in(&found, at - base, chunk, what) {
+                let hit = base + hit;
+                return if hit < size {
+                    Ok(hit)
+                } else {
+                    end_of_seek(size, what)
+                };
+            }
+            at = base + chunk;
+        }
+        end_of_seek(size, what)
+    }
+}
+
+fn end_of_seek(size: u64, what: Seek) -> Result<u64, Status> {
+    if what == Seek::Hole {
+        Ok(size)
+    } else {
+        Err(Status::NXIO)
+    }
+}
+
+/// First offset from `at` on, within a chunk, that is data (or not).
+fn seek_in(extents: &[(u32, u32)], at: u64, chunk: u64, what: Seek) -> Option<u64> {
+    let mut at = at;
+    for &(start, len) in extents {
+        let (start, end) = (u64::from(start), u64::from(start) + u64::from(len));
+        if end <= at {
+            continue;
+        }
+        match what {
+            Seek::Data => return Some(at.max(start)),
+            Seek::Hole if at < start => return Some(at),
+            Seek::Hole => at = end,
+        }
+    }
+    (what == Seek::Hole && at < chunk).then_some(at)
+}
+
+/// Each handle tells once that data of its file could not be kept.
+fn report_error(handle: &Handle) -> Result<(), Status> {
+    let state = handle.node.state.lock();
+    let seen = handle.seen.swap(state.errors, Ordering::SeqCst);
+    match state.last_error {
+        Some(status) if seen < state.errors => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// Copies what is buffered; returns the parts of `out` that the targets have.
+fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, usize)> {
+    if file.buffer.is_empty() {
+        return if out.is_empty() {
+            Vec::new()
+        } else {
+            vec![(0, out.len())]
+        };
+    }
+    let mut gaps: Vec<(usize, usize)> = Vec::new();
+    let mut done = 0;
+    while done < out.len() {
+        let at = offset + done as u64;
+        let within = at % BLOCK;
+        let len = ((BLOCK - within) as usize).min(out.len() - done);
+        for (s, e) in file
+            .buffer
+            .read(at / BLOCK, within as u32, &mut out[done..done + len])
+        {
+            let from = |x: u32| done + (u64::from(x) - within) as usize;
+            gaps.push((from(s), from(e)));
+        }
+        done += len;
+    }
+    gaps
+}
+
+/// Buffers a write; returns bytes charged and blocks that are full.
+fn buffer_write(file: &mut FileData, at: u64, data: &[u8]) -> (u64, Vec<u64>) {
+    let mut used = 0;
+    if let Some(inline) = &mut file.inline {
+        let end = at as usize + data.len();
+        if end as u64 <= MAX_INLINE {
+            inline.resize(inline.len().max(end), 0);
+            inline[at as usize..end].copy_from_slice(data);
+            return (0, Vec::new());
+        }
+        let moved = std::mem::take(inline);
+        file.inline = None;
+        if !moved.is_empty() {
+            used += file.buffer.write(0, 0, &moved).0;
+        }
+    }
+    let mut full = Vec::new();
+    let mut done = 0;
+    while done < data.len() {
+        let pos = at + done as u64;
+        let within = pos % BLOCK;
+        let len = ((BLOCK - within) as usize).min(data.len() - done);
+        let (charged, fill) =
+            file.buffer
+                .write(pos / BLOCK, within as u32, &data[done..done + len]);
+        used += charged;
+        if fill == Fill::Full {
+            full.push(pos / BLOCK);
+        }
+        done += len;
+    }
+    (used, full)
+}
+
+/// The server truncated or extended the file.
+fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
+    if size == 0 && file.object != object {
+        file.object = object;
+        file.inline = Some(Vec::new());
+        file.allocated = 0;
+    }
+    if let Some(inline) = &mut file.inline {
+        inline.resize(size as usize, 0);
+    }
+    if size == 0 && file.inline.is_none() && file.allocated == 0 {
+        file.inline = Some(Vec::new());
+    }
+    (file.size, file.published_size) = (size, size);
+    file.mtime = None;
+    file.version += 1;
+    file.unpublished = file
+        .inline
+        .as_ref()
+        .filter(|d| !d.is_empty())
+        .map(|_| std::time::Instant::now());
+}
+
+impl Shared {
+    /// Corrects a reservation once it is known how much a write really added.
+    fn adjust(&self, reserved: u64, used: u64) {
+        if used <= reserved {
+            self.unreserve(reserved - used);
+        } else {
+            self.overdraw(used - reserved);
+        }
+    }
+
+    /// A file about to grow beyond the inline limit moves its bytes to the buffer.
+    fn spill(&self, node: &Arc<Node>, size: u64) {
+        let mut used = 0;
+        {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { return };
+            if size > MAX_INLINE
+                && let Some(inline) = file.inline.take()
+                && !inline.is_empty()
+            {
+                used = file.buffer.write(0, 0, &inline).0;
+            }
+        }
+        self.overdraw(used);
+        self.mark_dirty(node);
+    }
+
+    /// Forgets what is buffered, once nothing of it is in flight.
+    fn drop_buffer(&self, node: &Arc<Node>) {
+        let mut state = node.state.lock();
+        while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
+            node.changed
+                .wait_for(&mut state, std::time::Duration::from_millis(100));
+        }
+        let freed = state.file.as_mut().map_or(0, |f| f.buffer.clear());
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Takes the data beyond a truncation off the targets, then tells the server.
+    fn punch_tail(&self, node: &Arc<Node>, from: u64) -> Result<(), Status> {
+        let (layout, object) = {
+            let state = node.state.lock();
+            let file = state.file.as_ref().ok_or(Status::IO)?;
+            (file.layout.clone(), file.object)
+        };
+        let freed = self.data.truncate(&layout, object, from)?;
+        self.session.change(&TruncateDone { ino: node.ino }, &[])?;
+        let now = self.session.now();
+        if let Some(file) = &mut node.state.lock().file {
+            file.allocated = file.allocated.saturating_sub(freed);
+            file.touch(now);
+            file.mtime = None;
+        }
+        self.mark_dirty(node);
+        Ok(())
+    }
+}

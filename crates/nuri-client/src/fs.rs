@@ -1,0 +1,646 @@
+//! The client's API: names and attributes. File data is in `file.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::{KERNEL_TTL, REQUEST};
+use nuri_proto::id::Ino;
+use nuri_proto::layout::LayoutPolicy;
+use nuri_proto::op::meta::{
+    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet,
+    LeaseMode, Link, Lookup, Make, MakeKind, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode,
+    SetAttr, StatFs, TruncateDone, Unlink, WithAttrs, XattrGet, XattrList, XattrMode, XattrRemove,
+    XattrSet,
+};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use crate::cluster::Cluster;
+use crate::data::DataPlane;
+use crate::file::Handle;
+use crate::node::{FileData, Node, NodeState};
+use crate::recall::KernelCache;
+use crate::session::MetaSession;
+use crate::writeback::{Pipeline, SyncScope};
+
+/// Workers that push blocks to targets.
+const PUSH_WORKERS: usize = 4;
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Shown in status and logs: host and mount point.
+    pub name: String,
+}
+
+/// A client of a space.
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// State shared with the client's workers.
+pub(crate) struct Shared {
+    pub(crate) cluster: Cluster,
+    pub(crate) data: DataPlane,
+    pub(crate) session: MetaSession,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) kernel: RwLock<Option<Arc<dyn KernelCache>>>,
+    /// Replies that carry cache times hold it shared until the kernel has them.
+    pub(crate) gate: RwLock<()>,
+    pub(crate) handles: Mutex<HashMap<u64, Arc<Handle>>>,
+    pub(crate) next_handle: AtomicU64,
+    pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
+    pub(crate) orphans: Mutex<Vec<Ino>>,
+    nodes: Mutex<HashMap<Ino, Arc<Node>>>,
+    stopping: AtomicBool,
+}
+
+/// An inode and its attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub ino: Ino,
+    pub attr: Attr,
+}
+
+/// A page of a directory.
+pub struct Listing {
+    pub entries: Vec<ListingEntry>,
+    pub parent: Ino,
+    pub end: bool,
+}
+
+/// An entry of a directory page.
+pub struct ListingEntry {
+    pub cookie: u64,
+    pub ino: Ino,
+    pub kind: u8,
+    pub name: Vec<u8>,
+    pub attr: Option<Attr>,
+}
+
+/// An operation that runs under a lease; ends when dropped.
+pub(crate) struct Entered(pub(crate) Arc<Node>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Shared {
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.nodes.lock().get(&ino).cloned()
+    }
+
+    pub(crate) fn all_nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.lock().values().cloned().collect()
+    }
+
+    /// Runs `f` on the inode's state, which cannot leave the table meanwhile.
+    pub(crate) fn with<R>(&self, ino: Ino, f: impl FnOnce(&Arc<Node>, &mut NodeState) -> R) -> R {
+        let mut nodes = self.nodes.lock();
+        let new = || Arc::new(Node::new(ino, self.session.recalled(ino)));
+        let node = nodes.entry(ino).or_insert_with(new).clone();
+        let mut state = node.state.lock();
+        drop(nodes);
+        f(&node, &mut state)
+    }
+
+    /// Removes the inode from the table if nothing refers to it, and gives its lease back.
+    pub(crate) fn drop_if_unused(&self, node: &Arc<Node>) {
+        let mut nodes = self.nodes.lock();
+        let state = node.state.lock();
+        let used = state.lookups > 0
+            || state.opens > 0
+            || state.active > 0
+            || state.revoking
+            || state.file.as_ref().is_some_and(FileData::is_dirty);
+        if used || nodes.get(&node.ino).is_none_or(|n| !Arc::ptr_eq(n, node)) {
+            return;
+        }
+        nodes.remove(&node.ino);
+        if state.number > 0 && !state.orphan {
+            self.releases.lock().push((node.ino, state.number));
+        }
+    }
+
+    /// Takes over a reply; returns attributes as a program should see them.
+    pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
+        self.with(reply.attr.ino, |_, state| {
+            state.apply(&reply.attr, reply.lease);
+            state.view().unwrap_or(reply.attr)
+        })
+    }
+
+    /// Enters an operation on data under at least `need`; asks the server where necessary.
+    pub(crate) fn enter(&self, ino: Ino, need: LeaseMode) -> Result<Entered, Status> {
+        let start = Instant::now();
+        if let Some(node) = self.find(ino) {
+            node.yield_to_recall();
+        }
+        loop {
+            let entered = self.with(ino, |node, state| {
+                let have = state.mode >= Some(need) && state.file.is_some();
+                have.then(|| {
+                    state.active += 1;
+                    state.reads += u64::from(need == LeaseMode::Read);
+                    Entered(node.clone())
+                })
+            });
+            if let Some(entered) = entered {
+                return Ok(entered);
+            }
+            self.acquire(ino, need)?;
+            if start.elapsed() > REQUEST {
+                return Err(Status::IO);
+            }
+        }
+    }
+
+    fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
+        let reply = self.session.call(&Acquire { ino, mode })?;
+        let Some(record) = reply.file else {
+            let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
+            return Err(if dir { Status::ISDIR } else { Status::INVAL });
+        };
+        if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
+            self.finish_truncation(ino, &record, from)?;
+        }
+        let granted = self.with(ino, |_, state| {
+            state.apply(&reply.inode.attr, reply.inode.lease);
+            let dirty = state.file.as_ref().is_some_and(FileData::is_dirty);
+            if state.mode.is_some() && !dirty {
+                state.file = Some(FileData::new(record, &reply.inode.attr));
+            }
+            state.mode.is_some()
+        });
+        if !granted {
+            // Our own recall is under way: its end comes first.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// A truncation that its client did not finish: under the write lease, before any growth.
+    fn finish_truncation(&self, ino: Ino, record: &FileRecord, from: u64) -> Result<(), Status> {
+        self.data.truncate(&record.layout, record.object, from)?;
+        self.session.change(&TruncateDone { ino }, &[])
+    }
+
+    fn removed(&self, reply: RemoveReply) {
+        if reply.orphan {
+            self.note_orphan(reply.ino);
+        }
+        // Link count and change time are others now.
+        self.forget_attr(reply.ino);
+    }
+
+    fn forget_attr(&self, ino: Ino) {
+        if let Some(node) = self.find(ino) {
+            let mut state = node.state.lock();
+            // Files being written keep their record: only the base is fetched anew.
+            if !state.file.as_ref().is_some_and(FileData::is_dirty) {
+                state.attr = None;
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Opens a session and starts the workers.
+    ///
+    /// # Errors
+    /// Where the metadata server does not answer within the request time.
+    pub fn start(cluster: &Cluster, config: &ClientConfig) -> Result<Client, Status> {
+        let shared = Arc::new(Shared {
+            cluster: cluster.clone(),
+            data: DataPlane::new(cluster),
+            session: MetaSession::open(cluster, &config.name)?,
+            pipeline: Pipeline::default(),
+            kernel: RwLock::new(None),
+            gate: RwLock::new(()),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            releases: Mutex::default(),
+            orphans: Mutex::default(),
+            nodes: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let spawn = |name: &str, f: fn(&Arc<Shared>)| {
+            let shared = shared.clone();
+            let body = move || f(&shared);
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(body)
+                .map_err(|_| Status::NOMEM)
+        };
+        for _ in 0..PUSH_WORKERS {
+            spawn("push", |s| s.push_worker())?;
+        }
+        spawn("flush", |s| s.flush_worker())?;
+        spawn("events", |s| s.event_worker())?;
+        spawn("housekeeper", |s| s.housekeeper())?;
+        Ok(Client { shared })
+    }
+
+    /// Whom to tell when leases are recalled.
+    pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
+        *self.shared.kernel.write() = Some(kernel);
+    }
+
+    /// The session's number.
+    pub fn session(&self) -> u64 {
+        self.shared.session.id().0
+    }
+
+    /// Syncs everything and ends the session.
+    pub fn close(&self) {
+        for node in self.shared.all_nodes() {
+            let dirty = node
+                .state
+                .lock()
+                .file
+                .as_ref()
+                .is_some_and(FileData::is_dirty);
+            if dirty {
+                self.shared.settle_node(&node);
+            }
+        }
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.session.close();
+    }
+
+    /// Held while a reply with cache times is built and sent.
+    pub fn reply_gate(&self) -> RwLockReadGuard<'_, ()> {
+        self.shared.gate.read()
+    }
+
+    /// How long the kernel may cache what the inode's lease covers: attributes of any inode,
+    /// names of a directory.
+    pub fn cache_time(&self, ino: Ino) -> Duration {
+        let cacheable = self
+            .shared
+            .find(ino)
+            .is_some_and(|n| n.state.lock().cacheable());
+        if cacheable {
+            KERNEL_TTL
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// The server's; a missing name is `Ok(None)`.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
+        let reply = self.shared.session.call(&Lookup {
+            parent,
+            name: name.to_vec(),
+        })?;
+        self.learn_dir(parent, reply.dir_lease);
+        Ok(reply.inode.map(|inode| self.refer(&inode)))
+    }
+
+    fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
+        self.shared.with(dir, |_, state| {
+            if let Some(grant) = lease
+                && grant.number > state.recalled
+                && grant.number > state.number
+            {
+                (state.mode, state.number) = (Some(grant.mode), grant.number);
+            }
+        });
+    }
+
+    /// Takes over a reply that gives the kernel one more reference to the inode.
+    fn refer(&self, reply: &InodeReply) -> Entry {
+        let ino = reply.attr.ino;
+        let attr = self.shared.with(ino, |_, state| {
+            state.apply(&reply.attr, reply.lease);
+            state.lookups += 1;
+            state.view().unwrap_or(reply.attr)
+        });
+        Entry { ino, attr }
+    }
+
+    /// The kernel dropped references.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let node = self.shared.with(ino, |node, state| {
+            state.lookups = state.lookups.saturating_sub(count);
+            (state.lookups == 0).then(|| node.clone())
+        });
+        if let Some(node) = node {
+            self.shared.drop_if_unused(&node);
+        }
+    }
+
+    /// Attributes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Status> {
+        let cached = self.shared.find(ino).and_then(|node| {
+            let state = node.state.lock();
+            if state.mode.is_some() {
+                state.view()
+            } else {
+                None
+            }
+        });
+        match cached {
+            Some(attr) => Ok(attr),
+            None => Ok(self
+                .shared
+                .learn(&self.shared.session.call(&GetAttr { ino })?)),
+        }
+    }
+
+    /// Changes attributes, truncation included.
+    ///
+    /// # Errors
+    /// The server's, or a target's for a truncation.
+    pub fn setattr(&self, change: &SetAttr) -> Result<Attr, Status> {
+        if change.size.is_some() {
+            return self.truncate(change);
+        }
+        let node = self.shared.find(change.ino);
+        // A publication on its way must not overwrite the times that are set here.
+        let _publishing = node.as_ref().map(|n| n.sync.lock());
+        let reply = self.shared.session.change(change, &[])?;
+        Ok(self.shared.with(change.ino, |_, state| {
+            if change.mtime.is_some()
+                && let Some(file) = &mut state.file
+            {
+                file.mtime = None;
+            }
+            state.apply(&reply.inode.attr, reply.inode.lease);
+            state.view().unwrap_or(reply.inode.attr)
+        }))
+    }
+
+    /// Makes a directory entry. Files come with their data record, ready to be written.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make(&self, call: &Make) -> Result<Entry, Status> {
+        let reply = self.shared.session.change(call, &[])?;
+        self.learn_dir(call.parent, reply.entry.dir_lease);
+        self.forget_dir_attr(call.parent);
+        let inode = &reply.entry.inode;
+        let entry = self.refer(inode);
+        if let Some(record) = reply.file {
+            self.shared.with(entry.ino, |_, state| {
+                if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                    state.file = Some(FileData::new(record, &inode.attr));
+                }
+            });
+        }
+        Ok(entry)
+    }
+
+    /// A directory's own attributes changed with its entries.
+    fn forget_dir_attr(&self, dir: Ino) {
+        self.shared.forget_attr(dir);
+    }
+
+    /// Makes a file for `open(O_CREAT)`.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn create_file(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+        exclusive: Exclusive,
+    ) -> Result<Entry, Status> {
+        let (uid, gid) = owner;
+        let (name, kind) = (name.to_vec(), MakeKind::File);
+        self.make(&Make {
+            parent,
+            name,
+            kind,
+            mode,
+            uid,
+            gid,
+            exclusive,
+        })
+    }
+
+    /// A further name for an inode.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
+        let reply = self.shared.session.change(
+            &Link {
+                ino,
+                parent,
+                name: name.to_vec(),
+            },
+            &[],
+        )?;
+        self.learn_dir(parent, reply.dir_lease);
+        self.forget_dir_attr(parent);
+        Ok(self.refer(&reply.inode))
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
+        let call = Unlink {
+            parent,
+            name: name.to_vec(),
+            kind,
+        };
+        let reply = self.shared.session.change(&call, &[])?;
+        self.forget_dir_attr(parent);
+        self.shared.removed(reply);
+        Ok(())
+    }
+
+    /// Moves a name. Unsynced data of the moved file is made durable first, so that a crash
+    /// never leaves the new name without the data.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Status> {
+        if self.shared.has_dirty_files() {
+            let call = Lookup {
+                parent: from.0,
+                name: from.1.to_vec(),
+            };
+            let found = self.shared.session.call(&call)?.inode;
+            if let Some(node) = found.and_then(|inode| self.shared.find(inode.attr.ino)) {
+                self.shared.sync_node(&node, SyncScope::All)?;
+            }
+        }
+        let call = Rename {
+            parent: from.0,
+            name: from.1.to_vec(),
+            new_parent: to.0,
+            new_name: to.1.to_vec(),
+            mode,
+        };
+        let reply = self.shared.session.change(&call, &[])?;
+        self.forget_dir_attr(from.0);
+        self.forget_dir_attr(to.0);
+        self.shared.forget_attr(reply.moved);
+        if let Some(replaced) = reply.replaced {
+            self.shared.removed(replaced);
+        }
+        Ok(())
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// `INVAL` for other inodes.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
+        let reply = self.shared.session.call(&Acquire {
+            ino,
+            mode: LeaseMode::Read,
+        })?;
+        self.shared.learn(&reply.inode);
+        reply.symlink.ok_or(Status::INVAL)
+    }
+
+    /// Lists a directory after `cookie`.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        max: u32,
+        attrs: WithAttrs,
+    ) -> Result<Listing, Status> {
+        let reply = self.shared.session.call(&ReadDir {
+            ino,
+            cookie,
+            max,
+            attrs,
+        })?;
+        self.learn_dir(ino, reply.dir_lease);
+        let entry = |e: nuri_proto::op::meta::DirEntry| {
+            let attr = e.inode.map(|inode| self.shared.learn(&inode));
+            ListingEntry {
+                cookie: e.cookie,
+                ino: e.ino,
+                kind: e.kind,
+                name: e.name,
+                attr,
+            }
+        };
+        let entries = reply.entries.into_iter().map(entry).collect();
+        Ok(Listing {
+            entries,
+            parent: reply.parent,
+            end: reply.end,
+        })
+    }
+
+    /// The kernel took a reference to an inode of a listing.
+    pub fn refer_listed(&self, ino: Ino) {
+        self.shared.with(ino, |_, state| state.lookups += 1);
+    }
+
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA` where it is not set.
+    pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
+        self.shared.session.call(&XattrGet {
+            ino,
+            name: name.to_vec(),
+        })
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn xattr_set(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Status> {
+        let call = XattrSet {
+            ino,
+            name: name.to_vec(),
+            value: value.to_vec(),
+            mode,
+        };
+        self.shared.session.change(&call, &[])?;
+        self.shared.forget_attr(ino);
+        Ok(())
+    }
+
+    /// Names of extended attributes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
+        self.shared.session.call(&XattrList { ino })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA` where it is not set.
+    pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
+        self.shared.session.change(
+            &XattrRemove {
+                ino,
+                name: name.to_vec(),
+            },
+            &[],
+        )?;
+        self.shared.forget_attr(ino);
+        Ok(())
+    }
+
+    /// A file's layout, or what a directory's new files inherit.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
+        self.shared.session.call(&LayoutGet { ino })
+    }
+
+    /// Sets what a directory's new files inherit.
+    ///
+    /// # Errors
+    /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
+    pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
+        self.shared.session.change(&LayoutSet { ino, policy }, &[])
+    }
+
+    /// (bytes in all, bytes used, inodes used).
+    ///
+    /// # Errors
+    /// Where a server does not answer.
+    pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
+        let (size, used) = self.shared.cluster.state()?.map.capacity();
+        let counts = self.shared.session.call(&StatFs {})?;
+        Ok((size, used, counts.inodes))
+    }
+}

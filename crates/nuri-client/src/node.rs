@@ -1,0 +1,196 @@
+//! What a client knows of one inode: its lease, its attributes, its buffered data.
+//!
+//! One lock per inode owns all of it. Operations enter under a lease and are counted while they
+//! run, so that a recall knows when nothing overlaps it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::id::{Ino, ObjectId};
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
+use parking_lot::{Condvar, Mutex};
+
+use crate::buffer::WriteBuffer;
+
+/// One inode. Shared by the table, open handles and pushes in flight.
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    pub(crate) state: Mutex<NodeState>,
+    /// Pushes ended, operations left, or the lease changed.
+    pub(crate) changed: Condvar,
+    /// Held while data is made durable and published, and while the file is truncated.
+    pub(crate) sync: Mutex<()>,
+}
+
+#[derive(Default)]
+pub(crate) struct NodeState {
+    pub(crate) mode: Option<LeaseMode>,
+    /// Of the last grant.
+    pub(crate) number: u64,
+    /// Grants up to this number were recalled.
+    pub(crate) recalled: u64,
+    /// A recall is being obeyed: nothing new is cached in the kernel.
+    pub(crate) revoking: bool,
+    /// Valid while a lease is held.
+    pub(crate) attr: Option<Attr>,
+    pub(crate) file: Option<FileData>,
+    /// References of the kernel, and open handles.
+    pub(crate) lookups: u64,
+    pub(crate) opens: u32,
+    /// Lost its last name: the server waits for our last close.
+    pub(crate) orphan: bool,
+    /// Operations running now, and reads ever begun.
+    pub(crate) active: u32,
+    pub(crate) reads: u64,
+    /// Data that could not be kept: counted, so that each handle reports it once.
+    pub(crate) errors: u64,
+    pub(crate) last_error: Option<Status>,
+}
+
+/// Data of a regular file under a lease.
+pub(crate) struct FileData {
+    pub(crate) object: ObjectId,
+    pub(crate) layout: Arc<Layout>,
+    /// The whole file, while it is small and was never on the targets.
+    pub(crate) inline: Option<Vec<u8>>,
+    pub(crate) buffer: WriteBuffer,
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+    pub(crate) mtime: Option<Time>,
+    /// Size, times or inline data that the server does not have yet, since when.
+    pub(crate) unpublished: Option<Instant>,
+    /// Counts changes, to see whether a publication covered the last one.
+    pub(crate) version: u64,
+    /// Size is known at the server.
+    pub(crate) published_size: u64,
+}
+
+impl FileData {
+    pub(crate) fn new(record: FileRecord, attr: &Attr) -> FileData {
+        // An empty file begins inline; one with data elsewhere never returns to it.
+        let empty = attr.size == 0 && attr.allocated == 0;
+        let mut inline = record.inline.or_else(|| empty.then(Vec::new));
+        let mut buffer = WriteBuffer::default();
+        let mut unpublished = None;
+        if let Some(data) = &mut inline
+            && attr.size <= MAX_INLINE
+        {
+            data.resize(attr.size as usize, 0);
+        } else if let Some(data) = inline.take() {
+            // Extended beyond the limit by a client that died before it moved the data.
+            buffer.write(0, 0, &data);
+            unpublished = Some(Instant::now());
+        }
+        FileData {
+            object: record.object,
+            layout: Arc::new(record.layout),
+            inline,
+            buffer,
+            size: attr.size,
+            allocated: attr.allocated,
+            mtime: None,
+            unpublished,
+            version: 0,
+            published_size: attr.size,
+        }
+    }
+
+    /// Notes a change of data at `now`.
+    pub(crate) fn touch(&mut self, now: Time) {
+        self.mtime = Some(now);
+        self.version += 1;
+        self.unpublished.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether something here is not durable at the servers.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.unpublished.is_some() || !self.buffer.is_empty()
+    }
+}
+
+impl NodeState {
+    /// Attributes as a program should see them.
+    pub(crate) fn view(&self) -> Option<Attr> {
+        let mut attr = self.attr?;
+        if let Some(file) = &self.file {
+            attr.size = file.size;
+            attr.allocated = file
+                .allocated
+                .max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
+            if let Some(mtime) = file.mtime {
+                attr.mtime = attr.mtime.max(mtime);
+                attr.ctime = attr.ctime.max(mtime);
+            }
+        }
+        Some(attr)
+    }
+
+    /// Takes over a reply's attributes and lease. A grant that was recalled meanwhile is void.
+    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>) {
+        if let Some(grant) = lease
+            && grant.number > self.recalled
+            && grant.number > self.number
+        {
+            self.number = grant.number;
+            self.mode = Some(grant.mode);
+        }
+        if self.mode.is_none() {
+            return;
+        }
+        if let Some(file) = &mut self.file
+            && file.unpublished.is_none()
+        {
+            (file.size, file.published_size) = (attr.size, attr.size);
+            file.allocated = attr.allocated;
+            file.mtime = None;
+        }
+        self.attr = Some(*attr);
+    }
+
+    /// Whether the kernel may cache what this lease covers.
+    pub(crate) fn cacheable(&self) -> bool {
+        self.mode.is_some() && !self.revoking
+    }
+
+    pub(crate) fn note_error(&mut self, status: Status) {
+        self.errors += 1;
+        self.last_error = Some(status);
+    }
+}
+
+impl Node {
+    pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
+        let state = NodeState {
+            recalled,
+            ..NodeState::default()
+        };
+        let (state, changed, sync) = (Mutex::new(state), Condvar::new(), Mutex::new(()));
+        Node {
+            ino,
+            state,
+            changed,
+            sync,
+        }
+    }
+
+    /// Ends an operation that was counted in.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.active -= 1;
+        if state.active == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Slows operations down that begin while a recall is being obeyed, so that it comes to an
+    /// end. They are never blocked: what they hold in the kernel may be what the recall waits for.
+    pub(crate) fn yield_to_recall(&self) {
+        let mut state = self.state.lock();
+        if state.revoking {
+            self.changed.wait_for(&mut state, Duration::from_millis(10));
+        }
+    }
+}

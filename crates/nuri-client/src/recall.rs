@@ -1,0 +1,301 @@
+//! Giving leases back, and what happens when the server or the session changes.
+//!
+//! Order of a recall: stop caching anew, let replies in flight reach the kernel, invalidate the
+//! kernel's caches, flush and publish, and only when no operation overlapped that, give the lease
+//! up and say so. Until then the client's own operations run under the old lease, because the
+//! kernel's invalidation may wait for them. Every recall has its own thread, holding no lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim, Release};
+
+use crate::fs::Shared;
+use crate::node::Node;
+use crate::writeback::SyncScope;
+
+/// What the door's kernel caches, and how to empty it. Calls may block on the kernel.
+pub trait KernelCache: Send + Sync + 'static {
+    /// Attributes and pages of an inode.
+    fn invalidate_inode(&self, ino: Ino);
+    /// Names in a directory.
+    fn invalidate_entries(&self, dir: Ino);
+}
+
+/// Attempts to find a moment without overlapping reads.
+const ROUNDS: u32 = 200;
+const RECLAIM_BATCH: usize = 2048;
+const TICK: Duration = Duration::from_millis(50);
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+
+impl Shared {
+    /// Hears the server's events for as long as the client lives.
+    pub(crate) fn event_worker(self: &Arc<Self>) {
+        let mut acknowledged = 0;
+        while !self.stopping() {
+            match self.session.events(acknowledged) {
+                Ok(reply) => {
+                    acknowledged = reply.upto;
+                    let known = self
+                        .session
+                        .server_boot
+                        .swap(reply.server_boot, Ordering::SeqCst);
+                    if known != reply.server_boot {
+                        acknowledged = 0;
+                        self.reclaim();
+                    }
+                    reply.events.into_iter().for_each(|event| self.hear(event));
+                }
+                Err(Status::SESSION_GONE) => {
+                    acknowledged = 0;
+                    self.session_lost();
+                }
+                Err(_) => {
+                    std::thread::sleep(Duration::from_millis(50));
+                    let _ = self.cluster.refresh();
+                }
+            }
+        }
+    }
+
+    fn hear(self: &Arc<Self>, event: Event) {
+        match event {
+            Event::Recall(recall) => {
+                let shared = self.clone();
+                let spawned = std::thread::Builder::new()
+                    .name("recall".into())
+                    .spawn(move || shared.obey(recall));
+                if spawned.is_err() {
+                    self.obey(recall);
+                }
+            }
+            Event::Unlinked(ino) => self.note_orphan(ino),
+        }
+    }
+
+    fn obey(&self, recall: Recall) {
+        let Recall { ino, number, keep } = recall;
+        let kept = match self.find(ino) {
+            Some(node) => self.give_back(&node, number, keep),
+            None => {
+                self.session.note_recall(ino, number);
+                None
+            }
+        };
+        if let Err(status) = self.session.call(&RecallDone { ino, number, kept })
+            && !self.stopping()
+        {
+            eprintln!("client: answer to the recall of inode {ino} did not arrive: {status}");
+        }
+    }
+
+    fn give_back(
+        &self,
+        node: &Arc<Node>,
+        number: u64,
+        keep: Option<LeaseMode>,
+    ) -> Option<LeaseMode> {
+        {
+            let mut state = node.state.lock();
+            state.recalled = state.recalled.max(number);
+            if state.number > number {
+                return state.mode;
+            }
+            state.revoking = true;
+        }
+        for _ in 0..ROUNDS {
+            let reads = node.state.lock().reads;
+            if keep.is_none() {
+                self.empty_kernel(node);
+            }
+            self.settle_node_for_recall(node);
+            let mut state = node.state.lock();
+            let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
+            let overlapped = keep.is_none() && state.reads != reads;
+            if !dirty && !overlapped && state.active == 0 {
+                state.mode = state.mode.min(keep);
+                if state.mode.is_none() {
+                    (state.file, state.attr) = (None, None);
+                }
+                state.revoking = false;
+                node.changed.notify_all();
+                return state.mode;
+            }
+            node.changed.wait_for(&mut state, Duration::from_millis(2));
+        }
+        self.give_up(node, "busy during a recall")
+    }
+
+    /// Lets replies in flight reach the kernel, then empties its caches of the inode.
+    fn empty_kernel(&self, node: &Node) {
+        drop(self.gate.write());
+        let is_dir = {
+            let state = node.state.lock();
+            state.attr.is_some_and(|a| a.mode & S_IFMT == S_IFDIR)
+        };
+        let kernel = self.kernel.read().clone();
+        if let Some(kernel) = kernel {
+            if is_dir {
+                kernel.invalidate_entries(node.ino);
+            }
+            kernel.invalidate_inode(node.ino);
+        }
+    }
+
+    fn settle_node_for_recall(&self, node: &Arc<Node>) {
+        let dirty = node
+            .state
+            .lock()
+            .file
+            .as_ref()
+            .is_some_and(|f| f.is_dirty());
+        if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
+            self.lose(node, status);
+        }
+    }
+
+    /// Gives up a lease with whatever is not kept; programs are told once per open file.
+    fn give_up(&self, node: &Arc<Node>, why: &str) -> Option<LeaseMode> {
+        eprintln!("client: lease on inode {} given up: {why}", node.ino);
+        self.lose(node, Status::IO);
+        let mut state = node.state.lock();
+        (state.mode, state.file, state.attr, state.revoking) = (None, None, None, false);
+        node.changed.notify_all();
+        None
+    }
+
+    fn lose(&self, node: &Node, status: Status) {
+        let mut state = node.state.lock();
+        let mut freed = 0;
+        if let Some(file) = &mut state.file
+            && file.is_dirty()
+        {
+            freed = file.buffer.clear();
+            file.unpublished = None;
+            state.note_error(status);
+        }
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// The server restarted: tell it what is held here, before anybody else is served.
+    fn reclaim(&self) {
+        let nodes = self.all_nodes();
+        let held = |n: &Arc<Node>| {
+            let state = n.state.lock();
+            state.mode.map(|mode| (n.ino, mode))
+        };
+        let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
+        let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
+        let leases: Vec<_> = nodes.iter().filter_map(held).collect();
+        let mut rest = leases.as_slice();
+        loop {
+            let (batch, tail) = rest.split_at(rest.len().min(RECLAIM_BATCH));
+            rest = tail;
+            let now_open: Vec<_> = open.drain(..open.len().min(RECLAIM_BATCH)).collect();
+            let more = !rest.is_empty() || !open.is_empty();
+            let call = Reclaim {
+                leases: batch.to_vec(),
+                open: now_open,
+                more,
+            };
+            match self.session.call(&call) {
+                Ok(grants) => self.reclaimed(batch, &grants),
+                Err(Status::SESSION_GONE) => return self.session_lost(),
+                Err(status) => eprintln!("client: leases could not be reclaimed: {status}"),
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn reclaimed(
+        &self,
+        asked: &[(Ino, LeaseMode)],
+        grants: &[Option<nuri_proto::op::meta::Grant>],
+    ) {
+        for ((ino, _), grant) in asked.iter().zip(grants) {
+            let Some(node) = self.find(*ino) else {
+                continue;
+            };
+            match grant {
+                Some(grant) => {
+                    let mut state = node.state.lock();
+                    (state.mode, state.number) = (Some(grant.mode), grant.number);
+                }
+                None => {
+                    self.empty_kernel(&node);
+                    self.give_up(&node, "the restarted server has another holder");
+                }
+            }
+        }
+    }
+
+    /// The server ended the session: nothing cached is valid, nothing unsynced can be kept.
+    fn session_lost(&self) {
+        eprintln!("client: the session ended; cached data is dropped, a new session begins");
+        for node in self.all_nodes() {
+            self.empty_kernel(&node);
+            let held = node.state.lock().mode.is_some();
+            if held {
+                self.give_up(&node, "the session ended");
+            }
+        }
+        while !self.stopping() && self.session.renew().is_err() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The inode lost its last name: release it now or at the last close.
+    pub(crate) fn note_orphan(&self, ino: Ino) {
+        let open = self.find(ino).is_some_and(|node| {
+            let mut state = node.state.lock();
+            state.orphan = true;
+            if state.opens == 0
+                && let Some(file) = &mut state.file
+            {
+                // Nobody can read it again: do not write it out.
+                file.unpublished = None;
+                let freed = file.buffer.clear();
+                drop(state);
+                self.unreserve(freed);
+                return false;
+            }
+            state.opens > 0
+        });
+        if !open {
+            self.orphans.lock().push(ino);
+        }
+    }
+
+    /// Tells the server in batches what was forgotten and released.
+    pub(crate) fn housekeeper(&self) {
+        while !self.stopping() {
+            std::thread::sleep(TICK);
+            let orphans = std::mem::take(&mut *self.orphans.lock());
+            for inos in orphans.chunks(1024) {
+                let _ = self.session.change(
+                    &OrphanRelease {
+                        inos: inos.to_vec(),
+                    },
+                    &[],
+                );
+            }
+            let releases = std::mem::take(&mut *self.releases.lock());
+            for leases in releases.chunks(4096) {
+                let _ = self.session.change(
+                    &Release {
+                        leases: leases.to_vec(),
+                    },
+                    &[],
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The session at the metadata server: calls with reply slots, events, reclaiming.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nuri_proto::Status;
+use nuri_proto::clock::{REQUEST, SESSION_RENEW};
+use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::limit::SESSION_SLOTS;
+use nuri_proto::op::Call;
+use nuri_proto::op::meta::{Events, EventsReply, SessionClose, SessionOpen, Time};
+use nuri_rpc::{CallContext, Deadline};
+use parking_lot::{Condvar, Mutex};
+
+use crate::cluster::Cluster;
+
+/// Recalls remembered for inodes that are not known (yet).
+const REMEMBER: Duration = Duration::from_secs(60);
+
+/// A session. One per client.
+pub(crate) struct MetaSession {
+    cluster: Cluster,
+    name: String,
+    id: AtomicU64,
+    pub(crate) server_boot: AtomicU64,
+    /// Server's wall clock less ours, nanoseconds.
+    offset: AtomicI64,
+    slots: Mutex<Vec<Slot>>,
+    slot_free: Condvar,
+    recalled: Mutex<HashMap<Ino, (u64, Instant)>>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    number: u32,
+    next: u64,
+}
+
+impl MetaSession {
+    /// Opens a session.
+    pub(crate) fn open(cluster: &Cluster, name: &str) -> Result<MetaSession, Status> {
+        let slots = (0..SESSION_SLOTS)
+            .rev()
+            .map(|number| Slot { number, next: 1 })
+            .collect();
+        let session = MetaSession {
+            cluster: cluster.clone(),
+            name: name.into(),
+            id: AtomicU64::new(0),
+            server_boot: AtomicU64::new(0),
+            offset: AtomicI64::new(0),
+            slots: Mutex::new(slots),
+            slot_free: Condvar::new(),
+            recalled: Mutex::default(),
+        };
+        session.renew()?;
+        Ok(session)
+    }
+
+    /// Opens another session in place of one that ended.
+    pub(crate) fn renew(&self) -> Result<(), Status> {
+        let call = SessionOpen {
+            client: self.name.clone(),
+        };
+        let deadline = Deadline::after(REQUEST);
+        let reply = self.cluster.until(deadline, |left| {
+            let meta = self.cluster.meta()?;
+            let context = CallContext::default();
+            meta.call(context, &call, &[], &mut [], left)
+                .map(|(reply, _)| reply)
+        })?;
+        self.id.store(reply.session.0, Ordering::SeqCst);
+        self.server_boot.store(reply.server_boot, Ordering::SeqCst);
+        let offset = nanos(reply.server_time) - nanos(local_time());
+        self.offset.store(offset, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        SessionId(self.id.load(Ordering::SeqCst))
+    }
+
+    /// Now, by the server's clock.
+    pub(crate) fn now(&self) -> Time {
+        let ns = nanos(local_time()) + self.offset.load(Ordering::Relaxed);
+        Time {
+            sec: ns.div_euclid(1_000_000_000),
+            nsec: ns.rem_euclid(1_000_000_000) as u32,
+        }
+    }
+
+    fn context(&self) -> CallContext {
+        CallContext {
+            session: self.id().0,
+            ..CallContext::default()
+        }
+    }
+
+    /// A call that may be repeated.
+    pub(crate) fn call<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
+        self.cluster.until(Deadline::after(REQUEST), |left| {
+            let meta = self.cluster.meta()?;
+            meta.call(self.context(), call, &[], &mut [], left)
+                .map(|(reply, _)| reply)
+        })
+    }
+
+    /// A call that must not be done twice: it holds a reply slot until its outcome is known.
+    pub(crate) fn change<C: Call>(&self, call: &C, payload: &[u8]) -> Result<C::Reply, Status> {
+        let slot = self.take_slot();
+        let context = CallContext {
+            slot: slot.number,
+            sequence: slot.next,
+            ..self.context()
+        };
+        let outcome = self.cluster.until(Deadline::after(REQUEST), |left| {
+            let meta = self.cluster.meta()?;
+            meta.call(context, call, payload, &mut [], left)
+                .map(|(reply, _)| reply)
+        });
+        self.slots.lock().push(Slot {
+            next: slot.next + 1,
+            ..slot
+        });
+        self.slot_free.notify_one();
+        outcome
+    }
+
+    fn take_slot(&self) -> Slot {
+        let mut slots = self.slots.lock();
+        loop {
+            match slots.pop() {
+                Some(slot) => return slot,
+                None => self.slot_free.wait(&mut slots),
+            }
+        }
+    }
+
+    /// Waits for events, one attempt.
+    pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
+        let meta = self.cluster.meta()?;
+        let timeout = SESSION_RENEW * 2;
+        let call = Events { acknowledged };
+        meta.call(self.context(), &call, &[], &mut [], timeout)
+            .map(|(reply, _)| reply)
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(&self) {
+        if let Ok(meta) = self.cluster.meta() {
+            let timeout = Duration::from_secs(2);
+            let _ = meta.call(self.context(), &SessionClose {}, &[], &mut [], timeout);
+        }
+    }
+
+    /// Notes a recall of an inode that is not known: a grant may still be on its way.
+    pub(crate) fn note_recall(&self, ino: Ino, number: u64) {
+        let mut recalled = self.recalled.lock();
+        if recalled.len() > 1024 {
+            recalled.retain(|_, (_, at)| at.elapsed() < REMEMBER);
+        }
+        recalled.insert(ino, (number, Instant::now()));
+    }
+
+    pub(crate) fn recalled(&self, ino: Ino) -> u64 {
+        self.recalled
+            .lock()
+            .get(&ino)
+            .map_or(0, |(number, _)| *number)
+    }
+}
+
+fn local_time() -> Time {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: now.as_secs() as i64,
+        nsec: now.subsec_nanos(),
+    }
+}
+
+fn nanos(time: Time) -> i64 {
+    time.sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(i64::from(time.nsec))
+}

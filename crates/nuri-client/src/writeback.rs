@@ -1,0 +1,486 @@
+//! Write-behind: push dirty bytes to targets, flush, then publish size and times.
+//!
+//! 1 bytes are buffered                       crash of the client: lost, never synced
+//! 2 pushed: a target holds them in memory    crash of the target: sent again (rule 5.8)
+//! 3 flushed: durable on the targets
+//! 4 published: size, times (or inline data) durable at the metadata server
+//!
+//! A size is published only after the bytes below it are durable. Buffered bytes are bounded by
+//! [`Budget`], which is taken before a write is accepted.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::clock::WRITE_BEHIND;
+use nuri_proto::id::{Ino, TargetId};
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::data::Durability;
+use nuri_proto::op::meta::{Publish, PublishData, SetTime};
+use nuri_stripe::locate::pieces;
+use nuri_stripe::unsynced::Unsynced;
+use parking_lot::{Condvar, Mutex};
+
+use crate::buffer::{BLOCK, Push};
+use crate::fs::Shared;
+use crate::node::{FileData, Node};
+
+/// Names pushed bytes until a flush settles them.
+pub(crate) struct Token {
+    node: Arc<Node>,
+    block: u64,
+    range: (u32, u32),
+}
+
+/// The pipeline from buffers to targets, shared by all files of a client.
+#[derive(Default)]
+pub(crate) struct Pipeline {
+    queue: Mutex<VecDeque<(Arc<Node>, u64)>>,
+    queued: Condvar,
+    unsynced: Mutex<Unsynced<Token>>,
+    /// Files with something unpublished or unpushed.
+    dirty: Mutex<HashMap<Ino, Arc<Node>>>,
+    pub(crate) budget: Budget,
+}
+
+/// Bytes that may be buffered.
+pub(crate) struct Budget {
+    used: Mutex<u64>,
+    freed: Condvar,
+    /// Somebody wants bytes flushed.
+    wanted: Condvar,
+    limit: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::new(96 << 20)
+    }
+}
+
+impl Budget {
+    pub(crate) fn new(limit: u64) -> Budget {
+        let (used, freed, wanted) = (Mutex::new(0), Condvar::new(), Condvar::new());
+        Budget {
+            used,
+            freed,
+            wanted,
+            limit,
+        }
+    }
+
+    /// Waits until `bytes` may be buffered.
+    fn take(&self, bytes: u64) {
+        let mut used = self.used.lock();
+        while *used + bytes > self.limit && *used > 0 {
+            self.wanted.notify_one();
+            self.freed.wait_for(&mut used, Duration::from_millis(100));
+        }
+        *used += bytes;
+        if *used > self.limit / 3 {
+            self.wanted.notify_one();
+        }
+    }
+
+    fn give(&self, bytes: u64) {
+        if bytes > 0 {
+            let mut used = self.used.lock();
+            *used = used.saturating_sub(bytes);
+            drop(used);
+            self.freed.notify_all();
+        }
+    }
+
+    /// Waits until a third is in use, or a timeout.
+    fn wait_wanted(&self, timeout: Duration) -> Pressure {
+        let mut used = self.used.lock();
+        if *used <= self.limit / 3 {
+            self.wanted.wait_for(&mut used, timeout);
+        }
+        if *used > self.limit / 3 {
+            Pressure::High
+        } else {
+            Pressure::Low
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Pressure {
+    Low,
+    High,
+}
+
+impl Shared {
+    /// Notes that the file has something to push or publish.
+    pub(crate) fn mark_dirty(&self, node: &Arc<Node>) {
+        let mut dirty = self.pipeline.dirty.lock();
+        if !dirty.contains_key(&node.ino) {
+            dirty.insert(node.ino, node.clone());
+        }
+    }
+
+    /// Whether any file has something unpublished.
+    pub(crate) fn has_dirty_files(&self) -> bool {
+        !self.pipeline.dirty.lock().is_empty()
+    }
+
+    /// Room for bytes about to be buffered.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        self.pipeline.budget.take(bytes);
+    }
+
+    /// Gives back room that a write did not use, or that settled.
+    pub(crate) fn unreserve(&self, bytes: u64) {
+        self.pipeline.budget.give(bytes);
+    }
+
+    /// Counts bytes that were buffered without asking (few: an inline file's).
+    pub(crate) fn overdraw(&self, bytes: u64) {
+        *self.pipeline.budget.used.lock() += bytes;
+    }
+
+    pub(crate) fn queue_push(&self, node: &Arc<Node>, block: u64) {
+        self.pipeline.queue.lock().push_back((node.clone(), block));
+        self.pipeline.queued.notify_one();
+    }
+
+    /// A worker: pushes queued blocks for as long as the client lives.
+    pub(crate) fn push_worker(&self) {
+        loop {
+            let job = {
+                let mut queue = self.pipeline.queue.lock();
+                while queue.is_empty() {
+                    if self.stopping() {
+                        return;
+                    }
+                    self.pipeline
+                        .queued
+                        .wait_for(&mut queue, Duration::from_millis(200));
+                }
+                queue.pop_front()
+            };
+            if let Some((node, block)) = job {
+                self.push_block(&node, block, Durability::Memory);
+            }
+        }
+    }
+
+    /// Pushes one block's dirty bytes, if no other push of it is in flight.
+    fn push_block(&self, node: &Arc<Node>, block: u64, durability: Durability) {
+        let (push, object, layout) = {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { return };
+            let Some(push) = file.buffer.begin_push(block) else {
+                return;
+            };
+            (push, file.object, file.layout.clone())
+        };
+        let Push {
+            block,
+            data,
+            ranges,
+        } = push;
+        for (start, end) in ranges {
+            let at = block * BLOCK + u64::from(start);
+            for piece in pieces(&layout, object, at, u64::from(end - start)) {
+                let from = (piece.file_offset - block * BLOCK) as usize;
+                let bytes = &data[from..from + piece.len as usize];
+                let range = (from as u32, from as u32 + piece.len);
+                match self.data.write(&piece, bytes, durability) {
+                    Ok((target, reply)) => {
+                        let token = Token {
+                            node: node.clone(),
+                            block,
+                            range,
+                        };
+                        if durability == Durability::Memory {
+                            let mut unsynced = self.pipeline.unsynced.lock();
+                            unsynced.acknowledged(target, reply.boot, token);
+                        }
+                        self.push_ended(node, block, range, Ok(reply.allocated));
+                        if durability == Durability::Stable {
+                            self.settle_one(node, block, range);
+                        }
+                    }
+                    Err(status) => self.push_ended(node, block, range, Err(status)),
+                }
+            }
+        }
+        node.changed.notify_all();
+    }
+
+    fn push_ended(&self, node: &Node, block: u64, range: (u32, u32), outcome: Result<u64, Status>) {
+        let mut state = node.state.lock();
+        let Some(file) = &mut state.file else { return };
+        match outcome {
+            Ok(allocated) => {
+                file.allocated += allocated;
+                file.buffer.pushed(block, range);
+            }
+            Err(status) => {
+                let freed = file.buffer.discard(block, range);
+                eprintln!(
+                    "client: {} bytes of inode {} lost: {status}",
+                    range.1 - range.0,
+                    node.ino
+                );
+                state.note_error(status);
+                drop(state);
+                self.unreserve(freed);
+            }
+        }
+    }
+
+    fn settle_one(&self, node: &Node, block: u64, range: (u32, u32)) {
+        let mut state = node.state.lock();
+        let freed = state
+            .file
+            .as_mut()
+            .map_or(0, |f| f.buffer.durable(block, range));
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Pushes all dirty bytes of the file and waits until none is in flight.
+    pub(crate) fn push_all(&self, node: &Arc<Node>) {
+        loop {
+            let blocks = {
+                let mut state = node.state.lock();
+                loop {
+                    let Some(file) = &state.file else { return };
+                    let blocks = file.buffer.dirty_blocks();
+                    if !blocks.is_empty() {
+                        break blocks;
+                    }
+                    if !file.buffer.has_flying() {
+                        return;
+                    }
+                    node.changed
+                        .wait_for(&mut state, Duration::from_millis(100));
+                }
+            };
+            let (first, rest) = blocks.split_at(1);
+            rest.iter().for_each(|block| self.queue_push(node, *block));
+            self.push_block(node, first[0], Durability::Memory);
+        }
+    }
+
+    /// Flushes targets, all at once; bytes that a restarted target lost become dirty again.
+    pub(crate) fn flush_targets(&self, targets: &[TargetId]) -> Result<(), Status> {
+        match targets {
+            [] => Ok(()),
+            [one] => self.flush_target(*one),
+            many => std::thread::scope(|scope| {
+                let flush = |t: &TargetId| {
+                    let target = *t;
+                    scope.spawn(move || self.flush_target(target))
+                };
+                let running: Vec<_> = many.iter().map(flush).collect();
+                let outcomes = running
+                    .into_iter()
+                    .map(|r| r.join().unwrap_or(Err(Status::IO)));
+                outcomes.fold(Ok(()), Result::and)
+            }),
+        }
+    }
+
+    fn flush_target(&self, target: TargetId) -> Result<(), Status> {
+        let ticket = self.pipeline.unsynced.lock().begin_flush(target);
+        let boot = self.data.flush(target)?;
+        let settled = self.pipeline.unsynced.lock().end_flush(ticket, boot);
+        for token in settled.durable {
+            self.settle_one(&token.node, token.block, token.range);
+        }
+        for token in settled.lost {
+            let mut state = token.node.state.lock();
+            if let Some(file) = &mut state.file {
+                file.buffer.lost(token.block, token.range);
+            }
+            drop(state);
+            self.queue_push(&token.node, token.block);
+        }
+        Ok(())
+    }
+
+    /// Makes the file's data and, where needed, its size and times durable.
+    pub(crate) fn sync_node(&self, node: &Arc<Node>, scope: SyncScope) -> Result<(), Status> {
+        let _one_at_a_time = node.sync.lock();
+        if self.sync_small(node) == Done::No {
+            loop {
+                self.push_all(node);
+                let empty = node
+                    .state
+                    .lock()
+                    .file
+                    .as_ref()
+                    .is_none_or(|f| f.buffer.is_empty());
+                if empty {
+                    break;
+                }
+                let targets = self.pipeline.unsynced.lock().targets();
+                self.flush_targets(&targets)?;
+            }
+        }
+        self.publish(node, scope)
+    }
+
+    /// One short dirty range: written through in one call instead of push and flush.
+    fn sync_small(&self, node: &Arc<Node>) -> Done {
+        let block = {
+            let state = node.state.lock();
+            let Some(file) = &state.file else {
+                return Done::Yes;
+            };
+            if file.buffer.is_empty() {
+                return Done::Yes;
+            }
+            match file.buffer.only_dirty_block() {
+                Some(block) => block,
+                None => return Done::No,
+            }
+        };
+        self.push_block(node, block, Durability::Stable);
+        let state = node.state.lock();
+        let clean = state.file.as_ref().is_none_or(|f| f.buffer.is_empty());
+        if clean { Done::Yes } else { Done::No }
+    }
+
+    /// Tells the metadata server size, times and inline data.
+    fn publish(&self, node: &Arc<Node>, scope: SyncScope) -> Result<(), Status> {
+        let (call, inline, version) = {
+            let state = node.state.lock();
+            let Some(file) = &state.file else {
+                return Ok(());
+            };
+            let unchanged = file.inline.is_none() && file.size == file.published_size;
+            if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
+                return Ok(());
+            }
+            (
+                publication(node.ino, file),
+                file.inline.clone(),
+                file.version,
+            )
+        };
+        let reply = self
+            .session
+            .change(&call, inline.as_deref().unwrap_or_default());
+        let mut state = node.state.lock();
+        match reply {
+            Ok(reply) => {
+                if let Some(file) = &mut state.file {
+                    file.published_size = call.size;
+                    if file.version == version {
+                        file.unpublished = None;
+                    }
+                }
+                state.apply(&reply.attr, reply.lease);
+                Ok(())
+            }
+            // Removed meanwhile: nothing is left to be kept.
+            Err(Status::NOENT) => {
+                if let Some(file) = &mut state.file {
+                    file.unpublished = None;
+                }
+                Ok(())
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// The background: flush under pressure, publish what is old.
+    pub(crate) fn flush_worker(&self) {
+        while !self.stopping() {
+            if self.pipeline.budget.wait_wanted(WRITE_BEHIND / 4) == Pressure::High {
+                let targets = self.pipeline.unsynced.lock().targets();
+                if targets.is_empty() {
+                    // All bytes are dirty in partial blocks or in flight: push what there is.
+                    self.push_some();
+                } else if let Err(status) = self.flush_targets(&targets) {
+                    eprintln!("client: a target cannot flush: {status}");
+                }
+            }
+            self.publish_old();
+        }
+    }
+
+    fn push_some(&self) {
+        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        for node in nodes {
+            self.push_all(&node);
+        }
+    }
+
+    fn publish_old(&self) {
+        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        let old = |n: &&Arc<Node>| {
+            let state = n.state.lock();
+            let file = state.file.as_ref();
+            file.is_none_or(|f| f.unpublished.is_none_or(|at| at.elapsed() >= WRITE_BEHIND))
+        };
+        let old: Vec<_> = nodes.iter().filter(old).cloned().collect();
+        // Several at once, so that the metadata server groups their commits.
+        for group in old.chunks(16) {
+            std::thread::scope(|scope| {
+                for node in group {
+                    scope.spawn(|| self.settle_node(node));
+                }
+            });
+        }
+    }
+
+    /// Syncs one file in the background and takes it off the list once it is clean.
+    pub(crate) fn settle_node(&self, node: &Arc<Node>) {
+        if let Err(status) = self.sync_node(node, SyncScope::All) {
+            let mut state = node.state.lock();
+            state.note_error(status);
+            let freed = state.file.as_mut().map_or(0, |f| {
+                f.unpublished = None;
+                f.buffer.clear()
+            });
+            drop(state);
+            self.unreserve(freed);
+            eprintln!("client: inode {} could not be kept: {status}", node.ino);
+        }
+        let mut dirty = self.pipeline.dirty.lock();
+        let state = node.state.lock();
+        if !state.file.as_ref().is_some_and(FileData::is_dirty) {
+            dirty.remove(&node.ino);
+        }
+        drop((state, dirty));
+        self.drop_if_unused(node);
+    }
+}
+
+fn publication(ino: Ino, file: &FileData) -> Publish {
+    let data = match &file.inline {
+        Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
+            PublishData::Inline
+        }
+        _ => PublishData::OnTargets,
+    };
+    let mtime = file.mtime.map(SetTime::At);
+    Publish {
+        ino,
+        size: file.size,
+        allocated: file.allocated,
+        mtime,
+        data,
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Done {
+    Yes,
+    No,
+}
+
+/// What a sync must cover.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SyncScope {
+    /// Data and what is needed to read it back (`fdatasync`).
+    Data,
+    All,
+}

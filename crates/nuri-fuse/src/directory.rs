@@ -1,0 +1,245 @@
+//! Listings, and layouts shown as text.
+
+use nuri_client::{Entry, Listing, ListingEntry};
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::layout::{ChunkSize, LayoutPolicy};
+use nuri_proto::op::meta::{LayoutReply, WithAttrs};
+use zerocopy::IntoBytes;
+
+use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn};
+use crate::dispatch::Dispatcher;
+use crate::reply::Replier;
+use crate::request::Request;
+
+const DT_DIR: u32 = 4;
+/// Positions after `.` and `..`; the server's begin above.
+const AFTER_DOT: u64 = 1;
+const AFTER_DOTS: u64 = 2;
+/// What an entry takes at least, for asking no more than fits.
+const SMALLEST: u32 = 32;
+
+impl Dispatcher {
+    pub(crate) fn opendir(&self, reply: &Replier<'_>) -> Result<(), Status> {
+        reply.value(&OpenOut::default());
+        Ok(())
+    }
+
+    pub(crate) fn readdir(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+    ) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: ReadIn = request.take()?;
+        let mut page = Page::new(call.size as usize);
+        let max = call.size / SMALLEST;
+        let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::No);
+        fill(ino, call.offset, list, |entry, off| {
+            page.push(&[], entry.ino, off, u32::from(entry.kind), &entry.name)
+        })?;
+        reply.bytes(&page.bytes);
+        Ok(())
+    }
+
+    pub(crate) fn readdirplus(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+    ) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: ReadIn = request.take()?;
+        let mut page = Page::new(call.size as usize);
+        let max = call.size / (SMALLEST + size_of::<EntryOut>() as u32);
+        let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::Yes);
+        let mut referred = Vec::new();
+        let gate_after = |entry: &ListingEntry, off, page: &mut Page, referred: &mut Vec<Ino>| {
+            let out = entry.attr.map(|attr| {
+                self.entry_out(
+                    ino,
+                    &Entry {
+                        ino: entry.ino,
+                        attr,
+                    },
+                )
+            });
+            let plus = out.unwrap_or_default();
+            let fits = page.push(
+                plus.as_bytes(),
+                entry.ino,
+                off,
+                u32::from(entry.kind),
+                &entry.name,
+            );
+            if fits && out.is_some() {
+                referred.push(entry.ino);
+            }
+            fits
+        };
+        // The page is fetched before the gate is taken: a recall must not wait for a server.
+        let mut gathered = Vec::new();
+        fill(ino, call.offset, list, |entry, off| {
+            gathered.push((entry, off));
+            true
+        })?;
+        let _gate = self.client.reply_gate();
+        for (entry, off) in &gathered {
+            if !gate_after(entry, *off, &mut page, &mut referred) {
+                break;
+            }
+        }
+        referred
+            .iter()
+            .for_each(|ino| self.client.refer_listed(*ino));
+        reply.bytes(&page.bytes);
+        Ok(())
+    }
+}
+
+/// A reply under construction.
+struct Page {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Page {
+    fn new(limit: usize) -> Page {
+        Page {
+            bytes: Vec::with_capacity(limit),
+            limit,
+        }
+    }
+
+    /// Adds an entry; false where it does not fit.
+    fn push(&mut self, plus: &[u8], ino: Ino, off: u64, kind: u32, name: &[u8]) -> bool {
+        let head = Dirent {
+            ino: ino.0,
+            off,
+            namelen: name.len() as u32,
+            kind,
+        };
+        let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
+        if self.bytes.len() + plus.len() + len > self.limit {
+            return false;
+        }
+        let end = self.bytes.len() + plus.len() + len;
+        self.bytes.extend_from_slice(plus);
+        self.bytes.extend_from_slice(head.as_bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+}
+
+/// Feeds one page of entries from position `from` to `push` until it refuses one.
+fn fill(
+    dir: Ino,
+    from: u64,
+    list: impl Fn(u64) -> Result<Listing, Status>,
+    mut push: impl FnMut(ListingEntry, u64) -> bool,
+) -> Result<(), Status> {
+    let listing = list(from.max(AFTER_DOTS))?;
+    let dots = [
+        (AFTER_DOT, dir, &b"."[..]),
+        (AFTER_DOTS, listing.parent, &b".."[..]),
+    ];
+    for (off, ino, name) in dots {
+        let dot = || {
+            let (kind, name) = (DT_DIR as u8, name.to_vec());
+            ListingEntry {
+                cookie: off,
+                ino,
+                kind,
+                name,
+                attr: None,
+            }
+        };
+        if from < off && !push(dot(), off) {
+            return Ok(());
+        }
+    }
+    for entry in listing.entries {
+        let off = entry.cookie;
+        if !push(entry, off) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// A layout as the text that `nuri fs layout get` prints.
+pub(crate) fn show_layout(layout: &LayoutReply) -> Vec<u8> {
+    let text = match layout {
+        LayoutReply::Directory(p) => {
+            format!(
+                "shape={} chunk_size={} width={}",
+                p.shape,
+                p.chunk_size.bytes(),
+                p.width
+            )
+        }
+        LayoutReply::File(layout) => {
+            let part = |c: &nuri_proto::layout::Component| {
+                let groups: Vec<_> = c.groups.iter().map(ToString::to_string).collect();
+                let (size, width) = (c.chunk_size.bytes(), c.groups.len());
+                let groups = groups.join(",");
+                format!(
+                    "shape={} chunk_size={size} width={width} groups={groups}",
+                    c.shape
+                )
+            };
+            layout
+                .components
+                .iter()
+                .map(part)
+                .collect::<Vec<_>>()
+                .join(" ; ")
+        }
+    };
+    text.into_bytes()
+}
+
+/// Reads `shape=... chunk_size=... width=...`; what is not named keeps its default.
+pub(crate) fn parse_policy(text: &[u8]) -> Result<LayoutPolicy, Status> {
+    let text = std::str::from_utf8(text).map_err(|_| Status::INVAL)?;
+    let mut policy = LayoutPolicy::default();
+    for word in text.split_whitespace() {
+        let (key, value) = word.split_once('=').ok_or(Status::INVAL)?;
+        match key {
+            "shape" => policy.shape = value.parse().map_err(|_| Status::INVAL)?,
+            "chunk_size" => {
+                let bytes: u32 = value.parse().map_err(|_| Status::INVAL)?;
+                policy.chunk_size = ChunkSize::try_from(bytes).map_err(|_| Status::INVAL)?;
+            }
+            "width" => policy.width = value.parse().map_err(|_| Status::INVAL)?,
+            _ => return Err(Status::INVAL),
+        }
+    }
+    policy.check().map_err(|_| Status::INVAL)?;
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_round_trip_as_text() {
+        let policy = parse_policy(b"chunk_size=65536 width=2").unwrap();
+        assert_eq!(
+            parse_policy(&show_layout(&LayoutReply::Directory(policy))),
+            Ok(policy)
+        );
+        assert_eq!(parse_policy(b"chunk_size=1000"), Err(Status::INVAL));
+        assert_eq!(parse_policy(b"shape=mirror:2"), Err(Status::INVAL));
+        assert_eq!(parse_policy(b"colour=red"), Err(Status::INVAL));
+    }
+
+    #[test]
+    fn entries_that_do_not_fit_are_refused() {
+        let mut page = Page::new(64);
+        assert!(page.push(&[], Ino(1), 1, 4, b"name"));
+        assert_eq!(page.bytes.len(), 32);
+        assert!(!page.push(&[], Ino(1), 2, 4, &[b'x'; 40]));
+    }
+}

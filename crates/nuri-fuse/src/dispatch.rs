@@ -1,0 +1,431 @@
+//! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_client::{Client, Entry};
+use nuri_io::buf::BufPool;
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{
+    Exclusive, Make, MakeKind, RemoveKind, RenameMode, SetAttr, SetTime, Time, XattrMode,
+};
+use zerocopy::IntoBytes;
+
+use crate::abi;
+use crate::abi::{
+    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, GetxattrIn, GetxattrOut, LinkIn,
+    MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatfsOut,
+};
+use crate::reply::{Replier, attr_out, entry_out};
+use crate::request::Request;
+use crate::server::MAX_WRITE;
+
+/// Name of the attribute that shows and sets layouts.
+const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
+const BLOCK: u64 = 4096;
+const ENOSYS: i32 = 38;
+
+/// Answers requests; called from all readers at once.
+pub(crate) struct Dispatcher {
+    pub(crate) client: Arc<Client>,
+    /// The kernel can drop all names at once; without that names are not cached.
+    epochs: bool,
+    pub(crate) buffers: BufPool,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(client: Arc<Client>, epochs: bool) -> Dispatcher {
+        Dispatcher {
+            client,
+            epochs,
+            buffers: BufPool::new(MAX_WRITE as usize, 8),
+        }
+    }
+
+    /// Answers one request, or none where the protocol wants none.
+    pub(crate) fn answer(&self, mut request: Request<'_>, reply: &Replier<'_>) {
+        if let Err(status) = self.run(&mut request, reply) {
+            reply.error(status.errno());
+        }
+    }
+
+    fn run(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        match request.header.opcode {
+            abi::LOOKUP => self.lookup(request, reply),
+            abi::FORGET => self.forget(request),
+            abi::BATCH_FORGET => self.batch_forget(request),
+            abi::GETATTR => self.getattr(request, reply),
+            abi::SETATTR => self.setattr(request, reply),
+            abi::READLINK => self.readlink(request, reply),
+            abi::SYMLINK => self.symlink(request, reply),
+            abi::MKNOD => self.mknod(request, reply),
+            abi::MKDIR => self.mkdir(request, reply),
+            abi::UNLINK => self.remove(request, reply, RemoveKind::File),
+            abi::RMDIR => self.remove(request, reply, RemoveKind::Directory),
+            abi::RENAME => self.rename(request, reply),
+            abi::RENAME2 => self.rename2(request, reply),
+            abi::LINK => self.link(request, reply),
+            abi::CREATE => self.create(request, reply),
+            abi::STATFS => self.statfs(reply),
+            abi::SETXATTR => self.setxattr(request, reply),
+            abi::GETXATTR => self.getxattr(request, reply),
+            abi::LISTXATTR => self.listxattr(request, reply),
+            abi::REMOVEXATTR => self.removexattr(request, reply),
+            abi::OPENDIR => self.opendir(reply),
+            abi::READDIR => self.readdir(request, reply),
+            abi::READDIRPLUS => self.readdirplus(request, reply),
+            // Names are durable when their call returned.
+            abi::RELEASEDIR | abi::FSYNCDIR | abi::SYNCFS | abi::DESTROY => {
+                reply.ok();
+                Ok(())
+            }
+            // Requests are bounded in time; an interrupted one is answered as usual.
+            abi::INTERRUPT => Ok(()),
+            _ => self.run_file(request, reply),
+        }
+    }
+
+    pub(crate) fn ino(request: &Request<'_>) -> Ino {
+        Ino(request.header.nodeid)
+    }
+
+    /// How long the kernel may cache names of the directory.
+    pub(crate) fn name_time(&self, dir: Ino) -> Duration {
+        if self.epochs {
+            self.client.cache_time(dir)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
+    /// comes now invalidates after this reply and not before.
+    fn reply_entry(&self, parent: Ino, entry: &Entry, reply: &Replier<'_>) {
+        let _gate = self.client.reply_gate();
+        reply.value(&self.entry_out(parent, entry));
+    }
+
+    pub(crate) fn entry_out(&self, parent: Ino, entry: &Entry) -> EntryOut {
+        entry_out(
+            entry,
+            self.name_time(parent),
+            self.client.cache_time(entry.ino),
+        )
+    }
+
+    fn lookup(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let parent = Self::ino(request);
+        match self.client.lookup(parent, request.name()?)? {
+            Some(entry) => self.reply_entry(parent, &entry, reply),
+            None => {
+                let _gate = self.client.reply_gate();
+                let valid = self.name_time(parent);
+                if valid.is_zero() {
+                    return Err(Status::NOENT);
+                }
+                // Node 0 with a time: the kernel may remember that the name is not there.
+                let (secs, nanos) = (valid.as_secs(), valid.subsec_nanos());
+                reply.value(&EntryOut {
+                    entry_valid: secs,
+                    entry_valid_nsec: nanos,
+                    ..EntryOut::default()
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&self, request: &mut Request<'_>) -> Result<(), Status> {
+        if let Ok(forget) = request.take::<ForgetIn>() {
+            self.client.forget(Self::ino(request), forget.nlookup);
+        }
+        Ok(())
+    }
+
+    fn batch_forget(&self, request: &mut Request<'_>) -> Result<(), Status> {
+        let Ok(batch) = request.take::<BatchForgetIn>() else {
+            return Ok(());
+        };
+        for _ in 0..batch.count {
+            let Ok(one) = request.take::<ForgetOne>() else {
+                return Ok(());
+            };
+            self.client.forget(Ino(one.nodeid), one.nlookup);
+        }
+        Ok(())
+    }
+
+    fn getattr(&self, request: &Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let attr = self.client.getattr(ino)?;
+        let _gate = self.client.reply_gate();
+        reply.value(&attr_out(&attr, self.client.cache_time(ino)));
+        Ok(())
+    }
+
+    fn setattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: SetattrIn = request.take()?;
+        let has = |bit| call.valid & bit != 0;
+        let time = |now, at, sec: u64, nsec| match (has(now), has(at)) {
+            (true, _) => Some(SetTime::Now),
+            (_, true) => Some(SetTime::At(Time {
+                sec: sec as i64,
+                nsec,
+            })),
+            _ => None,
+        };
+        let change = SetAttr {
+            ino,
+            mode: has(abi::FATTR_MODE).then_some(call.mode),
+            uid: has(abi::FATTR_UID).then_some(call.uid),
+            gid: has(abi::FATTR_GID).then_some(call.gid),
+            size: has(abi::FATTR_SIZE).then_some(call.size),
+            atime: time(
+                abi::FATTR_ATIME_NOW,
+                abi::FATTR_ATIME,
+                call.atime,
+                call.atimensec,
+            ),
+            mtime: time(
+                abi::FATTR_MTIME_NOW,
+                abi::FATTR_MTIME,
+                call.mtime,
+                call.mtimensec,
+            ),
+        };
+        let attr = self.client.setattr(&change)?;
+        let _gate = self.client.reply_gate();
+        reply.value(&attr_out(&attr, self.client.cache_time(ino)));
+        Ok(())
+    }
+
+    fn readlink(&self, request: &Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        reply.bytes(&self.client.readlink(Self::ino(request))?);
+        Ok(())
+    }
+
+    fn make(
+        &self,
+        request: &Request<'_>,
+        reply: &Replier<'_>,
+        name: &[u8],
+        what: (MakeKind, u32),
+    ) -> Result<(), Status> {
+        let (kind, mode) = what;
+        let parent = Self::ino(request);
+        let (uid, gid) = (request.header.uid, request.header.gid);
+        let (name, exclusive) = (name.to_vec(), Exclusive::Yes);
+        let entry = self.client.make(&Make {
+            parent,
+            name,
+            kind,
+            mode,
+            uid,
+            gid,
+            exclusive,
+        })?;
+        self.reply_entry(parent, &entry, reply);
+        Ok(())
+    }
+
+    fn symlink(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let (name, to) = (request.name()?, request.name()?);
+        self.make(
+            request,
+            reply,
+            name,
+            (MakeKind::Symlink(to.to_vec()), 0o777),
+        )
+    }
+
+    fn mknod(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: MknodIn = request.take()?;
+        let name = request.name()?;
+        let kind = match call.mode & libc::S_IFMT {
+            libc::S_IFREG => MakeKind::File,
+            _ => MakeKind::Special { rdev: call.rdev },
+        };
+        self.make(request, reply, name, (kind, call.mode))
+    }
+
+    fn mkdir(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: MkdirIn = request.take()?;
+        let name = request.name()?;
+        self.make(request, reply, name, (MakeKind::Directory, call.mode))
+    }
+
+    fn remove(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+        kind: RemoveKind,
+    ) -> Result<(), Status> {
+        let name = request.name()?;
+        self.client.remove(Self::ino(request), name, kind)?;
+        reply.ok();
+        Ok(())
+    }
+
+    fn rename(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: RenameIn = request.take()?;
+        self.rename_names(request, reply, Ino(call.newdir), RenameMode::Replace)
+    }
+
+    fn rename2(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: Rename2In = request.take()?;
+        let mode = match call.flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Status::INVAL),
+        };
+        self.rename_names(request, reply, Ino(call.newdir), mode)
+    }
+
+    fn rename_names(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+        to: Ino,
+        mode: RenameMode,
+    ) -> Result<(), Status> {
+        let (old, new) = (request.name()?, request.name()?);
+        self.client
+            .rename((Self::ino(request), old), (to, new), mode)?;
+        reply.ok();
+        Ok(())
+    }
+
+    fn link(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: LinkIn = request.take()?;
+        let parent = Self::ino(request);
+        let entry = self
+            .client
+            .link(Ino(call.oldnodeid), parent, request.name()?)?;
+        self.reply_entry(parent, &entry, reply);
+        Ok(())
+    }
+
+    fn create(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: CreateIn = request.take()?;
+        let name = request.name()?;
+        let parent = Self::ino(request);
+        let flags = call.flags as i32;
+        let exclusive = if flags & libc::O_EXCL != 0 {
+            Exclusive::Yes
+        } else {
+            Exclusive::No
+        };
+        let owner = (request.header.uid, request.header.gid);
+        let entry = self
+            .client
+            .create_file(parent, name, call.mode, owner, exclusive)?;
+        let fh = match self.client.open(entry.ino) {
+            Ok(fh) => fh,
+            Err(status) => {
+                self.client.forget(entry.ino, 1);
+                return Err(status);
+            }
+        };
+        let open = OpenOut {
+            fh,
+            open_flags: self.open_flags(flags),
+            backing_id: 0,
+        };
+        let _gate = self.client.reply_gate();
+        let mut body = self.entry_out(parent, &entry).as_bytes().to_vec();
+        body.extend_from_slice(open.as_bytes());
+        reply.bytes(&body);
+        Ok(())
+    }
+
+    fn statfs(&self, reply: &Replier<'_>) -> Result<(), Status> {
+        let (size, used, inodes) = self.client.statfs()?;
+        let free = size.saturating_sub(used) / BLOCK;
+        // Inodes are bounded by space alone; at least a name and a record each.
+        let ffree = free.saturating_mul(4);
+        reply.value(&StatfsOut {
+            blocks: size / BLOCK,
+            bfree: free,
+            bavail: free,
+            files: inodes + ffree,
+            ffree,
+            bsize: BLOCK as u32,
+            namelen: 255,
+            frsize: BLOCK as u32,
+            ..StatfsOut::default()
+        });
+        Ok(())
+    }
+
+    fn setxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: SetxattrIn = request.take()?;
+        let name = request.name()?;
+        let value = request.bytes(call.size as usize)?;
+        let ino = Self::ino(request);
+        if name == LAYOUT_ATTRIBUTE {
+            let policy = crate::directory::parse_policy(value)?;
+            self.client.set_layout(ino, policy)?;
+        } else {
+            let mode = match call.flags as i32 {
+                libc::XATTR_CREATE => XattrMode::Create,
+                libc::XATTR_REPLACE => XattrMode::Replace,
+                _ => XattrMode::Any,
+            };
+            self.client.xattr_set(ino, name, value, mode)?;
+        }
+        reply.ok();
+        Ok(())
+    }
+
+    fn getxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: GetxattrIn = request.take()?;
+        let name = request.name()?;
+        let ino = Self::ino(request);
+        let value = if name == LAYOUT_ATTRIBUTE {
+            crate::directory::show_layout(&self.client.layout(ino)?)
+        } else {
+            self.client.xattr_get(ino, name)?
+        };
+        sized_reply(call.size, &value, reply)
+    }
+
+    fn listxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: GetxattrIn = request.take()?;
+        let names = self.client.xattr_list(Self::ino(request))?;
+        let mut list = Vec::new();
+        for name in names {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        sized_reply(call.size, &list, reply)
+    }
+
+    fn removexattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let name = request.name()?;
+        self.client.xattr_remove(Self::ino(request), name)?;
+        reply.ok();
+        Ok(())
+    }
+}
+
+/// Replies with the length alone (size 0), or the value where it fits.
+fn sized_reply(size: u32, value: &[u8], reply: &Replier<'_>) -> Result<(), Status> {
+    if size == 0 {
+        reply.value(&GetxattrOut {
+            size: value.len() as u32,
+            padding: 0,
+        });
+    } else if value.len() > size as usize {
+        return Err(Status::RANGE);
+    } else {
+        reply.bytes(value);
+    }
+    Ok(())
+}
+
+pub(crate) fn not_implemented(reply: &Replier<'_>) {
+    reply.error(ENOSYS);
+}

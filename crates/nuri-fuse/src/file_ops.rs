@@ -1,0 +1,171 @@
+//! Opcodes of open files.
+
+use nuri_client::{Allocate, Position, Seek, Sync};
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+
+use crate::abi;
+use crate::abi::{
+    CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn,
+    ReleaseIn, WriteIn, WriteOut,
+};
+use crate::dispatch::{Dispatcher, not_implemented};
+use crate::reply::Replier;
+use crate::request::Request;
+use crate::server::MAX_WRITE;
+
+/// `FUSE_FSYNC_FDATASYNC`
+const FDATASYNC: u32 = 1;
+
+impl Dispatcher {
+    pub(crate) fn run_file(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+    ) -> Result<(), Status> {
+        match request.header.opcode {
+            abi::OPEN => self.open(request, reply),
+            abi::READ => self.read(request, reply),
+            abi::WRITE => self.write(request, reply),
+            abi::FLUSH => {
+                let call: FlushIn = request.take()?;
+                self.client.flush(call.fh)?;
+                reply.ok();
+                Ok(())
+            }
+            abi::RELEASE => {
+                let call: ReleaseIn = request.take()?;
+                self.client.release(call.fh);
+                reply.ok();
+                Ok(())
+            }
+            abi::FSYNC => {
+                let call: FsyncIn = request.take()?;
+                let data_only = call.fsync_flags & FDATASYNC != 0;
+                self.client
+                    .fsync(call.fh, if data_only { Sync::Data } else { Sync::All })?;
+                reply.ok();
+                Ok(())
+            }
+            abi::FALLOCATE => self.fallocate(request, reply),
+            abi::LSEEK => self.lseek(request, reply),
+            abi::COPY_FILE_RANGE => self.copy_file_range(request, reply),
+            _ => {
+                not_implemented(reply);
+                Ok(())
+            }
+        }
+    }
+
+    /// Which opens bypass the page cache: those that say so, and those that cannot read, for
+    /// which pages would only be copied once more.
+    pub(crate) fn open_flags(&self, flags: i32) -> u32 {
+        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        if flags & libc::O_DIRECT != 0 || write_only {
+            abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            abi::FOPEN_KEEP_CACHE
+        }
+    }
+
+    fn open(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: OpenIn = request.take()?;
+        let fh = self.client.open(Self::ino(request))?;
+        let open_flags = self.open_flags(call.flags as i32);
+        reply.value(&OpenOut {
+            fh,
+            open_flags,
+            backing_id: 0,
+        });
+        Ok(())
+    }
+
+    fn read(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let call: ReadIn = request.take()?;
+        let mut buf = self.buffers.take();
+        buf.set_len(call.size.min(MAX_WRITE) as usize);
+        let len = self
+            .client
+            .read(Self::ino(request), call.offset, &mut buf)?;
+        reply.bytes(&buf[..len]);
+        Ok(())
+    }
+
+    fn write(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: WriteIn = request.take()?;
+        let data = request.bytes(call.size as usize)?;
+        let flags = call.flags as i32;
+        let append = flags & libc::O_APPEND != 0 && call.write_flags & abi::WRITE_CACHE == 0;
+        let position = if append {
+            Position::End
+        } else {
+            Position::At(call.offset)
+        };
+        self.client.write(ino, position, data)?;
+        if flags & libc::O_DSYNC != 0 {
+            let all = flags & libc::O_SYNC == libc::O_SYNC;
+            self.client
+                .fsync(call.fh, if all { Sync::All } else { Sync::Data })?;
+        }
+        reply.value(&WriteOut {
+            size: call.size,
+            padding: 0,
+        });
+        Ok(())
+    }
+
+    fn fallocate(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: FallocateIn = request.take()?;
+        let keep = call.mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let how = match (call.mode as i32 & !libc::FALLOC_FL_KEEP_SIZE, keep) {
+            (0, false) => Allocate::Extend,
+            (0, true) => Allocate::KeepSize,
+            (libc::FALLOC_FL_PUNCH_HOLE, true) => Allocate::Punch,
+            (libc::FALLOC_FL_ZERO_RANGE, false) => Allocate::Zero,
+            (libc::FALLOC_FL_ZERO_RANGE, true) => Allocate::ZeroKeepSize,
+            _ => return Err(Status::NOTSUP),
+        };
+        self.client.allocate(ino, how, call.offset, call.length)?;
+        reply.ok();
+        Ok(())
+    }
+
+    fn lseek(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: LseekIn = request.take()?;
+        let what = match call.whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Status::INVAL),
+        };
+        let offset = self.client.seek(ino, call.offset, what)?;
+        reply.value(&LseekOut { offset });
+        Ok(())
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &mut Request<'_>,
+        reply: &Replier<'_>,
+    ) -> Result<(), Status> {
+        let from = Self::ino(request);
+        let call: CopyFileRangeIn = request.take()?;
+        // The kernel calls again for what is left.
+        let mut buf = self.buffers.take();
+        let want = call.len.min(u64::from(MAX_WRITE)) as usize;
+        buf.set_len(want);
+        let len = self.client.read(from, call.off_in, &mut buf)?;
+        if len > 0 {
+            let position = Position::At(call.off_out);
+            self.client
+                .write(Ino(call.nodeid_out), position, &buf[..len])?;
+        }
+        reply.value(&WriteOut {
+            size: len as u32,
+            padding: 0,
+        });
+        Ok(())
+    }
+}

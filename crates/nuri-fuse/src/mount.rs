@@ -1,0 +1,155 @@
+//! Attaching and detaching a mount point.
+
+use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::device::Device;
+use crate::server::MAX_WRITE;
+
+/// Why a mount point cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("the mount point {0} does not exist; create it: mkdir -p {0}")]
+    Missing(String),
+    #[error("the mount point {0} is not a directory")]
+    NotDirectory(String),
+    #[error("the mount point {0} is not empty; choose an empty directory")]
+    NotEmpty(String),
+    #[error("{0} holds a mount whose program died; run: nuri fs umount {0}")]
+    Stale(String),
+    #[error("{0} is mounted already")]
+    Mounted(String),
+    #[error("mounting needs root; run with sudo")]
+    Rights,
+    #[error("no FUSE here: cannot open /dev/fuse: {0}; load the module: modprobe fuse")]
+    NoFuse(std::io::Error),
+    #[error("the kernel refused to mount {0}: {1}")]
+    Kernel(String, std::io::Error),
+    #[error("{0} is in use; close the programs that work there (see: fuser -vm {0})")]
+    Busy(String),
+    #[error("{0} is not a mount point")]
+    NotMounted(String),
+}
+
+/// Whether the directory can be a mount point.
+///
+/// # Errors
+/// Says what is wrong and what to do.
+pub fn check(point: &Path) -> Result<(), MountError> {
+    let name = point.display().to_string();
+    match std::fs::metadata(point) {
+        Ok(meta) if !meta.is_dir() => return Err(MountError::NotDirectory(name)),
+        Ok(meta) => {
+            let parent = point
+                .canonicalize()
+                .ok()
+                .and_then(|p| p.parent().map(Path::to_owned));
+            let outside = parent.and_then(|p| std::fs::metadata(p).ok());
+            if outside.is_some_and(|p| p.dev() != meta.dev()) && is_fuse(point) {
+                return Err(MountError::Mounted(name));
+            }
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Err(MountError::Stale(name)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(MountError::Missing(name));
+        }
+        Err(e) => return Err(MountError::Kernel(name, e)),
+    }
+    let mut entries = std::fs::read_dir(point).map_err(|e| MountError::Kernel(name.clone(), e))?;
+    if entries.next().is_some() {
+        Err(MountError::NotEmpty(name))
+    } else {
+        Ok(())
+    }
+}
+
+fn is_fuse(point: &Path) -> bool {
+    let Ok(real) = point.canonicalize() else {
+        return false;
+    };
+    mounts()
+        .iter()
+        .any(|(at, kind)| Path::new(at) == real && kind.starts_with("fuse"))
+}
+
+/// (mount point, type) of all mounts that this process sees.
+pub fn mounts() -> Vec<(String, String)> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let line = |l: &str| {
+        let mut words = l.split(' ').skip(1);
+        let point = words.next()?.replace("\\040", " ").replace("\\134", "\\");
+        Some((point, words.next()?.to_string()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Mounts a new connection at `point` and sets how far the kernel reads ahead.
+///
+/// # Errors
+/// Says what is wrong and what to do.
+pub fn mount(point: &Path, source: &str, readahead_kib: u32) -> Result<Device, MountError> {
+    check(point)?;
+    let name = point.display().to_string();
+    if !rustix::process::geteuid().is_root() {
+        return Err(MountError::Rights);
+    }
+    let device = Device::open().map_err(MountError::NoFuse)?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read={}",
+        device.raw(),
+        MAX_WRITE
+    );
+    let options = CString::new(options).unwrap_or_default();
+    let flags = MountFlags::NOATIME;
+    rustix::mount::mount(source, point, "fuse.nuri", flags, options.as_c_str()).map_err(
+        |e| match e {
+            Errno::PERM => MountError::Rights,
+            e => MountError::Kernel(name, e.into()),
+        },
+    )?;
+    // stat would wait for INIT, which nobody answers yet: the device number is in mountinfo.
+    if let Some(number) = device_number(point) {
+        let knob = format!("/sys/class/bdi/{number}/read_ahead_kb");
+        // Without it reading is slower, not wrong.
+        let _ = std::fs::write(knob, readahead_kib.to_string());
+    }
+    Ok(device)
+}
+
+fn device_number(point: &Path) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let wanted = point.to_str()?;
+    let line = text
+        .lines()
+        .rfind(|l| l.split(' ').nth(4) == Some(wanted))?;
+    line.split(' ').nth(2).map(str::to_owned)
+}
+
+/// Detaches a mount point; a dead one is detached lazily.
+///
+/// # Errors
+/// Where it is in use or no mount point.
+pub fn unmount(point: &Path) -> Result<(), MountError> {
+    let name = point.display().to_string();
+    match rustix::mount::unmount(point, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy(name)),
+        Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotMounted(name)),
+        Err(Errno::PERM) => Err(MountError::Rights),
+        Err(Errno::NOTCONN) => detach(point),
+        Err(e) => Err(MountError::Kernel(name, e.into())),
+    }
+}
+
+/// Takes the mount point out of the name space at once, whoever uses it.
+///
+/// # Errors
+/// Where it is no mount point.
+pub fn detach(point: &Path) -> Result<(), MountError> {
+    rustix::mount::unmount(point, UnmountFlags::DETACH)
+        .map_err(|e| MountError::Kernel(point.display().to_string(), e.into()))
+}

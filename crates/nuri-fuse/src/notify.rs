@@ -1,0 +1,48 @@
+//! Telling the kernel what it must not cache any longer. Calls may block on the kernel; they come
+//! from recall threads that hold no locks.
+
+use std::io::IoSlice;
+
+use nuri_client::KernelCache;
+use nuri_proto::id::Ino;
+use zerocopy::IntoBytes;
+
+use crate::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader};
+use crate::device::Device;
+
+/// Writes notifications on the mount's connection.
+pub(crate) struct Notifier {
+    pub(crate) device: Device,
+}
+
+impl Notifier {
+    fn send(&self, code: i32, body: &[u8]) {
+        let len = (size_of::<OutHeader>() + body.len()) as u32;
+        let header = OutHeader {
+            len,
+            error: code,
+            unique: 0,
+        };
+        // ENOENT: the kernel does not know the inode, so it caches nothing of it.
+        let _ = self
+            .device
+            .write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+    }
+}
+
+impl KernelCache for Notifier {
+    fn invalidate_inode(&self, ino: Ino) {
+        let body = NotifyInvalInode {
+            ino: ino.0,
+            off: 0,
+            len: 0,
+        };
+        self.send(NOTIFY_INVAL_INODE, body.as_bytes());
+    }
+
+    /// All names of the mount at once: takes no directory's lock, so it cannot wait for an
+    /// operation of ours that waits for another client's recall.
+    fn invalidate_entries(&self, _: Ino) {
+        self.send(NOTIFY_INC_EPOCH, &[]);
+    }
+}
