@@ -91,8 +91,7 @@ impl BufPool {
 
     /// A buffer of the pool's length; its content is whatever was there before.
     pub fn take(&self) -> PooledBuf {
-        let mut buf =
-            self.free.lock().pop().unwrap_or_else(|| AlignedBuf::zeroed(self.buf_len));
+        let mut buf = self.free.lock().pop().unwrap_or_else(|| AlignedBuf::zeroed(self.buf_len));
         buf.set_len(self.buf_len);
         PooledBuf { buf: Some(buf), pool: self.clone() }
     }

@@ -88,7 +88,7 @@ impl FileDisk {
     /// Whether this transfer may go to the device as it is.
     pub(crate) fn fits(&self, offset: u64, bytes: &[u8]) -> bool {
         let place = bytes.as_ptr() as usize | offset as usize | bytes.len();
-        !self.direct || place % ALIGN == 0
+        !self.direct || place.is_multiple_of(ALIGN)
     }
 
     fn read_exact(&self, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {

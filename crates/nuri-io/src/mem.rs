@@ -119,7 +119,9 @@ impl Image {
 
     /// Keeps, drops or tears one unsynced write.
     fn apply_maybe(&mut self, event: &Event, rng: &mut Rng) {
-        let Event::Write { offset, data } = event else { return self.apply(event) };
+        let Event::Write { offset, data } = event else {
+            return self.apply(event);
+        };
         match rng.below(3) {
             0 => {}
             1 => self.write(*offset, data),
@@ -261,7 +263,9 @@ impl State {
     }
 
     fn room_for(&self, offset: u64, len: usize) -> bool {
-        let Some(space) = self.faults.space else { return true };
+        let Some(space) = self.faults.space else {
+            return true;
+        };
         if len == 0 {
             return true;
         }
@@ -346,7 +350,13 @@ mod tests {
             assert!(buf[4096..].iter().all(|&b| b == 1));
             let new = buf[..4096].iter().filter(|&&b| b == 2).count();
             assert_eq!(new % SECTOR, 0);
-            seen[if new == 0 { 0 } else if new == 4096 { 1 } else { 2 }] = true;
+            seen[if new == 0 {
+                0
+            } else if new == 4096 {
+                1
+            } else {
+                2
+            }] = true;
         }
         assert_eq!(seen, [true; 3], "dropped, kept and torn all happen");
     }

@@ -94,7 +94,9 @@ impl UringDisk {
         let mut outcome = Ok(());
         let mut queued = 0;
         for (index, op) in ops.iter_mut().enumerate() {
-            let Some(entry) = self.entry(op, index) else { continue };
+            let Some(entry) = self.entry(op, index) else {
+                continue;
+            };
             // SAFETY: `ops` borrows the buffers until this function returns, and below it waits
             // until every entry the kernel took has completed.
             let pushed = unsafe { ring.submission().push(&entry) };

@@ -27,7 +27,7 @@ impl FreeMap {
     /// All `blocks` free.
     pub fn new(blocks: u64) -> FreeMap {
         let mut words = vec![0; blocks.div_ceil(64) as usize];
-        if blocks % 64 != 0
+        if !blocks.is_multiple_of(64)
             && let Some(last) = words.last_mut()
         {
             *last = !0 << (blocks % 64);

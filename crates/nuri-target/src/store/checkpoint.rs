@@ -1,15 +1,17 @@
 //! Checkpoints: small writes move to their places, the index is written, the log is cut.
 //!
-//! 1. seal the log's batch, note the place L after it, list the overlay; find places for blocks
-//!    that have none                         crash: nothing changed
-//! 2. write and sync the sealed batch        crash: every listed block is durable in the log
-//! 3. write listed blocks to their places    crash: replay from the old tail shadows them again
-//! 4. memory: they are in place; take the index image and the changed checksum pages of now (P)
-//! 5. flush the log up to P, write pages and image (free blocks), sync
-//!                                           crash: old superblock, old image, old tail: as in 3
-//! 6. superblock A, sync; superblock B, sync crash: image P, replay from L; records between L and
-//!                                           P are in the image already, doing them again is once
-//! 7. memory: cut the log to L, free the old image
+//! ```text
+//! 1 seal the log's batch, note the place L after it, list the overlay, find places for blocks
+//!   that have none                            crash: nothing changed
+//! 2 write and sync the sealed batch           crash: every listed block is durable in the log
+//! 3 write listed blocks to their places       crash: replay from the old tail shadows them
+//! 4 memory: they are in place; take the index image and the changed checksum pages as of now (P)
+//! 5 flush the log up to P, write pages, write the image into free blocks, sync
+//!                                             crash: old superblock, image and tail: as in 3
+//! 6 superblock A, sync; superblock B, sync    crash: image P, replay from L; what lies between
+//!                                             L and P is in the image, doing it again is once
+//! 7 memory: cut the log to L, free the old image
+//! ```
 //!
 //! In place is safe in 3 because the log holds the block until 6. The lock is held in 1, 4 and 7
 //! only. Between 1 and 4 no freed block finds a new owner, else 3 could write over it.
@@ -120,8 +122,7 @@ impl<D: Disk> ChunkStore<D> {
         let count = moves.iter().filter(|m| m.fresh).count() as u64;
         // Set aside when the small writes were taken in.
         let runs = state.free.take(count).ok_or(StoreError::NoSpace)?;
-        let mut places =
-            runs.iter().flat_map(|run| run.start..run.start + u64::from(run.len));
+        let mut places = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.len));
         let birth = state.next_birth;
         state.next_birth += 1;
         for fresh in moves.iter_mut().filter(|m| m.fresh) {

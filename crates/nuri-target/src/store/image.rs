@@ -116,3 +116,46 @@ fn parse_head(buf: &[u8], generation: u64, index: u32, run: Run) -> Option<(usiz
     let after = Run { start: f.u64()?, len: f.u32()? };
     (whole && len <= payload(run)).then_some((len, after))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::superblock::Superblock;
+    use nuri_io::mem::MemDisk;
+    use nuri_proto::id::{ClusterId, Incarnation};
+
+    fn formatted() -> (MemDisk, Superblock) {
+        let disk = MemDisk::new();
+        let options = crate::store::FormatOptions {
+            cluster: ClusterId([0; 16]),
+            target: None,
+            incarnation: Incarnation(1),
+            capacity_bytes: 4 << 20,
+            log_bytes: 0,
+        };
+        let superblock = crate::store::superblock::format(&disk, &options).unwrap();
+        (disk, superblock)
+    }
+
+    #[test]
+    fn chain_of_runs_comes_back_and_damage_is_told() {
+        let (disk, superblock) = formatted();
+        let regions = &superblock.regions;
+        let image: Vec<u8> = (0..20_000u32).map(|i| (i * 7) as u8).collect();
+        let runs = [Run { start: 9, len: 2 }, Run { start: 1, len: 1 }, Run { start: 40, len: 3 }];
+        let at = write(&disk, regions, 5, &runs, &image).unwrap();
+        let (back, back_runs) = read(&disk, regions, at).unwrap();
+        assert!(back == image && back_runs == runs);
+        assert!(read(&disk, regions, CheckpointAt { generation: 6, ..at }).is_err());
+        disk.flip_bit(regions.block_at(1) + 4000, 0);
+        assert!(matches!(read(&disk, regions, at), Err(ImageError::Damaged(1, 1))));
+    }
+
+    #[test]
+    fn blocks_are_enough_however_cut() {
+        for bytes in [1, 4032, 4033, 100_000] {
+            let single = blocks_for(bytes) * PER_BLOCK;
+            assert!(single >= bytes);
+        }
+    }
+}

@@ -124,7 +124,7 @@ impl Journal {
             seq,
             batch: self.base,
         };
-        self.grow(body.len());
+        self.grow(body.log_len());
         let buf = &mut self.buf;
         body.finish(place, |part| {
             let at = buf.len();

@@ -27,14 +27,32 @@ const MAX_DATA: usize = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
     /// New extents with the checksums (bound) of their blocks in order.
-    Write { key: ChunkKey, extents: Vec<Extent>, sums: Vec<u64> },
+    Write {
+        key: ChunkKey,
+        extents: Vec<Extent>,
+        sums: Vec<u64>,
+    },
     /// Whole blocks from `first` on, with the checksums (raw) of their content.
-    Data { key: ChunkKey, first: u32, sums: Vec<u64>, data: &'a [u8] },
+    Data {
+        key: ChunkKey,
+        first: u32,
+        sums: Vec<u64>,
+        data: &'a [u8],
+    },
     /// `len` blocks from `at` on become a hole.
-    Punch { key: ChunkKey, at: u32, len: u32 },
+    Punch {
+        key: ChunkKey,
+        at: u32,
+        len: u32,
+    },
     /// All chunks of the object from this stripe on are gone.
-    Truncate { object: ObjectId, from: u32 },
-    Delete { objects: Vec<ObjectId> },
+    Truncate {
+        object: ObjectId,
+        from: u32,
+    },
+    Delete {
+        objects: Vec<ObjectId>,
+    },
 }
 
 const KIND_WRITE: u32 = 1;
@@ -89,7 +107,7 @@ impl<'a> Body<'a> {
     }
 
     /// Bytes in the log; always a multiple of eight.
-    pub fn len(&self) -> usize {
+    pub fn log_len(&self) -> usize {
         HEAD + self.meta.len() + self.data.len()
     }
 
@@ -172,7 +190,7 @@ impl<'a> Body<'a> {
                 let first = u32::try_from(f.u64()?).ok()?;
                 let blocks = self.data.len() / BLOCK;
                 let end = u64::from(first) + blocks as u64;
-                if end > u64::from(CHUNK_BLOCKS) || self.data.len() % BLOCK != 0 {
+                if end > u64::from(CHUNK_BLOCKS) || !self.data.len().is_multiple_of(BLOCK) {
                     return None;
                 }
                 Record::Data { key, first, sums: f.words(blocks)?, data: self.data }

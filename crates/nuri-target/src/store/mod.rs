@@ -142,7 +142,10 @@ impl<D: Disk> ChunkStore<D> {
         if found.records > 0 {
             store.checkpoint()?;
         } else {
-            store.change_superblock(|superblock| superblock.log = start)?;
+            store.change_superblock(|superblock| {
+                superblock.log = start;
+                Ok(())
+            })?;
         }
         Ok(store)
     }
@@ -153,29 +156,27 @@ impl<D: Disk> ChunkStore<D> {
     /// # Errors
     /// [`StoreError::Assigned`] where it belongs to another.
     pub fn assign(&self, cluster: ClusterId, target: TargetId) -> Result<(), StoreError> {
-        let now = self.superblock();
-        if now.target != TargetId(0) {
-            let same = (now.cluster, now.target) == (cluster, target);
-            return if same {
-                Ok(())
-            } else {
-                Err(StoreError::Assigned(now.cluster, now.target))
-            };
-        }
         self.change_superblock(|superblock| {
-            superblock.cluster = cluster;
-            superblock.target = target;
+            let owner = (superblock.cluster, superblock.target);
+            if owner.1 != TargetId(0) && owner != (cluster, target) {
+                return Err(StoreError::Assigned(owner.0, owner.1));
+            }
+            (superblock.cluster, superblock.target) = (cluster, target);
+            Ok(())
         })
     }
 
-    fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), StoreError> {
+    fn change_superblock(
+        &self,
+        change: impl FnOnce(&mut Superblock) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let _alone = self.checkpointing.lock();
         let mut next = {
             let state = self.state.lock();
             state.check()?;
             state.superblock.clone()
         };
-        change(&mut next);
+        change(&mut next)?;
         next.sequence += 1;
         let stored = next.store(&self.disk);
         let mut state = self.state.lock();
@@ -185,6 +186,11 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Who holds what is not flushed yet.
+    /// Whether no I/O error stopped the store since it was opened.
+    pub fn is_in_service(&self) -> bool {
+        self.state.lock().failed.is_none()
+    }
+
     pub fn boot(&self) -> BootId {
         self.boot
     }
@@ -269,9 +275,11 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Write order of a batch:
-    /// 1. sync, where data went to new places   crash: orphan blocks, free again after replay
-    /// 2. write the records to the log          crash: torn batch, ends the log at replay
-    /// 3. sync                                  crash: all of it counts
+    /// ```text
+    /// 1 sync, where data went to new places  crash: orphan blocks, free again after replay
+    /// 2 write the records to the log         crash: torn batch, ends the log at replay
+    /// 3 sync                                 crash: all of it counts
+    /// ```
     fn write_batch(&self, batch: Batch) -> Result<(), StoreError> {
         let run = || {
             if batch.needs_data && !cfg!(nuri_break = "log_before_data") {

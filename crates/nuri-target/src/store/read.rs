@@ -203,10 +203,10 @@ fn lay_out(state: &State, key: ChunkKey, first: u32, end: u32) -> Vec<Piece> {
 fn split_ends(pieces: &mut Vec<Piece>, offset: u32, len: usize) {
     let block = BLOCK as u32;
     let end = offset + len as u32;
-    if offset % block != 0 {
+    if !offset.is_multiple_of(block) {
         split_at(pieces, offset / block + 1);
     }
-    if end % block != 0 {
+    if !end.is_multiple_of(block) {
         split_at(pieces, end / block);
     }
 }
@@ -281,12 +281,7 @@ impl Job<'_> {
 }
 
 /// The error names the first block whose content is not what was written there.
-pub(super) fn verify(
-    key: ChunkKey,
-    extent: &Extent,
-    sums: &[u64],
-    data: &[u8],
-) -> Result<(), u32> {
+pub(super) fn verify(key: ChunkKey, extent: &Extent, sums: &[u64], data: &[u8]) -> Result<(), u32> {
     if cfg!(nuri_break = "skip_verify") {
         return Ok(());
     }

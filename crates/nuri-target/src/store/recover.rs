@@ -66,10 +66,7 @@ pub fn load(
     Ok(Recovered { contents, sums, image, records: found.records.len(), log_end, next_birth })
 }
 
-fn load_index(
-    disk: &impl Disk,
-    superblock: &Superblock,
-) -> Result<(Index, Vec<Run>), OpenError> {
+fn load_index(disk: &impl Disk, superblock: &Superblock) -> Result<(Index, Vec<Run>), OpenError> {
     if superblock.checkpoint.first == NONE {
         return Ok((Index::default(), Vec::new()));
     }

@@ -1,7 +1,7 @@
 //! What the store's one lock guards, and the accounting over it. No I/O here.
 //!
-//! Invariant: free blocks >= blocks that the overlay will need + blocks that the next index image
-//! will need, so that applying and checkpointing never fail for want of space.
+//! Invariant: free blocks >= blocks that the overlay will need + blocks for the next index image
+//! beside the present one, so that applying and checkpointing never fail for want of space.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::sums::SumTable;
 use super::superblock::Superblock;
 use super::{StoreConfig, Usage};
 
-/// Extents that writes in flight may add before the next check of the reserve.
+/// Extents and chunks that may come between two checks of the reserve.
 const SLACK_EXTENTS: u64 = 512;
 
 pub struct State {
@@ -29,6 +29,8 @@ pub struct State {
     /// Where the index image lies.
     pub image: Vec<Run>,
     pub next_birth: u64,
+    /// Extents of large writes whose data is on its way.
+    in_flight: u64,
     /// Checkpoints finished since opening.
     pub checkpoints: u64,
     /// Freed blocks with the record that freed them; usable once that is durable.
@@ -55,6 +57,7 @@ impl State {
             superblock,
             image: Vec::new(),
             next_birth: 0,
+            in_flight: 0,
             checkpoints: 0,
             pending: VecDeque::new(),
             pending_blocks: 0,
@@ -88,9 +91,26 @@ impl State {
         self.pending_blocks
     }
 
+    /// Old and new image exist together while a checkpoint runs, and the next old one may be as
+    /// large as the next new one. What the present image holds is no longer free already.
     fn image_reserve(&self) -> u64 {
-        let extents = self.contents.overlay_len() as u64;
-        reserve(self.contents.index.image_bytes() + extents * EXTENT_BYTES)
+        let extents = self.contents.overlay_len() as u64 + self.in_flight;
+        let both = reserve(self.contents.index.image_bytes() + extents * EXTENT_BYTES);
+        let held: u64 = self.image.iter().map(|run| u64::from(run.len)).sum();
+        both.saturating_sub(held)
+    }
+
+    /// Takes blocks and a birth for a large write; end with [`State::landed`].
+    pub fn take_off(&mut self, blocks: u64) -> Option<(Vec<Run>, u64)> {
+        let runs = self.free.take(blocks)?;
+        self.in_flight += runs.len() as u64;
+        self.next_birth += 1;
+        Some((runs, self.next_birth - 1))
+    }
+
+    /// The large write into these runs is in the index, or given up.
+    pub fn landed(&mut self, runs: &[Run]) {
+        self.in_flight -= runs.len() as u64;
     }
 
     pub fn usage(&self) -> Usage {
@@ -141,6 +161,7 @@ impl State {
     }
 }
 
+/// Blocks for two images of this size.
 fn reserve(image_bytes: u64) -> u64 {
-    blocks_for(image_bytes + SLACK_EXTENTS * (EXTENT_BYTES + CHUNK_BYTES)) + 2
+    2 * (blocks_for(image_bytes + SLACK_EXTENTS * (EXTENT_BYTES + CHUNK_BYTES)) + 1)
 }

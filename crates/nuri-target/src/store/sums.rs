@@ -230,3 +230,55 @@ pub fn write_pages(disk: &impl Disk, table_at: u64, pages: &[(u64, Sums)]) -> io
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nuri_io::mem::MemDisk;
+
+    fn table(disk: &MemDisk) -> SumTable {
+        let regions = Regions {
+            log_at: 0,
+            log_len: 0,
+            sums_at: 4096,
+            sums_len: 1 << 20,
+            data_at: 1 << 21,
+            data_blocks: 1 << 17,
+        };
+        disk.set_len(1 << 21).unwrap();
+        SumTable::new(&regions, 16 * BLOCK)
+    }
+
+    #[test]
+    fn changed_pages_stay_until_written_and_others_go() {
+        let disk = MemDisk::new();
+        let mut table = table(&disk);
+        table.load(&disk, 511, 2).unwrap();
+        table.set(511, &[7, 8]);
+        for block in (0..1 << 17).step_by(512) {
+            table.load(&disk, block, 1).unwrap();
+            table.trim();
+        }
+        assert!(table.resident_bytes() <= 24 * BLOCK);
+        assert_eq!((table.get(511), table.get(512)), (Some(7), Some(8)));
+        let pages = table.take_dirty();
+        assert_eq!(pages.iter().map(|p| p.0).collect::<Vec<_>>(), [0, 1]);
+        table.set(512, &[9]);
+        write_pages(&disk, 4096, &pages).unwrap();
+        table.written();
+        assert_eq!(table.take_dirty().len(), 1, "changed again while being written");
+        let mut fresh = SumTable { pages: HashMap::new(), ..table };
+        fresh.load(&disk, 511, 2).unwrap();
+        assert_eq!((fresh.get(511), fresh.get(512)), (Some(7), Some(8)));
+    }
+
+    #[test]
+    fn pages_read_before_a_checkpoint_ended_are_ignored() {
+        let disk = MemDisk::new();
+        let mut table = table(&disk);
+        let group = table.group(0);
+        table.written();
+        table.insert(&group, &vec![0; group.bytes]);
+        assert_eq!(table.missing(0, 1), Some(0));
+    }
+}

@@ -201,7 +201,7 @@ impl Superblock {
         let checkpoint = CheckpointAt { generation: f.u64()?, first: f.u64()?, blocks };
         let log = LogStart { generation: f.u64()?, position: f.u64()?, seq: f.u64()? };
         let next_birth = f.u64()?;
-        if !regions.sane() || log.position % BLOCK as u64 != 0 {
+        if !regions.sane() || !log.position.is_multiple_of(BLOCK as u64) {
             return Some(Err(OpenError::SuperblocksDamaged));
         }
         Some(Ok(Superblock {
@@ -309,4 +309,49 @@ pub fn format(disk: &impl Disk, options: &FormatOptions) -> Result<Superblock, F
     };
     superblock.store(disk)?;
     Ok(superblock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nuri_io::mem::MemDisk;
+    use nuri_io::rng::Rng;
+
+    fn options(capacity_bytes: u64) -> FormatOptions {
+        FormatOptions {
+            cluster: ClusterId([3; 16]),
+            target: None,
+            incarnation: Incarnation(77),
+            capacity_bytes,
+            log_bytes: FormatOptions::LOG_BYTES,
+        }
+    }
+
+    #[test]
+    fn regions_fill_the_disk_and_do_not_overlap() {
+        for capacity in [MIN_CAPACITY, 5_000_001, 1 << 30, 100 << 40] {
+            let r = Regions::plan(capacity, FormatOptions::LOG_BYTES).unwrap();
+            assert!(r.sane(), "{r:?}");
+            assert!(r.end() <= capacity && capacity - r.end() < 3 * BLOCK as u64, "{r:?}");
+        }
+        let disk = MemDisk::new();
+        let small = format(&disk, &options(MIN_CAPACITY - 1));
+        assert!(matches!(small, Err(FormatError::TooSmall(..))));
+    }
+
+    #[test]
+    fn a_cut_at_any_moment_of_an_update_leaves_the_old_or_the_new_one() {
+        let disk = MemDisk::recording();
+        let old = format(&disk, &options(4 << 20)).unwrap();
+        let born = disk.events();
+        let new = Superblock { sequence: 2, target: TargetId(9), ..old.clone() };
+        new.store(&disk).unwrap();
+        for cut in born..=disk.events() {
+            for seed in 0..50 {
+                let image = disk.image_at_event(cut, &mut Rng::new(seed));
+                let found = Superblock::load(&image).unwrap();
+                assert!(found == new || (found == old && cut < disk.events()), "cut {cut}");
+            }
+        }
+    }
 }

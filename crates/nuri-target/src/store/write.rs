@@ -1,11 +1,13 @@
 //! Writing, punching, deleting.
 //!
 //! Order of a large write; the lock is held only in 1 and 4:
-//! 1. take free blocks               crash: still free, nothing names them
-//! 2. write the data there           crash: orphan bytes in free blocks
-//! 3. load their checksum pages      (reads)
-//! 4. change memory, append a record crash: the record was in memory: the old content is there
-//! 5. (stable) sync data, then log   crash: old content before the log's sync, new content after
+//! ```text
+//! 1 take free blocks                crash: still free, nothing names them
+//! 2 write the data there            crash: orphan bytes in free blocks
+//! 3 load their checksum pages       (reads)
+//! 4 change memory, append a record  crash: the record was in memory: the old content is there
+//! 5 (stable) sync data, then log    crash: old content before the log's sync, new content after
+//! ```
 //!
 //! The blocks that held the old content are taken again only when the record is durable. A small
 //! write merges its partial blocks with what the chunk holds, then does 4 and 5 with the bytes in
@@ -140,7 +142,7 @@ impl<D: Disk> ChunkStore<D> {
         change: impl FnOnce(&mut Contents, u64) -> Change,
     ) -> Result<Done, StoreError> {
         let body = Body::new(record);
-        let mut guard = self.admit(body.len(), 0, |_| 0)?;
+        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
         let state = &mut *guard;
         let change = change(&mut state.contents, state.journal.next_seq());
         let blocks = change.lost;
@@ -164,9 +166,10 @@ impl<D: Disk> ChunkStore<D> {
     fn write_large(&self, key: ChunkKey, first: u32, data: &[u8]) -> Result<Done, StoreError> {
         let (runs, birth) = self.take_blocks((data.len() / BLOCK) as u64)?;
         let result = self.write_large_at(key, first, data, &runs, birth);
+        let mut state = self.state.lock();
+        state.landed(&runs);
         if result.is_err() {
             // Nothing names the blocks yet.
-            let mut state = self.state.lock();
             runs.iter().for_each(|run| state.free.give(*run));
         }
         result
@@ -197,7 +200,7 @@ impl<D: Disk> ChunkStore<D> {
         let body = Body::new(&record);
         let Record::Write { extents, sums, .. } = record else { return Ok(Done::default()) };
         self.load_sums(runs)?;
-        let mut guard = self.admit(body.len(), 0, |_| 0)?;
+        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
         let state = &mut *guard;
         self.pin_sums(state, runs)?;
         let mut rest = &sums[..];
@@ -247,8 +250,7 @@ impl<D: Disk> ChunkStore<D> {
                     state.sums.missing(run.start, run.len).map(|page| state.sums.group(page))
                 };
                 let Some(group) = group else { break };
-                self.load_group(&group)
-                    .map_err(|e| self.state.lock().fail("checksum read", &e))?;
+                self.load_group(&group).map_err(|e| self.state.lock().fail("checksum read", &e))?;
             }
         }
         Ok(())
@@ -268,7 +270,7 @@ impl<D: Disk> ChunkStore<D> {
         let first = offset / BLOCK as u32;
         let count = (end.div_ceil(BLOCK) - first as usize) as u32;
         let skip = offset as usize % BLOCK;
-        if skip == 0 && end % BLOCK == 0 {
+        if skip == 0 && end.is_multiple_of(BLOCK) {
             return self.log_blocks(key, first, data, None)?.ok_or(StoreError::OutOfRange);
         }
         let _one_at_a_time = self.merge_lock(key).lock();
@@ -300,7 +302,7 @@ impl<D: Disk> ChunkStore<D> {
             } else {
                 self.version(key)
             };
-            let tail_seen = if tail > 0 && end % BLOCK != 0 {
+            let tail_seen = if tail > 0 && !end.is_multiple_of(BLOCK) {
                 self.read_versioned(key, at + tail as u32, &mut blocks[tail..])?
             } else {
                 head_seen
@@ -328,7 +330,7 @@ impl<D: Disk> ChunkStore<D> {
         let count = smalls.len() as u32;
         let body = Body::new(&Record::Data { key, first, sums, data: blocks });
         let needs = |state: &State| state.contents.needs(key, first, count);
-        let mut guard = self.admit(body.len(), smalls.len(), needs)?;
+        let mut guard = self.admit(body.log_len(), smalls.len(), needs)?;
         let state = &mut *guard;
         if merged.is_some_and(|seen| seen != state.contents.index.version(key)) {
             return Ok(None);
@@ -342,10 +344,7 @@ impl<D: Disk> ChunkStore<D> {
 
     fn take_blocks(&self, count: u64) -> Result<(Vec<Run>, u64), StoreError> {
         let mut state = self.admit(0, 0, |_| count)?;
-        let birth = state.next_birth;
-        state.next_birth += 1;
-        let runs = state.free.take(count).ok_or(StoreError::NoSpace)?;
-        Ok((runs, birth))
+        state.take_off(count).ok_or(StoreError::NoSpace)
     }
 
     /// Waits until a record of `log_bytes` fits, the overlay takes `smalls` more blocks and there

@@ -10,10 +10,10 @@ use super::*;
 
 #[test]
 fn round_trips_of_all_sizes_survive_reopening() {
-    let (disk, store) = fresh(64 << 20);
+    let (disk, _) = fresh(64 << 20);
     let cases = [(0, 1), (5, 4096), (4096, 4096), (100, 70_000), (8192, 1 << 20), (77, 1_500_000)];
     for reopened in [false, true] {
-        let store = if reopened { open(&disk).unwrap() } else { open(&disk).unwrap() };
+        let store = open(&disk).unwrap();
         for (i, (offset, len)) in cases.into_iter().enumerate() {
             let (k, data) = (key(i as u64 + 1, 9), pattern(len, i as u64));
             if !reopened {
@@ -25,7 +25,6 @@ fn round_trips_of_all_sizes_survive_reopening() {
             assert!(around[offset as usize + len..].iter().all(|&b| b == 0));
         }
     }
-    drop(store);
     assert_clean(&disk);
 }
 
@@ -164,4 +163,50 @@ fn memory_stays_within_its_bounds() {
         }
         assert!(store.cached_bytes() <= bound, "{} at {i}", store.cached_bytes());
     }
+}
+
+#[test]
+fn a_real_file_works_like_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let data = nuri_io::buf::AlignedBuf::zeroed(1 << 20);
+    for round in 0..2u32 {
+        let disk = nuri_io::uring::open_disk(&path, nuri_io::file::OpenMode::Create).unwrap();
+        if round == 0 {
+            ChunkStore::format(&disk, options(32 << 20)).unwrap();
+        }
+        let store = ChunkStore::open(disk, BootId(1), config()).unwrap();
+        if round == 0 {
+            store.write(key(1, 0), 0, &data, Memory).unwrap();
+            store.write(key(1, 0), 777, &pattern(70_000, 1), Memory).unwrap();
+            store.write(key(1, 1), 5, b"hello", Stable).unwrap();
+        }
+        let mut buf = vec![1; 1 << 20];
+        store.read(key(1, 0), 0, &mut buf).unwrap();
+        assert!(buf[777..70_777] == pattern(70_000, 1)[..]);
+        assert!(buf[..777].iter().chain(&buf[70_777..]).all(|&b| b == 0));
+        store.read(key(1, 1), 5, &mut buf[..5]).unwrap();
+        assert_eq!(&buf[..5], b"hello");
+        if round == 1 {
+            store.close().unwrap();
+        }
+    }
+    let disk = nuri_io::file::FileDisk::open(&path, nuri_io::file::OpenMode::Existing).unwrap();
+    let report = nuri_target::store::check::check(&disk);
+    assert!(report.is_clean() && report.chunks == 2, "{report:?}");
+}
+
+#[test]
+fn a_thread_that_waits_for_work_is_woken() {
+    let (_disk, store) = fresh(16 << 20);
+    assert!(!store.wait_for_work(std::time::Duration::ZERO));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| store.wait_for_work(std::time::Duration::from_secs(30)));
+        for i in 0..60 {
+            store.write(key(1, 0), i * 4096, &[1; 4096], Memory).unwrap();
+        }
+        assert!(waiter.join().unwrap());
+    });
+    store.checkpoint().unwrap();
+    assert!(!store.wait_for_work(std::time::Duration::ZERO));
 }

@@ -101,7 +101,8 @@ fn freed_blocks_are_not_reused_before_the_record_is_durable() {
     }
     store.checkpoint().unwrap();
     store.punch(key(0, 0), 0, len as u32).unwrap();
-    let _ = store.write(key(600, 0), 0, &pattern(len, 600), Memory);
+    // Half of what was freed, for the index image has taken some blocks since.
+    store.write(key(600, 0), 0, &pattern(len / 2, 600), Memory).unwrap();
     for seed in 0..40 {
         let image = Arc::new(disk.crash_image(&mut Rng::new(seed)));
         let after = open(&image).unwrap();

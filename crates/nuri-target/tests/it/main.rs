@@ -4,6 +4,8 @@
 //! Each rule of the write order has a build flag that breaks it and a test that must then fail;
 //! the table is in `broken.md` beside this file.
 
+#![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
+
 mod basic;
 mod corrupt;
 mod crash;

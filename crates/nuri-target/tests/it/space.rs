@@ -94,10 +94,7 @@ fn full_file_system_under_the_store_is_no_space_for_large_writes() {
     assert_eq!(pieces, 4);
     store.flush().unwrap_or_else(|e| panic!("the log has its space: {e}"));
     check_filled(&store, 1 << 18, pieces);
-    assert!(matches!(
-        store.write(key(77, 0), 0, &[1; 1 << 18], Stable),
-        Err(StoreError::NoSpace)
-    ));
+    assert!(matches!(store.write(key(77, 0), 0, &[1; 1 << 18], Stable), Err(StoreError::NoSpace)));
     disk.heal();
     store.write(key(77, 0), 0, &[1; 1 << 18], Stable).unwrap();
 }
@@ -130,5 +127,25 @@ fn log_goes_round_many_times() {
     for i in 1615..2000u64 {
         let k = key(1 + i % 5, (i % 7) as u32);
         assert!(read(&store, k, (i % 11) as u32 * 4096, 4096) == pattern(4096, i));
+    }
+}
+
+#[test]
+fn full_store_with_a_large_index_can_still_overwrite_and_reopen() {
+    let (disk, mut store) = fresh(12 << 20);
+    // One extent per block makes the index as large as it can be.
+    let mut filled = 0u64;
+    while store.write(key(filled, 0), 4096, &[1; 4096], Memory).is_ok() {
+        filled += 1;
+    }
+    for round in 2..6u8 {
+        for i in 0..filled {
+            store.write(key(i, 0), 4096, &[round; 4096], Memory).unwrap();
+        }
+        store.flush().unwrap();
+        drop(store);
+        assert_clean(&disk);
+        store = open(&disk).unwrap();
+        assert_eq!(read(&store, key(filled - 1, 0), 4096, 1), [round]);
     }
 }
