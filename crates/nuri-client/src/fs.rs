@@ -259,8 +259,8 @@ impl Client {
         self.shared.session.id().0
     }
 
-    /// Syncs everything and ends the session.
-    pub fn close(&self) {
+    /// Writes out everything that is buffered and publishes it.
+    pub fn sync_all(&self) {
         for node in self.shared.all_nodes() {
             let dirty = node
                 .state
@@ -272,6 +272,11 @@ impl Client {
                 self.shared.settle_node(&node);
             }
         }
+    }
+
+    /// Syncs everything and ends the session.
+    pub fn close(&self) {
+        self.sync_all();
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.session.close();
     }

@@ -23,6 +23,8 @@ use crate::server::MAX_WRITE;
 
 /// Name of the attribute that shows and sets layouts.
 const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
+/// Setting it (to anything) writes out everything that is buffered.
+const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
 
@@ -365,7 +367,9 @@ impl Dispatcher {
         let name = request.name()?;
         let value = request.bytes(call.size as usize)?;
         let ino = Self::ino(request);
-        if name == LAYOUT_ATTRIBUTE {
+        if name == SYNC_ATTRIBUTE {
+            self.client.sync_all();
+        } else if name == LAYOUT_ATTRIBUTE {
             let policy = crate::directory::parse_policy(value)?;
             self.client.set_layout(ino, policy)?;
         } else {

@@ -40,6 +40,11 @@ pub fn open_disk(path: &Path, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
     })
 }
 
+/// Whether this process may use io_uring, with the operations that the disks need.
+pub fn available() -> bool {
+    usable_ring().is_ok()
+}
+
 fn usable_ring() -> io::Result<IoUring> {
     let ring = IoUring::new(DEPTH)?;
     let mut probe = Probe::new();

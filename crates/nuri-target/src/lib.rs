@@ -3,4 +3,5 @@
 //! [`store`] is the chunk store; it knows nothing of networks, sessions or groups. On-disk formats
 //! are in `docs/disk-format.md`.
 
+pub mod server;
 pub mod store;

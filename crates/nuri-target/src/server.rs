@@ -1,0 +1,250 @@
+//! Serves the stores of one node: opens them, answers data calls, runs their checkpoints.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nuri_io::disk::Disk;
+use nuri_io::file::OpenMode;
+use nuri_io::lock::{ExclusiveLock, LockError};
+use nuri_io::uring::open_disk;
+use nuri_proto::Status;
+use nuri_proto::id::{BootId, ClusterId, Incarnation, TargetId};
+use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
+use nuri_proto::map::TargetState;
+use nuri_proto::op::Op;
+use nuri_proto::op::cluster::{JoinTarget, TargetReport};
+use nuri_proto::op::data::{
+    DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite, FlushReply,
+    PunchReply, WriteReply,
+};
+use nuri_rpc::{Reply, Request, reply_to};
+
+use crate::store::{ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError};
+
+/// Name of the store in a target's directory.
+pub const STORE_FILE: &str = "store";
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Why a target cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("target {0}: {1}")]
+    Lock(String, LockError),
+    #[error("target {0}: {1}")]
+    Open(String, OpenError),
+    #[error("target {0}: {1}")]
+    Format(String, FormatError),
+    #[error("target {0}: {1}")]
+    Io(String, std::io::Error),
+    #[error("target {0} is not empty and holds no store; choose an empty directory or device")]
+    NotEmpty(String),
+    #[error("target {0} belongs to another space ({1}); wipe it first if its data is not needed")]
+    OtherSpace(String, ClusterId),
+    #[error("the system gave no random bytes")]
+    Random,
+}
+
+/// One store and where it lies.
+pub struct Target {
+    path: PathBuf,
+    store: ChunkStore<Arc<dyn Disk>>,
+    _lock: ExclusiveLock,
+}
+
+/// The store of a directory, or the device itself.
+pub fn store_path(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(STORE_FILE) } else { path.to_owned() }
+}
+
+fn random() -> Result<u64, TargetError> {
+    getrandom::u64().map_err(|_| TargetError::Random)
+}
+
+impl Target {
+    /// Opens the target at a directory or block device; an empty one is formatted first with
+    /// `capacity` bytes (a device: at most its own length).
+    ///
+    /// # Errors
+    /// A target in use, damaged, of another space, or not empty; nothing was changed then.
+    pub fn open(path: &Path, cluster: ClusterId, capacity: u64) -> Result<Target, TargetError> {
+        let name = || path.display().to_string();
+        let lock = ExclusiveLock::acquire(path).map_err(|e| TargetError::Lock(name(), e))?;
+        let file = store_path(path);
+        let disk = open_disk(&file, OpenMode::Create).map_err(|e| TargetError::Io(name(), e))?;
+        let length = disk.len().map_err(|e| TargetError::Io(name(), e))?;
+        if is_blank(&*disk, length).map_err(|e| TargetError::Io(name(), e))? {
+            if path.is_dir() && foreign_files(path) {
+                let _ = std::fs::remove_file(&file);
+                return Err(TargetError::NotEmpty(name()));
+            }
+            let capacity_bytes = if path.is_dir() { capacity } else { length };
+            let options = FormatOptions {
+                cluster,
+                target: None,
+                incarnation: Incarnation(random()?),
+                capacity_bytes,
+                log_bytes: FormatOptions::LOG_BYTES,
+            };
+            ChunkStore::format(&disk, options).map_err(|e| TargetError::Format(name(), e))?;
+        }
+        let boot = BootId(random()?);
+        let store = ChunkStore::open(disk, boot, StoreConfig::default())
+            .map_err(|e| TargetError::Open(name(), e))?;
+        if store.cluster() != cluster {
+            return Err(TargetError::OtherSpace(name(), store.cluster()));
+        }
+        Ok(Target { path: path.to_owned(), store, _lock: lock })
+    }
+
+    /// How the node announces it.
+    pub fn announce(&self) -> JoinTarget {
+        let usage = self.store.usage();
+        JoinTarget {
+            id: self.store.target(),
+            incarnation: self.store.incarnation(),
+            path: self.path.display().to_string(),
+            size: usage.size,
+            used: usage.used,
+        }
+    }
+
+    /// Writes the id that the authority gave into the superblock, once.
+    ///
+    /// # Errors
+    /// Where the superblock cannot be written.
+    pub fn assign(&self, cluster: ClusterId, id: TargetId) -> Result<(), StoreError> {
+        if self.store.target() == Some(id) { Ok(()) } else { self.store.assign(cluster, id) }
+    }
+
+    fn report(&self) -> Option<TargetReport> {
+        let usage = self.store.usage();
+        let state = match self.store.is_in_service() {
+            true => TargetState::Up,
+            false => TargetState::Failed,
+        };
+        let id = self.store.target()?;
+        Some(TargetReport { id, state, size: usage.size, used: usage.used })
+    }
+}
+
+/// Nothing was ever written: an empty file, or a device whose first blocks are zeros.
+fn is_blank(disk: &dyn Disk, length: u64) -> std::io::Result<bool> {
+    let mut head = nuri_io::buf::AlignedBuf::zeroed(length.min(64 << 10) as usize & !4095);
+    disk.read_at(0, &mut head)?;
+    Ok(head.iter().all(|b| *b == 0))
+}
+
+fn foreign_files(dir: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else { return true };
+    entries.flatten().any(|e| e.file_name() != STORE_FILE && e.file_name() != "lost+found")
+}
+
+/// All targets of a node.
+pub struct TargetServer {
+    targets: Vec<Arc<Target>>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl TargetServer {
+    /// Starts the checkpoint threads.
+    pub fn start(targets: Vec<Target>) -> TargetServer {
+        let targets: Vec<_> = targets.into_iter().map(Arc::new).collect();
+        let stopping = Arc::new(AtomicBool::new(false));
+        for target in &targets {
+            let (target, stopping) = (target.clone(), stopping.clone());
+            let body = move || {
+                while !stopping.load(Ordering::Relaxed) {
+                    if target.store.wait_for_work(IDLE)
+                        && let Err(error) = target.store.checkpoint()
+                    {
+                        eprintln!("target {}: {error}", target.path.display());
+                    }
+                }
+            };
+            // Without the thread writers checkpoint by themselves.
+            let _ = std::thread::Builder::new().name("checkpoint".into()).spawn(body);
+        }
+        TargetServer { targets, stopping }
+    }
+
+    /// What the node's heartbeat says.
+    pub fn reports(&self) -> Vec<TargetReport> {
+        self.targets.iter().filter_map(|t| t.report()).collect()
+    }
+
+    fn target(&self, id: TargetId) -> Result<&Target, Status> {
+        let target = self.targets.iter().find(|t| t.store.target() == Some(id));
+        target.map(|t| &**t).ok_or(Status::RETRY)
+    }
+
+    /// Answers the calls of `op::data`.
+    pub fn serve(&self, request: &Request<'_>) -> Reply {
+        match request.op {
+            Op::DataWrite => reply_to::<DataWrite>(request.args, |c| self.write(&c, request)),
+            Op::DataRead => self.read(request),
+            Op::DataFlush => reply_to::<DataFlush>(request.args, |c| self.flush(&c)),
+            Op::DataPunch => reply_to::<DataPunch>(request.args, |c| self.punch(&c)),
+            Op::DataTruncate => reply_to::<DataTruncate>(request.args, |c| self.truncate(&c)),
+            Op::DataDelete => reply_to::<DataDelete>(request.args, |c| {
+                Ok(self.target(c.target)?.store.delete(&c.objects)?)
+            }),
+            Op::DataExtents => reply_to::<DataExtents>(request.args, |c| {
+                Ok(self.target(c.target)?.store.extents(c.key))
+            }),
+            _ => Reply::failed(Status::NOTSUP),
+        }
+    }
+
+    fn write(&self, call: &DataWrite, request: &Request<'_>) -> Result<WriteReply, Status> {
+        check_range(call.offset, request.payload.len())?;
+        let store = &self.target(call.target)?.store;
+        let done = store.write(call.key, call.offset, request.payload, call.durability)?;
+        Ok(WriteReply { boot: store.boot(), allocated: done.allocated_bytes })
+    }
+
+    fn read(&self, request: &Request<'_>) -> Reply {
+        let mut buf = request.buffers.take();
+        let mut reply = reply_to::<DataRead>(request.args, |call| {
+            check_range(call.offset, call.len as usize)?;
+            buf.set_len(call.len as usize);
+            Ok(self.target(call.target)?.store.read(call.key, call.offset, &mut buf)?)
+        });
+        if reply.status == Status::OK {
+            reply.payload = Some(buf);
+        }
+        reply
+    }
+
+    fn flush(&self, call: &DataFlush) -> Result<FlushReply, Status> {
+        let store = &self.target(call.target)?.store;
+        store.flush()?;
+        Ok(FlushReply { boot: store.boot() })
+    }
+
+    fn punch(&self, call: &DataPunch) -> Result<PunchReply, Status> {
+        let store = &self.target(call.target)?.store;
+        let freed = store.punch(call.key, call.offset, call.len)?;
+        Ok(PunchReply { boot: store.boot(), freed })
+    }
+
+    fn truncate(&self, call: &DataTruncate) -> Result<PunchReply, Status> {
+        let store = &self.target(call.target)?.store;
+        let freed = store.truncate(call.object, call.from)?;
+        store.flush()?;
+        Ok(PunchReply { boot: store.boot(), freed })
+    }
+}
+
+/// A range must lie within the longest chunk and one frame.
+fn check_range(offset: u32, len: usize) -> Result<(), Status> {
+    let end = offset as u64 + len as u64;
+    if len <= MAX_PAYLOAD && end <= u64::from(MAX_CHUNK) { Ok(()) } else { Err(Status::INVAL) }
+}
+
+impl Drop for TargetServer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+}

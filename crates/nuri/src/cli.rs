@@ -1,0 +1,256 @@
+//! The command line: nouns and verbs. What needs no disk is checked here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Default directory of a space.
+pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
+
+#[derive(Parser)]
+#[command(
+    name = "nuri",
+    version,
+    about = "Turns the disks of a small cluster into one shared file system",
+    after_help = "Start here:  nuri up --dir D --mount M      Stop:  nuri down --dir D"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a space on this machine (makes it at first) and mount it
+    Up(Up),
+    /// Stop a space: unmount, then end its processes
+    Down(Down),
+    /// Show nodes, targets, mounts, capacity and health
+    Status(Status),
+    /// Show the status and what changes, once a second
+    Top(Dir),
+    /// Check a stopped space (metadata and targets), or this machine's readiness
+    Doctor(Doctor),
+    /// Nodes of a space
+    #[command(subcommand)]
+    Node(Node),
+    /// Storage targets
+    #[command(subcommand)]
+    Target(Target),
+    /// The shared file system
+    #[command(subcommand)]
+    Fs(Fs),
+    /// Keeps a space's processes running (started by `up`)
+    #[command(hide = true)]
+    Supervise(Dir),
+}
+
+#[derive(Args)]
+pub(crate) struct Dir {
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    /// Directory of the space: its settings, logs and, unless --target is given, its targets
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    /// How many targets to make in the directory (default 4)
+    #[arg(long, conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) targets: Option<u16>,
+    /// A directory or whole block device to use as a target; repeat for more
+    #[arg(long, value_name = "PATH")]
+    pub(crate) target: Vec<PathBuf>,
+    /// Where to mount the space
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mount: Option<PathBuf>,
+    /// How many node processes to run
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) nodes: Option<u16>,
+    /// Bytes that a target directory may hold, e.g. 500G (default: its share of the free space)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) target_size: Option<u64>,
+    /// Address to listen on; others than loopback open the space to the network
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) listen: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Down {
+    #[command(flatten)]
+    pub(crate) dir: Dir,
+    /// Detach the mount even while programs use it; they will see errors
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) dir: Dir,
+    /// Print the documented JSON form
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) dir: Dir,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Node {
+    /// Run a node in the foreground
+    Run(NodeRun),
+    /// List the nodes
+    List(Status),
+}
+
+#[derive(Args)]
+pub(crate) struct NodeRun {
+    /// Directory of the node: its settings and, for the first node, the metadata
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// Address to listen on (default: the one used before, else a free loopback port)
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Address of the space's first node; without it this node is the first
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) join: Option<String>,
+    /// File with the space's secret (default: DIR/token)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// A directory or whole block device to serve as a target; repeat for more
+    #[arg(long, value_name = "PATH")]
+    pub(crate) target: Vec<PathBuf>,
+    /// Bytes that a target directory may hold, e.g. 500G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) target_size: Option<u64>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Target {
+    /// List the targets
+    List(Status),
+    /// Check a stopped target: log, index, slots and every checksum
+    Check(TargetCheck),
+}
+
+#[derive(Args)]
+pub(crate) struct TargetCheck {
+    /// The target: its directory or device
+    pub(crate) path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Fs {
+    /// Mount a space
+    Mount(Mount),
+    /// Unmount
+    Umount(Umount),
+    /// Show or set how files are spread
+    #[command(subcommand)]
+    Layout(Layout),
+    /// Show capacity by target
+    Df(Df),
+}
+
+#[derive(Args)]
+pub(crate) struct Mount {
+    /// The space: the directory given to `up`, or HOST:PORT of its first node
+    pub(crate) space: String,
+    /// An empty directory
+    pub(crate) mountpoint: PathBuf,
+    /// File with the space's secret (needed with HOST:PORT)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Stay in the foreground
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Umount {
+    pub(crate) mountpoint: PathBuf,
+    /// Detach at once, also while programs use it
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Layout {
+    /// Show the layout of a file, or what a directory's new files inherit
+    Get {
+        path: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set what a directory's new files inherit
+    Set {
+        path: PathBuf,
+        /// Bytes per chunk, a power of two from 64K to 64M
+        #[arg(long, value_parser = parse_size)]
+        chunk_size: Option<u64>,
+        /// Over how many groups a file rotates (0: all)
+        #[arg(long)]
+        width: Option<u16>,
+        /// `stripe` (the only shape of this release)
+        #[arg(long)]
+        shape: Option<String>,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Df {
+    /// The space's directory, or a path on a mounted space
+    #[arg(default_value = DEFAULT_DIR)]
+    pub(crate) space: PathBuf,
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads 4096, 64K, 1M, 500G, 2T (powers of 1024).
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("{text:?} has an unknown unit; use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size such as 64K"))?;
+    number.checked_shl(shift).filter(|n| n >> shift == number).ok_or("too large".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("64K"), Ok(65536));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert!(parse_size("12X").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+}

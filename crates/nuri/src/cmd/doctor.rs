@@ -1,0 +1,100 @@
+//! `nuri doctor`: checks a stopped space's metadata and targets; of a running one says how it is.
+
+use std::process::ExitCode;
+
+use nuri_io::lock::ExclusiveLock;
+use nuri_meta::fsck;
+use serde::Serialize;
+
+use super::status;
+use super::target::{CheckView, check_target};
+use crate::Failure;
+use crate::cli::Doctor;
+use crate::node::{META_LOG, open_engine};
+use crate::show::print_json;
+use crate::space::{Role, Space};
+use crate::supervisor::roles;
+
+/// `nuri doctor --json`.
+#[derive(Serialize)]
+struct DoctorView {
+    clean: bool,
+    inodes: u64,
+    directories: u64,
+    orphans: u64,
+    problems: Vec<String>,
+    targets: Vec<CheckView>,
+    machine: Vec<String>,
+}
+
+pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
+    let space = Space::at(&args.dir.dir);
+    let settings = space.existing()?;
+    let runs = |role: &Role| space.running(*role).is_some();
+    if roles(&settings).iter().any(runs) {
+        let view = status::fetch(&args.dir.dir)?;
+        view.print();
+        machine().iter().for_each(|line| println!("machine   {line}"));
+        println!("A full check needs the space stopped: nuri down, then nuri doctor again.");
+        let ok = view.health.state == "ok";
+        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let view = examine(&space, settings.nodes.iter().flatten())?;
+    if args.json {
+        print_json(&view)?;
+    } else {
+        view.print();
+    }
+    Ok(if view.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn examine<'a>(
+    space: &Space,
+    targets: impl Iterator<Item = &'a std::path::PathBuf>,
+) -> Result<DoctorView, Failure> {
+    let dir = space.node_dir(0);
+    if !dir.join(META_LOG).exists() {
+        return Err(Failure(format!("there is no metadata in {}", dir.display())));
+    }
+    let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
+    let engine = open_engine(&dir)?;
+    let report = fsck::check(&engine).map_err(Failure::new)?;
+    engine.checkpoint().map_err(Failure::new)?;
+    let targets = targets.map(|t| check_target(t)).collect::<Result<Vec<_>, _>>()?;
+    let clean = report.problems.is_empty() && targets.iter().all(|t| t.clean);
+    Ok(DoctorView {
+        clean,
+        inodes: report.inodes,
+        directories: report.directories,
+        orphans: report.orphans,
+        problems: report.problems,
+        targets,
+        machine: machine(),
+    })
+}
+
+impl DoctorView {
+    fn print(&self) {
+        let verdict = match self.problems.len() {
+            0 => "clean".to_string(),
+            n => format!("{n} problems"),
+        };
+        println!("metadata: {verdict}; {} inodes, {} directories", self.inodes, self.directories);
+        self.problems.iter().for_each(|p| println!("  {p}"));
+        self.targets.iter().for_each(CheckView::print);
+        self.machine.iter().for_each(|line| println!("machine: {line}"));
+    }
+}
+
+/// What this machine offers.
+fn machine() -> Vec<String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let mut out = Vec::new();
+    let fuse = std::path::Path::new("/dev/fuse").exists();
+    out.push(format!("FUSE: {}", if fuse { "there" } else { "missing (modprobe fuse)" }));
+    let over_ring = read("/sys/module/fuse/parameters/enable_uring");
+    out.push(format!("FUSE over io_uring in the kernel: {over_ring} (not used by this release)"));
+    let ring = nuri_io::uring::available();
+    out.push(format!("io_uring: {}", if ring { "used for disks" } else { "refused, using pread" }));
+    out
+}

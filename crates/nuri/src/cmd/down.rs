@@ -1,0 +1,40 @@
+//! `nuri down`: unmounts and ends the processes of a space. Data stays.
+
+use std::path::Path;
+
+use nuri_fuse::mount::{MountError, detach, mounts, unmount};
+
+use crate::cli::Down;
+use crate::space::Space;
+use crate::{Failure, at, supervisor};
+
+pub(crate) fn run(args: &Down) -> Result<(), Failure> {
+    let dir = std::path::absolute(&args.dir.dir).map_err(at(args.dir.dir.display()))?;
+    let space = Space::at(&dir);
+    let settings = space.existing()?;
+    let stop = space.stop_path();
+    std::fs::write(&stop, "").map_err(at(format!("cannot write {}", stop.display())))?;
+    if let Some(point) = &settings.mount
+        && let Err(failure) = release(point, args)
+    {
+        // Nothing was stopped: the supervisor goes on as before.
+        let _ = std::fs::remove_file(&stop);
+        return Err(failure);
+    }
+    supervisor::end_all(&space, &settings)?;
+    println!("stopped  {}; start it again: nuri up --dir {0}", dir.display());
+    Ok(())
+}
+
+fn release(point: &Path, args: &Down) -> Result<(), Failure> {
+    let here = || mounts().iter().any(|(p, kind)| Path::new(p) == point && kind == "fuse.nuri");
+    while here() {
+        crate::cmd::fs::sync_mount(point);
+        match unmount(point) {
+            Ok(()) | Err(MountError::NotMounted(_)) => {}
+            Err(MountError::Busy(_)) if args.force => detach(point).map_err(Failure::new)?,
+            Err(error) => return Err(Failure(format!("{error}; or: nuri down --force"))),
+        }
+    }
+    Ok(())
+}

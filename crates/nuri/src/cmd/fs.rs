@@ -1,0 +1,251 @@
+//! `nuri fs`: mount, umount, layout, df.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nuri_client::{Client, ClientConfig, Cluster};
+use nuri_fuse::mount::{detach, mounts, unmount};
+use nuri_fuse::{FuseConfig, MountError};
+use nuri_proto::clock::HEARTBEAT;
+use nuri_proto::op::cluster::MountReport;
+use nuri_rpc::Secret;
+use rustix::fs::XattrFlags;
+use serde::Serialize;
+
+use super::status;
+use crate::cli::{Df, Fs, Layout, Mount, Umount};
+use crate::show::{human, print_json};
+use crate::space::Space;
+use crate::{Failure, at, supervisor};
+
+const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
+const SYNC_ATTRIBUTE: &str = "nuri.sync";
+const READAHEAD_KIB: u32 = 8192;
+const MOUNT_WAIT: Duration = Duration::from_secs(35);
+
+pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
+    match fs {
+        Fs::Mount(args) if args.foreground => mount(&args),
+        Fs::Mount(args) => mount_in_background(&args),
+        Fs::Umount(args) => umount(&args),
+        Fs::Layout(Layout::Get { path, json }) => layout_get(&path, json),
+        Fs::Layout(Layout::Set { path, chunk_size, width, shape }) => {
+            layout_set(&path, chunk_size, width, shape)
+        }
+        Fs::Df(args) => df(&args),
+    }
+}
+
+/// Where a space is and how to prove that we may use it.
+fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
+    let dir = Path::new(&args.space);
+    let token = |default: PathBuf| args.token_file.clone().unwrap_or(default);
+    if dir.is_dir() {
+        let space = Space::at(dir);
+        let secret = Secret::load(&token(space.token_path())).map_err(Failure::new)?;
+        return Ok((space.address()?, secret));
+    }
+    if !args.space.contains(':') {
+        let text = format!("{} is neither a space's directory nor HOST:PORT", args.space);
+        return Err(Failure(text));
+    }
+    let Some(file) = &args.token_file else {
+        return Err(Failure("mounting by address needs --token-file".into()));
+    };
+    Ok((args.space.clone(), Secret::load(file).map_err(Failure::new)?))
+}
+
+fn mount(args: &Mount) -> Result<(), Failure> {
+    let _role = supervisor::enter_role()?;
+    let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
+    nuri_fuse::mount::check(&point).map_err(Failure::new)?;
+    let (address, secret) = resolve(args)?;
+    let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = format!("{host}:{}", point.display());
+    let client = Client::start(&cluster, &ClientConfig { name }).map_err(at("no session"))?;
+    let client = Arc::new(client);
+    let device = match nuri_fuse::mount(&point, "nuri", READAHEAD_KIB) {
+        Ok(device) => device,
+        Err(error) => {
+            client.close();
+            return Err(Failure::new(error));
+        }
+    };
+    report_mount(&cluster, &client, host, &point);
+    let served = nuri_fuse::serve(device, client.clone(), FuseConfig::default());
+    client.close();
+    served.map_err(at("the mount ended"))
+}
+
+/// Tells the authority regularly that this mount lives.
+fn report_mount(cluster: &Cluster, client: &Arc<Client>, host: String, point: &Path) {
+    let (cluster, client) = (cluster.clone(), client.clone());
+    let mountpoint = point.display().to_string();
+    let body = move || {
+        loop {
+            let (host, mountpoint) = (host.clone(), mountpoint.clone());
+            let (pid, session) = (std::process::id(), client.session());
+            // Only a display: an authority that does not answer is noticed elsewhere.
+            let _ = cluster.report_mount(MountReport { host, pid, mountpoint, session });
+            std::thread::sleep(HEARTBEAT * 2);
+        }
+    };
+    let _ = std::thread::Builder::new().name("report".into()).spawn(body);
+}
+
+fn mount_in_background(args: &Mount) -> Result<(), Failure> {
+    let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
+    nuri_fuse::mount::check(&point).map_err(Failure::new)?;
+    resolve(args)?;
+    let log = tempfile_for_log(&point)?;
+    let err = log.try_clone().map_err(at("cannot open the log"))?;
+    let program = std::env::current_exe().map_err(at("cannot find nuri itself"))?;
+    let mut command = Command::new("setsid");
+    command.arg(program).args(["fs", "mount", "--foreground"]);
+    if let Some(token) = &args.token_file {
+        command.arg("--token-file").arg(token);
+    }
+    command.arg(&args.space).arg(&point);
+    command.stdin(Stdio::null()).stdout(log).stderr(err);
+    let mut child = command.spawn().map_err(at("cannot start the mount process"))?;
+    let start = Instant::now();
+    while start.elapsed() < MOUNT_WAIT {
+        if is_mounted(&point) {
+            println!("mounted  {}; unmount: nuri fs umount {0}", point.display());
+            return Ok(());
+        }
+        if let Ok(Some(_)) = child.try_wait() {
+            return Err(Failure(last_line(&point)));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    Err(Failure(format!("{} was not mounted in time", point.display())))
+}
+
+fn is_mounted(point: &Path) -> bool {
+    mounts().iter().any(|(p, kind)| Path::new(p) == point && kind == "fuse.nuri")
+}
+
+/// Log of a mount that no supervisor started.
+fn log_name(point: &Path) -> PathBuf {
+    let name = point.display().to_string().replace('/', "-");
+    std::env::temp_dir().join(format!("nuri-mount{name}.log"))
+}
+
+fn tempfile_for_log(point: &Path) -> Result<std::fs::File, Failure> {
+    let path = log_name(point);
+    std::fs::File::create(&path).map_err(at(format!("cannot write {}", path.display())))
+}
+
+fn last_line(point: &Path) -> String {
+    let text = std::fs::read_to_string(log_name(point)).unwrap_or_default();
+    let line = text.lines().rfind(|l| l.starts_with("nuri: ")).unwrap_or("nuri: it ended at once");
+    line.trim_start_matches("nuri: ").to_string()
+}
+
+/// Asks a mount to write everything out, so that unmounting leaves nothing behind.
+pub(crate) fn sync_mount(point: &Path) {
+    // A dead mount has nothing left to write.
+    let _ = rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", XattrFlags::empty());
+}
+
+fn umount(args: &Umount) -> Result<(), Failure> {
+    let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
+    sync_mount(&point);
+    match unmount(&point) {
+        Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),
+        outcome => outcome.map_err(Failure::new),
+    }
+}
+
+/// Fields of a layout as the mount shows it.
+fn layout_text(path: &Path) -> Result<String, Failure> {
+    let mut buf = vec![0; 64 << 10];
+    let read = rustix::fs::getxattr(path, LAYOUT_ATTRIBUTE, &mut buf);
+    let len = read.map_err(|e| match e {
+        rustix::io::Errno::NOENT => Failure(format!("{} does not exist", path.display())),
+        _ => Failure(format!("{} is not on a mounted space", path.display())),
+    })?;
+    Ok(String::from_utf8_lossy(&buf[..len]).into_owned())
+}
+
+fn layout_get(path: &Path, json: bool) -> Result<(), Failure> {
+    let text = layout_text(path)?;
+    if !json {
+        println!("{text}");
+        return Ok(());
+    }
+    let fields = text.split_whitespace().filter_map(|w| w.split_once('='));
+    let map: std::collections::BTreeMap<_, _> = fields.collect();
+    print_json(&map)
+}
+
+fn layout_set(
+    path: &Path,
+    chunk_size: Option<u64>,
+    width: Option<u16>,
+    shape: Option<String>,
+) -> Result<(), Failure> {
+    if chunk_size.is_none() && width.is_none() && shape.is_none() {
+        return Err(Failure("say what to set: --chunk-size, --width or --shape".into()));
+    }
+    let old = layout_text(path)?;
+    let field = |key: &str| {
+        let found = old.split_whitespace().find_map(|w| w.strip_prefix(key));
+        found.and_then(|v| v.strip_prefix('=')).unwrap_or_default().to_string()
+    };
+    let shape = shape.unwrap_or_else(|| field("shape"));
+    shape.parse::<nuri_proto::layout::Shape>().map_err(Failure::new)?;
+    let size = chunk_size.map_or_else(|| field("chunk_size"), |n| n.to_string());
+    let bytes: u64 = size.parse().map_err(at("the chunk size"))?;
+    let small = u32::try_from(bytes).unwrap_or(u32::MAX);
+    nuri_proto::layout::ChunkSize::try_from(small).map_err(Failure::new)?;
+    let width = width.map_or_else(|| field("width"), |n| n.to_string());
+    let text = format!("shape={shape} chunk_size={size} width={width}");
+    let set = rustix::fs::setxattr(path, LAYOUT_ATTRIBUTE, text.as_bytes(), XattrFlags::empty());
+    set.map_err(|e| match e {
+        rustix::io::Errno::NOTDIR => {
+            let path = path.display();
+            Failure(format!("{path} is a file: its layout was fixed when it was made"))
+        }
+        e => Failure(format!("{} refuses the layout: {e}", path.display())),
+    })
+}
+
+#[derive(Serialize)]
+struct DfRow {
+    target: String,
+    size: u64,
+    used: u64,
+    free: u64,
+}
+
+fn df(args: &Df) -> Result<(), Failure> {
+    let rows = if args.space.join("space.json").exists() {
+        let view = status::fetch(&args.space)?;
+        let row = |t: &crate::show::TargetView| DfRow {
+            target: t.path.clone(),
+            size: t.size,
+            used: t.used,
+            free: t.size.saturating_sub(t.used),
+        };
+        view.targets.iter().map(row).collect()
+    } else {
+        let name = args.space.display().to_string();
+        let s = rustix::fs::statvfs(&args.space).map_err(at(&name))?;
+        let (size, free) = (s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize);
+        vec![DfRow { target: name, size, used: size - free, free }]
+    };
+    if args.json {
+        return print_json(&rows);
+    }
+    for r in &rows {
+        let (size, used, free) = (human(r.size), human(r.used), human(r.free));
+        println!("{size:>12} {used:>12} used {free:>12} free  {}", r.target);
+    }
+    Ok(())
+}

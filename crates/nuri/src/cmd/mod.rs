@@ -1,0 +1,39 @@
+//! One file per noun or verb.
+
+mod doctor;
+mod down;
+mod fs;
+mod status;
+mod target;
+mod up;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command, Node, Target};
+use crate::space::Space;
+use crate::{Failure, node, supervisor};
+
+/// Runs a command.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Up(args) => up::run(args).map(done),
+        Command::Down(args) => down::run(&args).map(done),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => status::top(&args.dir).map(done),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Node(Node::Run(args)) => {
+            let _role = supervisor::enter_role()?;
+            node::run(args).map(done)
+        }
+        Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => {
+            status::run(&args)
+        }
+        Command::Target(Target::Check(args)) => target::check(&args),
+        Command::Fs(args) => fs::run(args).map(done),
+        Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
+    }
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}

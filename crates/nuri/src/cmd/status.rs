@@ -1,0 +1,54 @@
+//! `nuri status` and `nuri top`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nuri_client::Cluster;
+
+use crate::Failure;
+use crate::cli;
+use crate::show::{StatusView, human, print_json};
+use crate::space::Space;
+
+pub(crate) fn run(args: &cli::Status) -> Result<ExitCode, Failure> {
+    let view = fetch(&args.dir.dir)?;
+    if args.json {
+        print_json(&view)?;
+    } else {
+        view.print();
+    }
+    Ok(if view.nodes.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The status of the space in a directory, also where it does not run.
+pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
+    let space = Space::at(dir);
+    space.existing()?;
+    let name = std::path::absolute(dir).unwrap_or(dir.to_owned()).display().to_string();
+    let state = space.address().and_then(|address| {
+        let cluster = Cluster::connect(&address, &space.secret()?).map_err(Failure::new)?;
+        cluster.state().map_err(Failure::new)
+    });
+    Ok(match state {
+        Ok(state) => StatusView::new(&name, &state),
+        Err(Failure(why)) => StatusView::unreachable(&name, &why),
+    })
+}
+
+/// Shows the status once a second until interrupted.
+pub(crate) fn top(dir: &Path) -> Result<(), Failure> {
+    let mut before = fetch(dir)?.capacity.used;
+    loop {
+        let view = fetch(dir)?;
+        // Home and clear: the screen is drawn anew.
+        print!("\x1b[H\x1b[2J");
+        view.print();
+        let used = view.capacity.used;
+        let change = human(used.abs_diff(before));
+        let sign = if used < before { "-" } else { "+" };
+        println!("change    {sign}{change}/s        (Ctrl-C ends)");
+        before = used;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

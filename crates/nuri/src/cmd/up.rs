@@ -1,0 +1,194 @@
+//! `nuri up`: makes a space at first, starts it, waits until it serves.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nuri_client::Cluster;
+use nuri_fuse::mount::{check, mounts};
+use nuri_proto::map::TargetState;
+
+use crate::cli::Up;
+use crate::node::free_space;
+use crate::show::{StatusView, human};
+use crate::space::{Role, Settings, Space};
+use crate::{Failure, at, supervisor};
+
+const START_WAIT: Duration = Duration::from_secs(20);
+/// Share of the free space that targets may take when nobody said how much, percent.
+const SHARE: u64 = 90;
+
+pub(crate) fn run(args: Up) -> Result<(), Failure> {
+    let dir = std::path::absolute(&args.dir).map_err(at(args.dir.display()))?;
+    let space = Space::at(&dir);
+    let started = Instant::now();
+    let settings = match space.settings()? {
+        Some(known) => again(&space, known, &args)?,
+        None => make(&space, &args)?,
+    };
+    if let Some(point) = &settings.mount
+        && space.running(Role::Mount).is_none()
+    {
+        check_mount_point(point)?;
+    }
+    let _ = std::fs::remove_file(space.stop_path());
+    if space.running(Role::Supervisor).is_none() {
+        supervisor::start(&space, &settings)?;
+    }
+    wait(&space, &settings)?;
+    report(&space, &settings, started.elapsed())
+}
+
+/// A dead mount is cleared by the supervisor; anything else in the way is told.
+fn check_mount_point(point: &Path) -> Result<(), Failure> {
+    match check(point) {
+        Err(nuri_fuse::MountError::Stale(_)) | Ok(()) => Ok(()),
+        Err(error) => Err(Failure::new(error)),
+    }
+}
+
+/// A space that exists: what is said now must fit what was said at first.
+fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Failure> {
+    let dir = space.dir.display();
+    let have: usize = known.nodes.iter().map(Vec::len).sum();
+    if let Some(n) = args.targets.filter(|n| usize::from(*n) != have) {
+        return Err(Failure(format!("the space in {dir} has {have} targets, not {n}")));
+    }
+    if let Some(n) = args.nodes.filter(|n| usize::from(*n) != known.nodes.len()) {
+        let have = known.nodes.len();
+        return Err(Failure(format!("the space in {dir} has {have} nodes, not {n}")));
+    }
+    for path in &args.target {
+        let path = std::path::absolute(path).map_err(at(path.display()))?;
+        if !known.nodes.iter().flatten().any(|t| *t == path) {
+            let path = path.display();
+            return Err(Failure(format!("{path} is no target of the space in {dir}")));
+        }
+    }
+    if let Some(point) = &args.mount {
+        let point = std::path::absolute(point).map_err(at(point.display()))?;
+        if known.mount.as_ref() != Some(&point) {
+            if space.running(Role::Mount).is_some() {
+                let old = known.mount.unwrap_or_default();
+                let old = old.display();
+                let text = format!("the space is mounted at {old}; run: nuri down --dir {dir}");
+                return Err(Failure(text));
+            }
+            if space.running(Role::Supervisor).is_some() {
+                let point = point.display();
+                let text = format!("the space runs already; run: nuri fs mount {dir} {point}");
+                return Err(Failure(text));
+            }
+            known.mount = Some(point);
+            space.save(&known)?;
+        }
+    }
+    Ok(known)
+}
+
+fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
+    let dir = &space.dir;
+    if dir.exists() {
+        let mut entries = std::fs::read_dir(dir).map_err(at(dir.display()))?;
+        if entries.next().is_some() {
+            let dir = dir.display();
+            return Err(Failure(format!("{dir} is not empty and holds no space; choose another")));
+        }
+    }
+    let absolute = |p: &PathBuf| std::path::absolute(p).map_err(at(p.display()));
+    let mount = args.mount.as_ref().map(absolute).transpose()?;
+    if let Some(point) = &mount {
+        check(point).map_err(Failure::new)?;
+    }
+    let paths = args.target.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
+    let nodes = args.nodes.unwrap_or(1);
+    let plan = space.plan(args.targets, &paths, nodes);
+    let count = plan.iter().map(Vec::len).sum::<usize>() as u64;
+    if plan.iter().any(Vec::is_empty) {
+        return Err(Failure(format!("{nodes} nodes need at least {nodes} targets, not {count}")));
+    }
+    let parent = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let target_size = match args.target_size {
+        Some(size) => size,
+        None => free_space(parent)? / count * SHARE / 100,
+    };
+    space.prepare()?;
+    let listen = args.listen.clone();
+    let settings = Settings { format: 1, listen, mount, nodes: plan, target_size };
+    space.save(&settings)?;
+    Ok(settings)
+}
+
+/// Waits until every node and target is up and the mount is there.
+fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
+    let start = Instant::now();
+    let targets: usize = settings.nodes.iter().map(Vec::len).sum();
+    loop {
+        let missing = match serving(space, targets) {
+            Err(Failure(text)) => text,
+            Ok(()) => match &settings.mount {
+                Some(point) if !is_mounted(point) => "the mount is not there".into(),
+                _ => return Ok(()),
+            },
+        };
+        if start.elapsed() > START_WAIT {
+            return Err(Failure(format!("the space did not start: {missing}{}", last_words(space))));
+        }
+        if start.elapsed() > Duration::from_secs(1)
+            && let Some(words) = fatal_words(space, settings)
+        {
+            let _ = std::fs::write(space.stop_path(), "");
+            let _ = supervisor::end_all(space, settings);
+            return Err(Failure(words));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_mounted(point: &Path) -> bool {
+    mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri")
+}
+
+fn serving(space: &Space, targets: usize) -> Result<(), Failure> {
+    let state = Cluster::connect(&space.address()?, &space.secret()?)
+        .map_err(Failure::new)?
+        .state()
+        .map_err(Failure::new)?;
+    let up = state.map.targets.iter().filter(|t| t.state == TargetState::Up).count();
+    if up >= targets { Ok(()) } else { Err(Failure(format!("{up} of {targets} targets are up"))) }
+}
+
+/// The last line of a process that could not start, where one is not running.
+fn fatal_words(space: &Space, settings: &Settings) -> Option<String> {
+    let ended = |role: &Role| space.running(*role).is_none();
+    supervisor::roles(settings).into_iter().filter(ended).find_map(|role| last_line(space, role))
+}
+
+fn last_line(space: &Space, role: Role) -> Option<String> {
+    let text = std::fs::read_to_string(space.log_path(role)).ok()?;
+    let line = text.lines().rfind(|l| l.starts_with("nuri: "))?;
+    Some(line.trim_start_matches("nuri: ").to_string())
+}
+
+fn last_words(space: &Space) -> String {
+    format!("; see the logs in {}", space.dir.join("log").display())
+}
+
+fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Failure> {
+    let state = Cluster::connect(&space.address()?, &space.secret()?)
+        .map_err(Failure::new)?
+        .state()
+        .map_err(Failure::new)?;
+    let dir = space.dir.display();
+    let view = StatusView::new(&dir.to_string(), &state);
+    let (size, free) = (human(view.capacity.size), human(view.capacity.free));
+    let (nodes, targets) = (view.nodes.len(), view.targets.len());
+    println!("space    {dir}: {targets} targets on {nodes} node process(es), {:.1} s", took.as_secs_f64());
+    println!("capacity {size}, {free} free; shape stripe over {targets} targets, chunk 1 MiB");
+    match &settings.mount {
+        Some(point) => println!("mounted  {}", point.display()),
+        None => println!("mount it nuri fs mount {dir} MOUNTPOINT"),
+    }
+    println!("status   nuri status --dir {dir}");
+    println!("stop     nuri down --dir {dir}");
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! A node: its services behind one listener, and the threads that keep them honest.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_client::{Cluster, DataPlane};
+use nuri_cluster::authority::Authority;
+use nuri_cluster::store::FileStore;
+use nuri_io::clock::SystemClock;
+use nuri_io::file::OpenMode;
+use nuri_io::lock::ExclusiveLock;
+use nuri_io::uring::open_disk;
+use nuri_kv::embedded::{Embedded, KvConfig};
+use nuri_meta::server::MetaServer;
+use nuri_meta::txn::PoolView;
+use nuri_proto::Status;
+use nuri_proto::clock::HEARTBEAT;
+use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId};
+use nuri_proto::map::TargetState;
+use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, MetaRole};
+use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
+use nuri_target::server::{Target, TargetServer};
+
+use crate::cli::NodeRun;
+use crate::space::{NodeSettings, load_json, save_json};
+use crate::{Failure, at};
+
+const FORMAT: u32 = 1;
+const GARBAGE_TICK: Duration = Duration::from_millis(100);
+const GARBAGE_BATCH: usize = 512;
+const META_TICK: Duration = Duration::from_millis(250);
+/// Share of a file system's free space that targets may take when nobody said how much.
+const SHARE: u64 = 90;
+
+/// Where a node runs its metadata: its log and its tables.
+pub(crate) const META_LOG: &str = "meta.log";
+pub(crate) const META_TABLES: &str = "meta.tables";
+
+/// Everything a node serves.
+struct Services {
+    authority: Option<Arc<Authority>>,
+    meta: Option<Arc<MetaServer>>,
+    targets: TargetServer,
+}
+
+impl Service for Services {
+    fn serve(&self, request: &Request<'_>) -> Reply {
+        match request.op as u16 {
+            0..32 => match &self.authority {
+                Some(authority) => authority.serve(request),
+                None => Reply::failed(Status::NOTSUP),
+            },
+            32..64 => self.targets.serve(request),
+            _ => match &self.meta {
+                Some(meta) => meta.serve(request),
+                None => Reply::failed(Status::RETRY),
+            },
+        }
+    }
+}
+
+/// The authority's map as the metadata server sees it.
+struct Pools(Arc<Authority>);
+
+impl PoolView for Pools {
+    fn groups(&self, pool: PoolId) -> Vec<GroupId> {
+        let map = self.0.map();
+        let all = map.pool_groups(pool);
+        let up = |id: &&GroupId| {
+            let members = map.group(**id).map(|g| &g.members);
+            let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
+            members.is_some_and(|m| m.iter().all(|t| serves(*t)))
+        };
+        let serving: Vec<_> = all.iter().filter(up).copied().collect();
+        if serving.is_empty() { all.to_vec() } else { serving }
+    }
+}
+
+/// Runs a node until it is killed: stopping without notice is its normal end.
+pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
+    let dir = args.dir.clone();
+    std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
+    let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
+    let mut settings = merge(args)?;
+    let token = settings.token_file.clone().unwrap_or(dir.join("token"));
+    let secret = Secret::load(&token).map_err(Failure::new)?;
+    let listener = listen(&mut settings)?;
+    let address = settings.address.clone().unwrap_or_default();
+    let node = match settings.join.clone() {
+        None => First { dir: &dir, secret: &secret }.start(&mut settings)?,
+        Some(join) => Joined::start(&join, &secret, &mut settings)?,
+    };
+    save_json(&dir.join("node.json"), &settings)?;
+    let services = Arc::new(node.services);
+    let server = Server::start(listener, &secret, services.clone())
+        .map_err(at("cannot serve the listening address"))?;
+    println!("node {} serves {address}", node.id);
+    if let Some(meta) = &services.meta {
+        start_meta_workers(meta, node.engine, &address, &secret);
+    }
+    let authority = settings.join.unwrap_or(address);
+    heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
+    drop(server);
+    Ok(())
+}
+
+/// Settings of an earlier run, overridden by what is said now.
+fn merge(args: NodeRun) -> Result<NodeSettings, Failure> {
+    let known: Option<NodeSettings> = load_json(&args.dir.join("node.json"))?;
+    let mut settings = known.unwrap_or_default();
+    if settings.format > FORMAT {
+        let (found, dir) = (settings.format, args.dir.display());
+        return Err(Failure(format!("{dir}/node.json has format {found}; use a newer nuri")));
+    }
+    settings.format = FORMAT;
+    let absolute = |p: PathBuf| std::path::absolute(&p).unwrap_or(p);
+    settings.address = args.listen.or(settings.address);
+    settings.join = args.join.or(settings.join);
+    settings.token_file = args.token_file.map(absolute).or(settings.token_file);
+    settings.target_size = args.target_size.or(settings.target_size);
+    for target in args.target.into_iter().map(absolute) {
+        if !settings.targets.contains(&target) {
+            settings.targets.push(target);
+        }
+    }
+    Ok(settings)
+}
+
+fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
+    let wanted = settings.address.clone().unwrap_or("127.0.0.1:0".into());
+    let listener = TcpListener::bind(&wanted).map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => Failure(format!(
+            "{wanted} is taken by another program; stop that one or choose another with --listen"
+        )),
+        _ => Failure(format!("cannot listen on {wanted}: {e}")),
+    })?;
+    let address = listener.local_addr().map_err(at("cannot listen"))?;
+    settings.address = Some(address.to_string());
+    Ok(listener)
+}
+
+fn open_targets(settings: &NodeSettings, cluster: ClusterId) -> Result<Vec<Target>, Failure> {
+    for path in &settings.targets {
+        // A device must be there; a directory is made.
+        if !path.exists() && !path.starts_with("/dev") {
+            let made = std::fs::create_dir_all(path);
+            made.map_err(at(format!("cannot make the target {}", path.display())))?;
+        }
+    }
+    let share = settings.targets.len().max(1) as u64;
+    let open = |path: &PathBuf| {
+        let capacity = match settings.target_size {
+            Some(size) => size,
+            None => free_space(path)? / share * SHARE / 100,
+        };
+        Target::open(path, cluster, capacity).map_err(Failure::new)
+    };
+    settings.targets.iter().map(open).collect()
+}
+
+/// Bytes that an unprivileged program could still write where `path` lies.
+pub(crate) fn free_space(path: &Path) -> Result<u64, Failure> {
+    let stat = rustix::fs::statvfs(path);
+    let stat = stat.map_err(at(format!("cannot read the free space of {}", path.display())))?;
+    Ok(stat.f_bavail * stat.f_frsize)
+}
+
+/// Targets that the authority accepted carry its ids from then on.
+fn adopt(targets: &[Target], cluster: ClusterId, reply: &JoinReply) -> Result<(), Failure> {
+    for (target, id) in targets.iter().zip(&reply.targets) {
+        target.assign(cluster, *id).map_err(at(format!("target {id}")))?;
+    }
+    Ok(())
+}
+
+/// A node ready to serve.
+struct Ready {
+    id: NodeId,
+    services: Services,
+    engine: Option<Arc<Embedded>>,
+    join: Join,
+}
+
+/// The first node: authority, metadata server and its own targets.
+struct First<'a> {
+    dir: &'a Path,
+    secret: &'a Secret,
+}
+
+impl First<'_> {
+    fn start(&self, settings: &mut NodeSettings) -> Result<Ready, Failure> {
+        let cluster = cluster_id(settings)?;
+        let clock = SystemClock::shared();
+        let store = Box::new(FileStore::new(&self.dir.join("map.json")));
+        let authority = Authority::open(store, clock.clone(), cluster).map_err(Failure::new)?;
+        let authority = Arc::new(authority);
+        let targets = open_targets(settings, cluster)?;
+        let join = join_request(settings, MetaRole::Owner, &targets);
+        let reply = authority.join(&join).map_err(at("the map refuses this node's targets"))?;
+        settings.id = Some(reply.node.0);
+        adopt(&targets, cluster, &reply)?;
+        let engine = Arc::new(open_engine(self.dir)?);
+        let pools = Arc::new(Pools(authority.clone()));
+        let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
+        let _ = self.secret;
+        let services = Services {
+            authority: Some(authority),
+            meta: Some(Arc::new(meta)),
+            targets: TargetServer::start(targets),
+        };
+        Ok(Ready { id: reply.node, services, engine: Some(engine), join })
+    }
+}
+
+/// Opens the metadata store of a node's directory; the caller holds the directory's lock.
+pub(crate) fn open_engine(dir: &Path) -> Result<Embedded, Failure> {
+    let disk = |name: &str| {
+        let path = dir.join(name);
+        open_disk(&path, OpenMode::Create).map_err(at(format!("cannot open {}", path.display())))
+    };
+    let (log, tables) = (disk(META_LOG)?, disk(META_TABLES)?);
+    Embedded::open(log, tables, KvConfig::default()).map_err(Failure::new)
+}
+
+fn cluster_id(settings: &mut NodeSettings) -> Result<ClusterId, Failure> {
+    if let Some(text) = &settings.cluster {
+        let parse = |i: usize| u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok();
+        let mut bytes = [0; 16];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = parse(i).ok_or_else(|| Failure("node.json has a damaged cluster id".into()))?;
+        }
+        return Ok(ClusterId(bytes));
+    }
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(at("the system gave no random bytes"))?;
+    let id = ClusterId(bytes);
+    settings.cluster = Some(id.to_string());
+    Ok(id)
+}
+
+fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Target]) -> Join {
+    Join {
+        node: settings.id.map(NodeId),
+        address: settings.address.clone().unwrap_or_default(),
+        pid: std::process::id(),
+        serves_meta,
+        targets: targets.iter().map(Target::announce).collect(),
+    }
+}
+
+/// A node that joins an existing space with its targets.
+struct Joined;
+
+impl Joined {
+    fn start(
+        join: &str,
+        secret: &Secret,
+        settings: &mut NodeSettings,
+    ) -> Result<Ready, Failure> {
+        let space = Cluster::connect(join, secret).map_err(Failure::new)?;
+        let cluster = space.map().cluster;
+        let targets = open_targets(settings, cluster)?;
+        settings.cluster = Some(cluster.to_string());
+        let request = join_request(settings, MetaRole::None, &targets);
+        let reply = space.ask(&request).map_err(at(format!("{join} refuses this node")))?;
+        settings.id = Some(reply.node.0);
+        adopt(&targets, cluster, &reply)?;
+        let services =
+            Services { authority: None, meta: None, targets: TargetServer::start(targets) };
+        Ok(Ready { id: reply.node, services, engine: None, join: request })
+    }
+}
+
+/// Beats until the process ends; joins again where the authority forgot this node.
+fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
+    let join = Join { node: Some(node), ..join };
+    let ids: Vec<_> = services.targets.reports().iter().map(|r| Some(r.id)).collect();
+    loop {
+        let beat = Heartbeat { node, targets: services.targets.reports() };
+        let context = nuri_rpc::CallContext::default();
+        let sent = authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4);
+        if let Err(Status::WRONG_PEER) = sent {
+            let mut again = join.clone();
+            for (target, id) in again.targets.iter_mut().zip(&ids) {
+                target.id = *id;
+            }
+            let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+        }
+        std::thread::sleep(HEARTBEAT);
+    }
+}
+
+/// Threads of the metadata server: expiry, moving frozen tables, deleting garbage.
+fn start_meta_workers(
+    meta: &Arc<MetaServer>,
+    engine: Option<Arc<Embedded>>,
+    address: &str,
+    secret: &Secret,
+) {
+    let ticking = meta.clone();
+    spawn("meta-tick", move || {
+        loop {
+            std::thread::sleep(META_TICK);
+            if let Err(status) = ticking.tick() {
+                eprintln!("metadata: {status}");
+            }
+        }
+    });
+    if let Some(engine) = engine {
+        spawn("meta-absorb", move || {
+            loop {
+                std::thread::sleep(META_TICK / 10);
+                if let Err(error) = engine.absorb_frozen() {
+                    eprintln!("{error}");
+                    std::thread::sleep(META_TICK * 4);
+                }
+            }
+        });
+    }
+    let (meta, address, secret) = (meta.clone(), address.to_string(), secret.clone());
+    spawn("garbage", move || collect_garbage(&meta, &address, &secret));
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
+        eprintln!("cannot start the thread {name}: {error}");
+    }
+}
+
+/// Deletes the data of removed files from the targets, for ever.
+fn collect_garbage(meta: &MetaServer, address: &str, secret: &Secret) {
+    let cluster = loop {
+        match Cluster::connect(address, secret) {
+            Ok(cluster) => break cluster,
+            Err(_) => std::thread::sleep(GARBAGE_TICK),
+        }
+    };
+    let data = DataPlane::new(&cluster);
+    loop {
+        let garbage = meta.garbage(GARBAGE_BATCH).unwrap_or_default();
+        if garbage.is_empty() {
+            std::thread::sleep(GARBAGE_TICK);
+            continue;
+        }
+        let objects: Vec<_> = garbage.iter().map(|(object, _)| *object).collect();
+        // A target that is down is tried again later; its garbage waits.
+        let deleted = data.delete(&garbage).and_then(|()| meta.garbage_done(&objects));
+        if deleted.is_err() {
+            let _ = cluster.refresh();
+            std::thread::sleep(GARBAGE_TICK * 10);
+        }
+    }
+}

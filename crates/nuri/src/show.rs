@@ -1,0 +1,209 @@
+//! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
+
+use nuri_proto::map::{Map, TargetState};
+use nuri_proto::op::cluster::ClusterState;
+use serde::Serialize;
+
+/// Version of the JSON form.
+const FORMAT: u32 = 1;
+
+/// `nuri status --json`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StatusView {
+    pub(crate) format: u32,
+    pub(crate) space: String,
+    pub(crate) cluster: String,
+    pub(crate) nodes: Vec<NodeView>,
+    pub(crate) targets: Vec<TargetView>,
+    pub(crate) pools: Vec<PoolView>,
+    pub(crate) mounts: Vec<MountView>,
+    pub(crate) capacity: Capacity,
+    pub(crate) health: Health,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct NodeView {
+    pub(crate) id: u32,
+    pub(crate) pid: u32,
+    pub(crate) address: String,
+    pub(crate) state: &'static str,
+    pub(crate) roles: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TargetView {
+    pub(crate) id: u32,
+    pub(crate) node: u32,
+    pub(crate) path: String,
+    pub(crate) state: &'static str,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PoolView {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) groups: usize,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MountView {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) mountpoint: String,
+    pub(crate) session: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Capacity {
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    pub(crate) free: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Health {
+    /// `ok`, `degraded` or `damaged`.
+    pub(crate) state: &'static str,
+    pub(crate) sentences: Vec<String>,
+}
+
+impl StatusView {
+    pub(crate) fn new(space: &str, state: &ClusterState) -> StatusView {
+        let map = &state.map;
+        let (size, used) = map.capacity();
+        let mount = |m: &nuri_proto::op::cluster::MountReport| MountView {
+            host: m.host.clone(),
+            pid: m.pid,
+            mountpoint: m.mountpoint.clone(),
+            session: m.session,
+        };
+        StatusView {
+            format: FORMAT,
+            space: space.into(),
+            cluster: map.cluster.to_string(),
+            nodes: map.nodes.iter().map(|n| node_view(map, n)).collect(),
+            targets: map.targets.iter().map(target_view).collect(),
+            pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
+            mounts: state.mounts.iter().map(mount).collect(),
+            capacity: Capacity { size, used, free: size.saturating_sub(used) },
+            health: health(map),
+        }
+    }
+
+    /// A space whose first node does not answer.
+    pub(crate) fn unreachable(space: &str, why: &str) -> StatusView {
+        let sentences = vec![format!("the space does not answer ({why}); start it: nuri up")];
+        StatusView {
+            format: FORMAT,
+            space: space.into(),
+            cluster: String::new(),
+            nodes: Vec::new(),
+            targets: Vec::new(),
+            pools: Vec::new(),
+            mounts: Vec::new(),
+            capacity: Capacity { size: 0, used: 0, free: 0 },
+            health: Health { state: "damaged", sentences },
+        }
+    }
+
+    /// For people.
+    pub(crate) fn print(&self) {
+        println!("space     {}", self.space);
+        println!("health    {}", self.health.state);
+        self.health.sentences.iter().for_each(|s| println!("          {s}"));
+        let c = &self.capacity;
+        println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
+        for n in &self.nodes {
+            let roles = n.roles.join(", ");
+            println!("node {:<4} {:<8} {}  pid {}  {roles}", n.id, n.state, n.address, n.pid);
+        }
+        for t in &self.targets {
+            let (used, size) = (human(t.used), human(t.size));
+            let (id, state, node) = (t.id, t.state, t.node);
+            println!("target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}", t.path);
+        }
+        for m in &self.mounts {
+            println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
+        }
+    }
+}
+
+fn node_view(map: &Map, n: &nuri_proto::map::Node) -> NodeView {
+    let mut roles = Vec::new();
+    if map.meta == Some(n.id) {
+        roles.extend(["authority", "metadata"]);
+    }
+    if map.targets.iter().any(|t| t.node == n.id) {
+        roles.push("targets");
+    }
+    let state = if n.up { "up" } else { "down" };
+    NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles }
+}
+
+fn target_view(t: &nuri_proto::map::Target) -> TargetView {
+    let state = match t.state {
+        TargetState::Up => "up",
+        TargetState::Down => "down",
+        TargetState::Failed => "failed",
+    };
+    let (id, node, path) = (t.id.0, t.node.0, t.path.clone());
+    TargetView { id, node, path, state, size: t.size, used: t.used }
+}
+
+fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {
+    let members = pool.groups.iter().filter_map(|g| map.group(*g)).flat_map(|g| &g.members);
+    let sums = members.filter_map(|t| map.target(*t)).fold((0, 0), |(s, u), t| {
+        (s + t.size, u + t.used)
+    });
+    let (size, used) = sums;
+    PoolView { id: pool.id.0, name: pool.name.clone(), groups: pool.groups.len(), size, used }
+}
+
+fn health(map: &Map) -> Health {
+    let total = map.targets.len();
+    let mut sentences = Vec::new();
+    let mut state = "ok";
+    let down = map.targets.iter().filter(|t| t.state == TargetState::Down).count();
+    let failed: Vec<_> = map.targets.iter().filter(|t| t.state == TargetState::Failed).collect();
+    if down > 0 {
+        state = "degraded";
+        sentences.push(format!(
+            "{down} of {total} targets are down: reads and writes of data there wait, then fail"
+        ));
+    }
+    for t in failed {
+        state = "damaged";
+        let (id, path) = (t.id, &t.path);
+        sentences.push(format!(
+            "target {id} ({path}) stopped after an I/O error: check its disk, then restart its node"
+        ));
+    }
+    let (size, used) = map.capacity();
+    if size > 0 && used > size / 100 * 95 {
+        sentences.push(format!("the space is {} % full", used * 100 / size));
+    }
+    Health { state, sentences }
+}
+
+/// Bytes for people.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit < UNITS.len() - 1 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Prints any view as JSON.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), crate::Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(crate::at("cannot print JSON"))?;
+    println!("{text}");
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! What lies in a space's directory: settings, secret, node directories, run and log files.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nuri_io::lock::{ExclusiveLock, LockError};
+use nuri_rpc::Secret;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{Failure, at};
+
+const FORMAT: u32 = 1;
+/// Targets of a new space.
+const DEFAULT_TARGETS: u16 = 4;
+
+/// `space.json`: what `up` was told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) format: u32,
+    pub(crate) listen: String,
+    pub(crate) mount: Option<PathBuf>,
+    /// Targets of each node.
+    pub(crate) nodes: Vec<Vec<PathBuf>>,
+    pub(crate) target_size: u64,
+}
+
+/// `node.json`: what a node was told, and who it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeSettings {
+    pub(crate) format: u32,
+    pub(crate) id: Option<u32>,
+    /// Cluster id, hexadecimal.
+    pub(crate) cluster: Option<String>,
+    pub(crate) address: Option<String>,
+    pub(crate) join: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) targets: Vec<PathBuf>,
+    pub(crate) target_size: Option<u64>,
+}
+
+/// A space's directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Space {
+    pub(crate) dir: PathBuf,
+}
+
+/// A process of a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Supervisor,
+    Node(usize),
+    Mount,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Supervisor => f.write_str("supervisor"),
+            Role::Node(n) => write!(f, "node{n}"),
+            Role::Mount => f.write_str("mount"),
+        }
+    }
+}
+
+/// Reads a JSON file.
+pub(crate) fn load_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            let wrong = |e| {
+                let path = path.display();
+                Failure(format!("{path} is damaged ({e}); restore it from a backup"))
+            };
+            serde_json::from_str(&text).map(Some).map_err(wrong)
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Failure(format!("cannot read {}: {e}", path.display()))),
+    }
+}
+
+/// Replaces a JSON file durably.
+pub(crate) fn save_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
+    let save = || -> std::io::Result<()> {
+        let new = path.with_extension("json.new");
+        let mut file = fs::File::create(&new)?;
+        file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    save().map_err(at(format!("cannot write {}", path.display())))
+}
+
+impl Space {
+    pub(crate) fn at(dir: &Path) -> Space {
+        Space { dir: dir.to_owned() }
+    }
+
+    pub(crate) fn token_path(&self) -> PathBuf {
+        self.dir.join("token")
+    }
+
+    fn settings_path(&self) -> PathBuf {
+        self.dir.join("space.json")
+    }
+
+    pub(crate) fn node_dir(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("node{node}"))
+    }
+
+    pub(crate) fn log_path(&self, role: Role) -> PathBuf {
+        self.dir.join("log").join(format!("{role}.log"))
+    }
+
+    fn lock_path(&self, role: Role) -> PathBuf {
+        self.dir.join("run").join(format!("{role}.lock"))
+    }
+
+    /// There while the space is being stopped: the supervisor restarts nothing.
+    pub(crate) fn stop_path(&self) -> PathBuf {
+        self.dir.join("run").join("stop")
+    }
+
+    /// The settings, `None` where there is no space.
+    pub(crate) fn settings(&self) -> Result<Option<Settings>, Failure> {
+        let settings: Option<Settings> = load_json(&self.settings_path())?;
+        match settings {
+            Some(s) if s.format != FORMAT => {
+                let (path, found) = (self.settings_path(), s.format);
+                let path = path.display();
+                Err(Failure(format!("{path} has format {found}, this program knows {FORMAT}")))
+            }
+            settings => Ok(settings),
+        }
+    }
+
+    pub(crate) fn existing(&self) -> Result<Settings, Failure> {
+        let none = || {
+            let dir = self.dir.display();
+            Failure(format!("there is no space in {dir}; make one: nuri up --dir {dir}"))
+        };
+        self.settings()?.ok_or_else(none)
+    }
+
+    pub(crate) fn save(&self, settings: &Settings) -> Result<(), Failure> {
+        save_json(&self.settings_path(), settings)
+    }
+
+    pub(crate) fn secret(&self) -> Result<Secret, Failure> {
+        Secret::load(&self.token_path()).map_err(Failure::new)
+    }
+
+    /// Address of the first node, as it listens (or did last).
+    pub(crate) fn address(&self) -> Result<String, Failure> {
+        let node: Option<NodeSettings> = load_json(&self.node_dir(0).join("node.json"))?;
+        let dir = self.dir.display();
+        node.and_then(|n| n.address)
+            .ok_or_else(|| Failure(format!("the space in {dir} never ran; run: nuri up --dir {dir}")))
+    }
+
+    /// Makes directories and secret. What is there already stays.
+    pub(crate) fn prepare(&self) -> Result<(), Failure> {
+        for sub in ["run", "log"] {
+            let dir = self.dir.join(sub);
+            fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
+        }
+        if !self.token_path().exists() {
+            Secret::create(&self.token_path()).map_err(Failure::new)?;
+        }
+        Ok(())
+    }
+
+    /// Settings of a new space.
+    pub(crate) fn plan(
+        &self,
+        targets: Option<u16>,
+        paths: &[PathBuf],
+        nodes: u16,
+    ) -> Vec<Vec<PathBuf>> {
+        let count = nodes as usize;
+        let mut plan = vec![Vec::new(); count];
+        if paths.is_empty() {
+            let total = targets.unwrap_or(DEFAULT_TARGETS.max(nodes)) as usize;
+            for i in 0..total {
+                plan[i % count].push(self.dir.join(format!("target{i}")));
+            }
+        } else {
+            paths.iter().enumerate().for_each(|(i, p)| plan[i % count].push(p.clone()));
+        }
+        plan
+    }
+
+    /// Takes a role's lock and writes our pid into its file.
+    pub(crate) fn enter(&self, role: Role) -> Result<ExclusiveLock, Failure> {
+        let path = self.lock_path(role);
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path);
+        file.map_err(at(format!("cannot make {}", path.display())))?;
+        let lock = ExclusiveLock::acquire(&path).map_err(|e| match e {
+            LockError::Held(_) => {
+                let dir = self.dir.display();
+                Failure(format!("another {role} process of the space in {dir} is running"))
+            }
+            e => Failure::new(e),
+        })?;
+        let written = fs::write(&path, std::process::id().to_string());
+        written.map_err(at(format!("cannot write {}", path.display())))?;
+        Ok(lock)
+    }
+
+    /// The pid of a role's process, if one holds the lock.
+    pub(crate) fn running(&self, role: Role) -> Option<u32> {
+        let path = self.lock_path(role);
+        match ExclusiveLock::acquire(&path) {
+            Err(LockError::Held(_)) => fs::read_to_string(&path).ok()?.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Keeps a space's processes running: starts them, restarts them with back-off, remounts.
+//!
+//! Liveness is a lock that each process holds on its file in `run/`, not parenthood: a new
+//! supervisor adopts what an old one started. While `run/stop` exists nothing is restarted, and
+//! the supervisor ends when nothing runs any more.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nuri_fuse::mount::{detach, mounts};
+
+use crate::space::{Role, Settings, Space};
+use crate::{Failure, at};
+
+const TICK: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A process that ran this long starts with a short pause again.
+const STEADY: Duration = Duration::from_secs(10);
+const END_WAIT: Duration = Duration::from_secs(10);
+
+struct Watched {
+    started: Instant,
+    pause: Duration,
+    child: Option<Child>,
+}
+
+/// Runs in the foreground of the supervisor's process.
+pub(crate) fn run(space: &Space) -> Result<(), Failure> {
+    let settings = space.existing()?;
+    let _lock = space.enter(Role::Supervisor)?;
+    // Its own session: a closed terminal does not end the space.
+    let _ = rustix::process::setsid();
+    let mut watched: HashMap<String, Watched> = HashMap::new();
+    let roles = roles(&settings);
+    loop {
+        let stopping = space.stop_path().exists();
+        let mut alive = false;
+        for role in &roles {
+            let w = watched.entry(role.to_string()).or_insert(Watched {
+                started: Instant::now() - STEADY,
+                pause: FIRST_PAUSE,
+                child: None,
+            });
+            if let Some(child) = &mut w.child
+                && matches!(child.try_wait(), Ok(Some(_)))
+            {
+                w.child = None;
+            }
+            let runs = w.child.is_some() || space.running(*role).is_some();
+            alive |= runs;
+            if !runs && !stopping && w.started.elapsed() >= w.pause && ready(space, *role) {
+                restart(space, &settings, *role, w);
+            }
+        }
+        if stopping && !alive {
+            return Ok(());
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Nodes in their order, then the mount.
+pub(crate) fn roles(settings: &Settings) -> Vec<Role> {
+    let mut roles: Vec<_> = (0..settings.nodes.len()).map(Role::Node).collect();
+    roles.extend(settings.mount.as_ref().map(|_| Role::Mount));
+    roles
+}
+
+/// Whether what the process connects to is there.
+fn ready(space: &Space, role: Role) -> bool {
+    match role {
+        Role::Supervisor | Role::Node(0) => true,
+        Role::Node(_) | Role::Mount => {
+            space.running(Role::Node(0)).is_some() && space.address().is_ok_and(|a| reaches(&a))
+        }
+    }
+}
+
+fn reaches(address: &str) -> bool {
+    let Ok(address) = address.parse() else { return true };
+    std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
+}
+
+fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
+    w.pause = if w.started.elapsed() >= STEADY {
+        FIRST_PAUSE
+    } else {
+        (w.pause * 2).min(LONGEST_PAUSE)
+    };
+    w.started = Instant::now();
+    match spawn(space, settings, role) {
+        Ok(child) => w.child = Some(child),
+        Err(Failure(text)) => eprintln!("supervisor: {role}: {text}"),
+    }
+}
+
+fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failure> {
+    let mut command = own_command(&space.log_path(role))?;
+    match role {
+        Role::Supervisor => {
+            command.arg("supervise").arg("--dir").arg(&space.dir);
+        }
+        Role::Node(n) => {
+            command.args(["node", "run", "--dir"]).arg(space.node_dir(n));
+            command.arg("--token-file").arg(space.token_path());
+            command.arg("--target-size").arg(settings.target_size.to_string());
+            for target in &settings.nodes[n] {
+                command.arg("--target").arg(target);
+            }
+            if n > 0 {
+                command.arg("--join").arg(space.address()?);
+            } else if space.address().is_err() {
+                command.arg("--listen").arg(&settings.listen);
+            }
+        }
+        Role::Mount => {
+            let Some(point) = &settings.mount else {
+                return Err(Failure("no mount point is set".into()));
+            };
+            clear_stale(point);
+            command.args(["fs", "mount", "--foreground"]).arg(&space.dir).arg(point);
+        }
+    }
+    command.env("NURI_ROLE_LOCK", space.dir.join("run")).env("NURI_ROLE", role.to_string());
+    command.spawn().map_err(at(format!("cannot start the {role} process")))
+}
+
+/// A command of this same program, its output in a log file.
+fn own_command(log: &Path) -> Result<Command, Failure> {
+    let open = OpenOptions::new().create(true).append(true).open(log);
+    let out = open.map_err(at(format!("cannot open {}", log.display())))?;
+    let err = out.try_clone().map_err(at("cannot open the log twice"))?;
+    let mut command = Command::new(std::env::current_exe().map_err(at("cannot find nuri itself"))?);
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
+    Ok(command)
+}
+
+/// Starts a supervisor in the background.
+pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
+    spawn(space, settings, Role::Supervisor).map(|_| ())
+}
+
+/// A mount whose daemon died is in the way of the next one.
+fn clear_stale(point: &Path) {
+    let mounted = mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri");
+    let dead = std::fs::metadata(point)
+        .is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    if mounted && dead {
+        let _ = detach(point);
+    }
+}
+
+/// Ends all processes of a space, the mount first. `space.stop_path()` must exist.
+pub(crate) fn end_all(space: &Space, settings: &Settings) -> Result<(), Failure> {
+    // The mount daemon ends by itself once it wrote everything out.
+    wait_ended(space, Role::Mount, Duration::from_secs(60))?;
+    for role in roles(settings).into_iter().rev() {
+        end(space, role)?;
+    }
+    wait_ended(space, Role::Supervisor, END_WAIT)
+}
+
+fn end(space: &Space, role: Role) -> Result<(), Failure> {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let Some(pid) = space.running(role) else { return Ok(()) };
+        if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+        if wait_ended(space, role, END_WAIT).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Failure(format!("the {role} process does not end")))
+}
+
+fn wait_ended(space: &Space, role: Role, timeout: Duration) -> Result<(), Failure> {
+    let start = Instant::now();
+    while let Some(pid) = space.running(role) {
+        if start.elapsed() > timeout {
+            return Err(Failure(format!("the {role} process {pid} is still running")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Takes the lock of the role that the supervisor gave this process, if it did.
+pub(crate) fn enter_role() -> Result<Option<nuri_io::lock::ExclusiveLock>, Failure> {
+    let (Ok(run), Ok(role)) = (std::env::var("NURI_ROLE_LOCK"), std::env::var("NURI_ROLE")) else {
+        return Ok(None);
+    };
+    let dir = Path::new(&run).parent().unwrap_or(Path::new("."));
+    let role = match role.as_str() {
+        "mount" => Role::Mount,
+        "supervisor" => return Ok(None),
+        other => match other.strip_prefix("node").and_then(|n| n.parse().ok()) {
+            Some(n) => Role::Node(n),
+            None => return Ok(None),
+        },
+    };
+    Space::at(dir).enter(role).map(Some)
+}
