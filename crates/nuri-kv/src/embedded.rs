@@ -18,14 +18,15 @@ use nuri_io::disk::Disk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::engine::{Batch, CommitId, Engine, KvError, Pair};
-use crate::log::{self, BLOCK, Gap, HeadState, SegmentHead};
+use crate::log::{self, BLOCK, Gap, HeadState, MAX_BODY, Place, RECORD_HEAD, SegmentHead};
 use crate::memtable::{MemTable, merge, overlay};
 use crate::tables::Tables;
 
 /// Sizes of the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct KvConfig {
-    /// Length of each of the two log segments, bytes (a multiple of 4 KiB).
+    /// Length of each of the two log segments of a new store, bytes (a multiple of 4 KiB, at least
+    /// 64 KiB). An existing store keeps its own.
     pub segment_bytes: usize,
     /// Cache of the tables, bytes.
     pub cache_bytes: usize,
@@ -33,10 +34,7 @@ pub struct KvConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        KvConfig {
-            segment_bytes: 32 << 20,
-            cache_bytes: 64 << 20,
-        }
+        KvConfig { segment_bytes: 32 << 20, cache_bytes: 64 << 20 }
     }
 }
 
@@ -86,11 +84,12 @@ impl Embedded {
         tables: Arc<dyn Disk>,
         config: KvConfig,
     ) -> Result<Embedded, KvError> {
-        let fresh = io(log.len())? < 2 * config.segment_bytes as u64;
-        if fresh {
-            zero_log(&*log, config.segment_bytes)?;
+        if first_head(&*log)? == HeadState::Empty {
+            // Nothing was ever committed: what a crash left of half made tables can go.
+            Tables::clear_unfinished(&*tables)?;
         }
         let tables = Tables::open(tables, config.cache_bytes)?;
+        let config = KvConfig { segment_bytes: settle_log(&*log, &tables, config)?, ..config };
         let mut state = State {
             active: MemTable::default(),
             frozen: None,
@@ -114,6 +113,7 @@ impl Embedded {
             ("sequence", state.last),
             ("epoch", epoch),
             ("generation", generation),
+            ("segment_bytes", config.segment_bytes as u64),
         ];
         tables.absorb(&state.active, &numbers)?;
         state.active = MemTable::default();
@@ -124,15 +124,7 @@ impl Embedded {
         io(log.sync())?;
         let state = Mutex::new(state);
         let (progress, absorbing) = (Condvar::new(), Mutex::new(()));
-        Ok(Embedded {
-            log,
-            tables,
-            config,
-            epoch,
-            state,
-            progress,
-            absorbing,
-        })
+        Ok(Embedded { log, tables, config, epoch, state, progress, absorbing })
     }
 
     /// The epoch under which this owner writes.
@@ -169,9 +161,7 @@ impl Embedded {
         let Some(frozen) = self.state.lock().frozen.clone() else {
             return Ok(());
         };
-        let outcome = self
-            .tables
-            .absorb(&frozen.table, &[("sequence", frozen.last)]);
+        let outcome = self.tables.absorb(&frozen.table, &[("sequence", frozen.last)]);
         let mut state = self.state.lock();
         match &outcome {
             Ok(()) => state.frozen = None,
@@ -243,15 +233,12 @@ impl Embedded {
 fn record_end(pending: &[u8], start: usize) -> usize {
     let mut len = [0; 4];
     len.copy_from_slice(&pending[start..start + 4]);
-    start + 32 + u32::from_le_bytes(len) as usize
+    start + RECORD_HEAD + u32::from_le_bytes(len) as usize
 }
 
 fn freeze(state: &mut State) {
     let table = std::mem::take(&mut state.active);
-    state.frozen = Some(Arc::new(Frozen {
-        table,
-        last: state.last,
-    }));
+    state.frozen = Some(Arc::new(Frozen { table, last: state.last }));
 }
 
 fn io<T>(outcome: std::io::Result<T>) -> Result<T, KvError> {
@@ -265,6 +252,33 @@ fn aligned(bytes: &[u8]) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(bytes.len());
     buf.copy_from_slice(bytes);
     buf
+}
+
+/// Finds the length of the log's segments; makes the log of a new store. A log that does not fit
+/// its tables is refused, never made anew: it may hold the only copy of what was acknowledged.
+fn settle_log(log: &dyn Disk, tables: &Tables, config: KvConfig) -> Result<usize, KvError> {
+    let len = io(log.len())?;
+    let stored = tables.state("segment_bytes")? as usize;
+    if tables.state("epoch")? > 0 {
+        let segment = if stored > 0 { stored } else { config.segment_bytes };
+        if len < 2 * segment as u64 {
+            let damage = format!("the log has {len} bytes of {}", 2 * segment);
+            return Err(KvError::Damaged(damage));
+        }
+        return Ok(segment);
+    }
+    if first_head(log)? != HeadState::Empty {
+        return Err(KvError::Damaged("there is a log, but its tables are empty".into()));
+    }
+    zero_log(log, config.segment_bytes)?;
+    Ok(config.segment_bytes)
+}
+
+fn first_head(log: &dyn Disk) -> Result<HeadState, KvError> {
+    let len = io(log.len())?.min(BLOCK as u64);
+    let mut head = AlignedBuf::zeroed(len as usize);
+    io(log.read_at(0, &mut head))?;
+    Ok(SegmentHead::decode(&head))
 }
 
 /// Writes zeros once, so that later syncs need no journal commit of the file system below.
@@ -304,23 +318,25 @@ fn replay(
         io(log.read_at((segment * config.segment_bytes) as u64, &mut bytes))?;
         match SegmentHead::decode(&bytes) {
             HeadState::Empty => {}
+            HeadState::Damaged => {
+                return Err(KvError::Damaged(format!("head of log segment {segment}")));
+            }
             HeadState::Valid(head) => segments.push((head.generation, bytes)),
             HeadState::UnknownFormat(found) => {
-                return Err(KvError::Version {
-                    found,
-                    known: log::FORMAT,
-                });
+                return Err(KvError::Version { found, known: log::FORMAT });
             }
         }
     }
     segments.sort_by_key(|(generation, _)| *generation);
+    let stored = state.last;
     for (generation, bytes) in segments {
         let (records, gap) = log::scan(&bytes, generation);
-        if let Gap::Damage { at } = gap {
-            return Err(KvError::Damaged(format!(
-                "log block {} is unreadable",
-                at / BLOCK
-            )));
+        // A crash may lose the new head of a segment and keep some of its first group: then what
+        // is left of the older use looks damaged. The tables have all of that.
+        if let Gap::Damage { at, later } = gap
+            && later > stored
+        {
+            return Err(KvError::Damaged(format!("log block {} is unreadable", at / BLOCK)));
         }
         state.generation = state.generation.max(generation);
         for record in records {
@@ -354,31 +370,36 @@ impl Engine for Embedded {
     }
 
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
-        let after = if after < prefix { prefix } else { after };
-        let mut out = Vec::new();
-        let state = self.state.lock();
-        // A key equal to the prefix is above "nothing": the range below excludes its start.
-        if after == prefix && limit > 0 {
-            drop(state);
-            if let Some(value) = self.get(prefix)? {
-                out.push((prefix.to_vec(), value));
-            }
-            return self.scan_above(prefix, prefix, limit, out);
+        if after >= prefix {
+            return self.scan_above(prefix, after, limit, Vec::new());
         }
-        drop(state);
-        self.scan_above(prefix, after, limit, out)
+        // The range below excludes its start.
+        let mut out = Vec::new();
+        if limit > 0
+            && let Some(value) = self.get(prefix)?
+        {
+            out.push((prefix.to_vec(), value));
+        }
+        self.scan_above(prefix, prefix, limit, out)
     }
 
     fn commit(&self, batch: Batch) -> Result<CommitId, KvError> {
-        let mut state = self.state.lock();
-        if state.stopped {
-            return Err(KvError::Stopped);
+        let (bytes, most) = (batch.bytes(), self.most());
+        if bytes > most {
+            return Err(KvError::TooLarge { bytes, most });
         }
-        if batch.is_empty() {
+        let mut state = self.state.lock();
+        if batch.is_empty() && !state.stopped {
             return Ok(CommitId(state.last));
         }
         // A group must fit into a segment with room to spare: flush a large backlog first.
-        while state.pending.len() > self.config.segment_bytes / 4 {
+        loop {
+            if state.stopped {
+                return Err(KvError::Stopped);
+            }
+            if state.pending.len() <= self.config.segment_bytes / 4 {
+                break;
+            }
             if state.flushing {
                 self.progress.wait(&mut state);
             } else {
@@ -388,15 +409,18 @@ impl Engine for Embedded {
         state.last += 1;
         let (sequence, generation) = (state.last, state.generation);
         let start = state.pending.len();
+        let place = if start == 0 { Place::First } else { Place::Later };
         state.starts.push(start);
-        log::encode(&mut state.pending, generation, self.epoch, sequence, &batch);
+        log::encode(&mut state.pending, generation, self.epoch, sequence, place, &batch);
         state.active.apply(&batch);
         Ok(CommitId(sequence))
     }
 
     fn wait_durable(&self, id: CommitId) -> Result<(), KvError> {
         let mut state = self.state.lock();
-        while state.durable < id.0 {
+        // A number that was never given cannot be waited for.
+        let wanted = id.0.min(state.last);
+        while state.durable < wanted {
             if state.stopped {
                 return Err(KvError::Stopped);
             }
@@ -415,6 +439,11 @@ impl Engine for Embedded {
 }
 
 impl Embedded {
+    /// Longest batch: with a full backlog before it, it still fits into a segment.
+    fn most(&self) -> usize {
+        MAX_BODY.min(self.config.segment_bytes / 2)
+    }
+
     fn scan_above(
         &self,
         prefix: &[u8],
@@ -427,9 +456,7 @@ impl Embedded {
         let frozen = state.frozen.as_ref().map_or(&empty, |f| &f.table);
         let changes = overlay(state.active.above(after), frozen.above(after));
         let more = limit.saturating_sub(out.len());
-        out.extend(merge(changes, prefix, after, more, |from| {
-            self.tables.page(prefix, from)
-        })?);
+        out.extend(merge(changes, prefix, after, more, |from| self.tables.page(prefix, from))?);
         Ok(out)
     }
 }

@@ -27,6 +27,13 @@ impl Batch {
         self.changes.is_empty()
     }
 
+    /// Encoded length, bytes.
+    pub fn bytes(&self) -> usize {
+        let len =
+            |(k, v): &(Vec<u8>, Option<Vec<u8>>)| 8 + k.len() + v.as_ref().map_or(0, Vec::len);
+        self.changes.iter().map(len).sum()
+    }
+
     /// The last change of `key` in this batch: `Some(None)` is a deletion.
     pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let (_, value) = self.changes.iter().rev().find(|(k, _)| k == key)?;
@@ -46,6 +53,9 @@ pub enum KvError {
     Damaged(String),
     #[error("metadata store has format {found}, this program knows {known}; use a newer nuri")]
     Version { found: u32, known: u32 },
+    /// Nothing was changed; the caller commits in parts.
+    #[error("a batch of {bytes} bytes is more than the metadata log takes at once ({most})")]
+    TooLarge { bytes: usize, most: usize },
     #[error("no space left for the metadata store; free some on its file system")]
     NoSpace,
 }
@@ -58,7 +68,8 @@ pub trait Engine: Send + Sync + 'static {
     /// The value as of the last commit.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
 
-    /// Up to `limit` pairs whose keys start with `prefix` and are above `after`, ascending.
+    /// Up to `limit` pairs whose keys start with `prefix` and are above `after`, ascending. A key
+    /// equal to the prefix is found where `after` is below it, as an empty one is.
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Pair>, KvError>;
 
     /// Makes the batch visible and queues it for durability.

@@ -2,7 +2,8 @@
 //!
 //! A segment is one 4 KiB header block and then groups. A group is a run of records that one sync
 //! made durable, padded with zeros to a 4 KiB boundary, so that a group never rewrites a block
-//! that an earlier sync covered.
+//! that an earlier sync covered. A group's first record is marked: a marked record behind a gap
+//! proves that the gap had been durable, another one may be the rest of a torn group.
 
 use nuri_proto::checksum::{crc64, mix};
 
@@ -11,11 +12,15 @@ use crate::engine::Batch;
 /// Unit of log writes, bytes.
 pub const BLOCK: usize = 4096;
 /// Longest body of one record, bytes.
-pub const MAX_BODY: usize = 4 << 20;
+pub const MAX_BODY: usize = 16 << 20;
 const MAGIC: u32 = u32::from_le_bytes(*b"NKVL");
+const MAGIC_FIRST: u32 = u32::from_le_bytes(*b"NKVG");
 /// Format of segments and records.
 pub const FORMAT: u32 = 1;
-const RECORD_HEAD: usize = 32;
+/// Length of a record's head, bytes.
+pub const RECORD_HEAD: usize = 32;
+/// Bytes of a segment's head that say something. One sector: it is never torn.
+const HEAD_USED: usize = 24;
 
 /// First block of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,8 +32,10 @@ pub struct SegmentHead {
 /// What a segment's first block says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadState {
-    /// Never written, or torn while it was begun (nothing in it was acknowledged yet).
+    /// Never written.
     Empty,
+    /// Neither zeros nor a head.
+    Damaged,
     Valid(SegmentHead),
     UnknownFormat(u32),
 }
@@ -51,8 +58,11 @@ impl SegmentHead {
         let (Some(generation), Some(crc)) = (word64(block, 8), word64(block, 16)) else {
             return HeadState::Empty;
         };
-        if magic != MAGIC || crc64(&block[..16]) != crc {
+        if block[..HEAD_USED].iter().all(|b| *b == 0) {
             return HeadState::Empty;
+        }
+        if magic != MAGIC || crc64(&block[..16]) != crc {
+            return HeadState::Damaged;
         }
         if format != FORMAT {
             return HeadState::UnknownFormat(format);
@@ -67,11 +77,27 @@ pub struct Record {
     /// The owner of the store that wrote it; a deposed owner's records do not count.
     pub epoch: u64,
     pub sequence: u64,
+    pub place: Place,
     pub batch: Batch,
 }
 
+/// A record's place in its group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Everything before it in the log was durable when it was written.
+    First,
+    Later,
+}
+
 /// Appends the encoded record to `out`.
-pub fn encode(out: &mut Vec<u8>, generation: u64, epoch: u64, sequence: u64, batch: &Batch) {
+pub fn encode(
+    out: &mut Vec<u8>,
+    generation: u64,
+    epoch: u64,
+    sequence: u64,
+    place: Place,
+    batch: &Batch,
+) {
     let start = out.len();
     out.extend_from_slice(&[0; RECORD_HEAD]);
     for (key, value) in &batch.changes {
@@ -81,33 +107,30 @@ pub fn encode(out: &mut Vec<u8>, generation: u64, epoch: u64, sequence: u64, bat
         out.extend_from_slice(key);
         out.extend_from_slice(value.as_deref().unwrap_or_default());
     }
-    let len = (out.len() - start - RECORD_HEAD) as u32;
-    seal(&mut out[start..], len, generation, epoch, sequence);
+    let record = &mut out[start..];
+    let len = (record.len() - RECORD_HEAD) as u32;
+    let magic = if place == Place::First { MAGIC_FIRST } else { MAGIC };
+    record[..4].copy_from_slice(&len.to_le_bytes());
+    record[4..8].copy_from_slice(&magic.to_le_bytes());
+    record[8..16].copy_from_slice(&epoch.to_le_bytes());
+    record[16..24].copy_from_slice(&sequence.to_le_bytes());
+    seal(record, generation);
 }
 
-/// Writes a record's head again, for another generation.
+/// Seals a record again, for another generation.
 pub fn reseal(record: &mut [u8], generation: u64) {
-    let fields = (word32(record, 0), word64(record, 8), word64(record, 16));
-    if let (Some(len), Some(epoch), Some(sequence)) = fields {
-        seal(record, len, generation, epoch, sequence);
+    if record.len() >= RECORD_HEAD {
+        seal(record, generation);
     }
 }
 
-fn seal(record: &mut [u8], len: u32, generation: u64, epoch: u64, sequence: u64) {
-    record[..4].copy_from_slice(&len.to_le_bytes());
-    record[4..8].copy_from_slice(&MAGIC.to_le_bytes());
-    record[8..16].copy_from_slice(&epoch.to_le_bytes());
-    record[16..24].copy_from_slice(&sequence.to_le_bytes());
+fn seal(record: &mut [u8], generation: u64) {
     let crc = record_crc(record, generation);
     record[24..32].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn record_crc(record: &[u8], generation: u64) -> u64 {
-    mix(&[
-        crc64(&record[..24]),
-        crc64(&record[RECORD_HEAD..]),
-        generation,
-    ])
+    mix(&[crc64(&record[..24]), crc64(&record[RECORD_HEAD..]), generation])
 }
 
 /// What follows at a place of a segment.
@@ -128,7 +151,12 @@ pub fn parse(segment: &[u8], at: usize, generation: u64) -> Next {
         return Next::Nothing;
     };
     let len = len as usize;
-    if magic != MAGIC || len > MAX_BODY || rest.len() < RECORD_HEAD + len {
+    let place = match magic {
+        MAGIC => Place::Later,
+        MAGIC_FIRST => Place::First,
+        _ => return Next::Nothing,
+    };
+    if len > MAX_BODY || rest.len() < RECORD_HEAD + len {
         return Next::Nothing;
     }
     let record = &rest[..RECORD_HEAD + len];
@@ -140,14 +168,9 @@ pub fn parse(segment: &[u8], at: usize, generation: u64) -> Next {
         return Next::Nothing;
     }
     match parse_body(&record[RECORD_HEAD..]) {
-        Some(batch) => Next::Record(
-            Record {
-                epoch,
-                sequence,
-                batch,
-            },
-            at + RECORD_HEAD + len,
-        ),
+        Some(batch) => {
+            Next::Record(Record { epoch, sequence, place, batch }, at + RECORD_HEAD + len)
+        }
         None => Next::Nothing,
     }
 }
@@ -171,30 +194,30 @@ fn parse_body(mut body: &[u8]) -> Option<Batch> {
     Some(batch)
 }
 
-/// All records of a segment, and whether something valid follows after the first gap: then the
+/// All records of a segment up to the first gap. Where a later group begins behind the gap, the
 /// gap is damage and not the torn end.
 pub fn scan(segment: &[u8], generation: u64) -> (Vec<Record>, Gap) {
-    let mut records = Vec::new();
+    let mut records: Vec<Record> = Vec::new();
     let mut at = BLOCK;
     loop {
+        let next = records.last().map(|last| last.sequence.wrapping_add(1));
         match parse(segment, at, generation) {
-            Next::Record(record, next) => {
+            Next::Record(record, end) if next.is_none_or(|next| next == record.sequence) => {
                 records.push(record);
-                at = next;
+                at = end;
             }
-            Next::Nothing if at.is_multiple_of(BLOCK) => break,
-            Next::Nothing => at = at.next_multiple_of(BLOCK),
+            _ if at.is_multiple_of(BLOCK) => break,
+            _ => at = at.next_multiple_of(BLOCK),
         }
     }
-    let last = records.last().map_or(0, |r: &Record| r.sequence);
-    let mut probe = at + BLOCK;
-    while probe + RECORD_HEAD <= segment.len() {
+    let last = records.last().map_or(0, |r| r.sequence);
+    for probe in (at..segment.len()).step_by(BLOCK) {
         if let Next::Record(record, _) = parse(segment, probe, generation)
+            && record.place == Place::First
             && record.sequence > last
         {
-            return (records, Gap::Damage { at });
+            return (records, Gap::Damage { at, later: record.sequence });
         }
-        probe += BLOCK;
     }
     (records, Gap::End { at })
 }
@@ -202,8 +225,14 @@ pub fn scan(segment: &[u8], generation: u64) -> (Vec<Record>, Gap) {
 /// How a segment ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gap {
-    End { at: usize },
-    Damage { at: usize },
+    End {
+        at: usize,
+    },
+    /// What lay at `at` had been durable before record `later` was written.
+    Damage {
+        at: usize,
+        later: u64,
+    },
 }
 
 fn word32(bytes: &[u8], at: usize) -> Option<u32> {
@@ -221,11 +250,12 @@ mod tests {
     fn segment(groups: &[&[u64]]) -> Vec<u8> {
         let mut out = SegmentHead { generation: 7 }.encode().to_vec();
         for group in groups {
-            for &sequence in *group {
+            for (i, &sequence) in group.iter().enumerate() {
                 let mut batch = Batch::new();
+                let place = if i == 0 { Place::First } else { Place::Later };
                 batch.put(sequence.to_be_bytes().to_vec(), vec![sequence as u8; 300]);
                 batch.delete(b"gone".to_vec());
-                encode(&mut out, 7, 1, sequence, &batch);
+                encode(&mut out, 7, 1, sequence, place, &batch);
             }
             out.resize(out.len().next_multiple_of(BLOCK), 0);
         }
@@ -237,10 +267,7 @@ mod tests {
     fn groups_come_back_in_order() {
         let (records, gap) = scan(&segment(&[&[1, 2, 3], &[4], &[5, 6]]), 7);
         let sequences: Vec<_> = records.iter().map(|r| r.sequence).collect();
-        assert_eq!(
-            (sequences, gap),
-            (vec![1, 2, 3, 4, 5, 6], Gap::End { at: 4 * BLOCK })
-        );
+        assert_eq!((sequences, gap), (vec![1, 2, 3, 4, 5, 6], Gap::End { at: 4 * BLOCK }));
         assert_eq!(records[0].batch.get(b"gone"), Some(None));
     }
 
@@ -254,7 +281,7 @@ mod tests {
         let mut bytes = segment(&[&[1], &[2], &[3]]);
         bytes[2 * BLOCK + 40] ^= 1;
         let (records, gap) = scan(&bytes, 7);
-        assert_eq!((records.len(), gap), (1, Gap::Damage { at: 2 * BLOCK }));
+        assert_eq!((records.len(), gap), (1, Gap::Damage { at: 2 * BLOCK, later: 3 }));
     }
 
     #[test]
@@ -262,5 +289,36 @@ mod tests {
         let mut bytes = segment(&[&[1], &[2]]);
         bytes[2 * BLOCK + 40] ^= 1;
         assert_eq!(scan(&bytes, 7).1, Gap::End { at: 2 * BLOCK });
+    }
+    /// Two records of a block each: the second one lies where a group could begin.
+    #[test]
+    fn the_rest_of_a_torn_group_is_not_a_later_group() {
+        let mut bytes = SegmentHead { generation: 7 }.encode().to_vec();
+        for (sequence, place) in [(1, Place::First), (2, Place::Later), (3, Place::Later)] {
+            let mut batch = Batch::new();
+            batch.put(b"key".to_vec(), vec![sequence as u8; BLOCK - RECORD_HEAD - 8 - 3]);
+            encode(&mut bytes, 7, 1, sequence, place, &batch);
+        }
+        assert_eq!(bytes.len(), 4 * BLOCK);
+        bytes.resize(16 * BLOCK, 0);
+        assert_eq!(scan(&bytes, 7).0.len(), 3);
+        for torn in 1..=3 {
+            let mut bad = bytes.clone();
+            bad[torn * BLOCK + 100] ^= 1;
+            let (records, gap) = scan(&bad, 7);
+            assert_eq!((records.len(), gap), (torn - 1, Gap::End { at: torn * BLOCK }));
+        }
+    }
+
+    #[test]
+    fn a_head_is_valid_or_never_written_or_damaged() {
+        let good = SegmentHead { generation: 7 }.encode();
+        assert_eq!(SegmentHead::decode(&good), HeadState::Valid(SegmentHead { generation: 7 }));
+        assert_eq!(SegmentHead::decode(&[0; BLOCK]), HeadState::Empty);
+        for bit in 0..HEAD_USED * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHead::decode(&bad), HeadState::Damaged, "bit {bit}");
+        }
     }
 }

@@ -67,15 +67,15 @@ pub(crate) fn merge<'a, E>(
     limit: usize,
     mut fetch: impl FnMut(&[u8]) -> Result<Vec<Pair>, E>,
 ) -> Result<Vec<Pair>, E> {
-    let mut changes = changes
-        .take_while(|(key, _)| key.starts_with(prefix))
-        .peekable();
+    let mut changes = changes.take_while(|(key, _)| key.starts_with(prefix)).peekable();
     let mut page = fetch(after)?.into_iter().peekable();
     let mut out: Vec<Pair> = Vec::new();
     let mut last = after.to_vec();
+    let mut stored_left = page.peek().is_some();
     while out.len() < limit {
-        if page.peek().is_none() {
+        if stored_left && page.peek().is_none() {
             page = fetch(&last)?.into_iter().peekable();
+            stored_left = page.peek().is_some();
         }
         let change_first = match (changes.peek(), page.peek()) {
             (Some((c, _)), Some((p, _))) => *c <= p.as_slice(),

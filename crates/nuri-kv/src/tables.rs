@@ -1,6 +1,7 @@
 //! The tables behind the log: redb on a [`Disk`].
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use nuri_io::disk::Disk;
@@ -13,6 +14,8 @@ const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
 const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
 /// Pairs fetched per page of a scan.
 const PAGE: usize = 256;
+/// First bytes of a redb file.
+const MARK: &[u8; 4] = b"redb";
 
 /// redb's view of a disk.
 struct Backend(Arc<dyn Disk>);
@@ -50,74 +53,104 @@ fn broken(error: impl Into<redb::Error>) -> KvError {
     match error.into() {
         redb::Error::Corrupted(what) => KvError::Damaged(what),
         redb::Error::Io(e) if e.raw_os_error() == Some(28) => KvError::NoSpace,
+        redb::Error::Io(e) if e.kind() == io::ErrorKind::InvalidData => {
+            KvError::Damaged(e.to_string())
+        }
         other => KvError::Io(other.to_string()),
     }
 }
 
+/// redb panics on some damage that its own checks do not see: to us that is damage too.
+fn guarded<T>(f: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
+    std::panic::catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|_| Err(KvError::Damaged("the tables' structure".into())))
+}
+
 impl Tables {
+    /// Empties a disk on which redb began to make its file and did not come to an end: it writes
+    /// its mark last.
+    pub(crate) fn clear_unfinished(disk: &dyn Disk) -> Result<(), KvError> {
+        let cleared = || {
+            let mut mark = [0; MARK.len()];
+            if disk.len()? >= MARK.len() as u64 {
+                disk.read_at(0, &mut mark)?;
+            }
+            if &mark == MARK { Ok(()) } else { disk.set_len(0).and_then(|()| disk.sync()) }
+        };
+        cleared().map_err(|e: io::Error| KvError::Io(e.to_string()))
+    }
+
     pub(crate) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Tables, KvError> {
-        let db = Database::builder()
-            .set_cache_size(cache_bytes)
-            .create_with_backend(Backend(disk))
-            .map_err(broken)?;
-        let txn = db.begin_write().map_err(broken)?;
-        txn.open_table(DATA).map_err(broken)?;
-        txn.open_table(STATE).map_err(broken)?;
-        txn.commit().map_err(broken)?;
-        Ok(Tables { db })
+        guarded(|| {
+            let db = Database::builder()
+                .set_cache_size(cache_bytes)
+                .create_with_backend(Backend(disk))
+                .map_err(broken)?;
+            let txn = db.begin_write().map_err(broken)?;
+            txn.open_table(DATA).map_err(broken)?;
+            txn.open_table(STATE).map_err(broken)?;
+            txn.commit().map_err(broken)?;
+            Ok(Tables { db })
+        })
     }
 
     /// A number kept beside the data: what the tables contain, or who owns them.
     pub(crate) fn state(&self, name: &str) -> Result<u64, KvError> {
-        let txn = self.db.begin_read().map_err(broken)?;
-        let table = txn.open_table(STATE).map_err(broken)?;
-        Ok(table.get(name).map_err(broken)?.map_or(0, |v| v.value()))
+        guarded(|| {
+            let txn = self.db.begin_read().map_err(broken)?;
+            let table = txn.open_table(STATE).map_err(broken)?;
+            Ok(table.get(name).map_err(broken)?.map_or(0, |v| v.value()))
+        })
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        let txn = self.db.begin_read().map_err(broken)?;
-        let table = txn.open_table(DATA).map_err(broken)?;
-        Ok(table.get(key).map_err(broken)?.map(|v| v.value().to_vec()))
+        guarded(|| {
+            let txn = self.db.begin_read().map_err(broken)?;
+            let table = txn.open_table(DATA).map_err(broken)?;
+            Ok(table.get(key).map_err(broken)?.map(|v| v.value().to_vec()))
+        })
     }
 
     /// A page of pairs of `prefix` above `after`.
     pub(crate) fn page(&self, prefix: &[u8], after: &[u8]) -> Result<Vec<Pair>, KvError> {
-        let txn = self.db.begin_read().map_err(broken)?;
-        let table = txn.open_table(DATA).map_err(broken)?;
-        let from = std::ops::Bound::Excluded(after.max(prefix_floor(prefix, after)));
-        let range = table
-            .range::<&[u8]>((from, std::ops::Bound::Unbounded))
-            .map_err(broken)?;
-        let mut out = Vec::new();
-        for pair in range.take(PAGE) {
-            let (key, value) = pair.map_err(broken)?;
-            if !key.value().starts_with(prefix) {
-                break;
+        guarded(|| {
+            let txn = self.db.begin_read().map_err(broken)?;
+            let table = txn.open_table(DATA).map_err(broken)?;
+            let from = std::ops::Bound::Excluded(after.max(prefix_floor(prefix, after)));
+            let range = table.range::<&[u8]>((from, std::ops::Bound::Unbounded)).map_err(broken)?;
+            let mut out = Vec::new();
+            for pair in range.take(PAGE) {
+                let (key, value) = pair.map_err(broken)?;
+                if !key.value().starts_with(prefix) {
+                    break;
+                }
+                out.push((key.value().to_vec(), value.value().to_vec()));
             }
-            out.push((key.value().to_vec(), value.value().to_vec()));
-        }
-        Ok(out)
+            Ok(out)
+        })
     }
 
     /// Adds changes and state in one durable step.
     pub(crate) fn absorb(&self, changes: &MemTable, state: &[(&str, u64)]) -> Result<(), KvError> {
-        let mut txn = self.db.begin_write().map_err(broken)?;
-        txn.set_two_phase_commit(true);
-        txn.set_quick_repair(true);
-        {
-            let mut table = txn.open_table(DATA).map_err(broken)?;
-            for (key, value) in changes.iter() {
-                match value {
-                    Some(value) => drop(table.insert(key, value).map_err(broken)?),
-                    None => drop(table.remove(key).map_err(broken)?),
+        guarded(|| {
+            let mut txn = self.db.begin_write().map_err(broken)?;
+            txn.set_two_phase_commit(true);
+            txn.set_quick_repair(true);
+            {
+                let mut table = txn.open_table(DATA).map_err(broken)?;
+                for (key, value) in changes.iter() {
+                    match value {
+                        Some(value) => drop(table.insert(key, value).map_err(broken)?),
+                        None => drop(table.remove(key).map_err(broken)?),
+                    }
+                }
+                let mut numbers = txn.open_table(STATE).map_err(broken)?;
+                for (name, value) in state {
+                    numbers.insert(name, value).map_err(broken)?;
                 }
             }
-            let mut numbers = txn.open_table(STATE).map_err(broken)?;
-            for (name, value) in state {
-                numbers.insert(name, value).map_err(broken)?;
-            }
-        }
-        txn.commit().map_err(broken)
+            txn.commit().map_err(broken)
+        })
     }
 }
 
