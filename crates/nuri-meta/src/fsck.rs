@@ -44,15 +44,7 @@ pub fn check(engine: &dyn Engine) -> Result<FsckReport, KvError> {
         let ino = key_id(key).unwrap_or(0);
         match schema::decode::<Inode>(value) {
             Ok(inode) => {
-                known.insert(
-                    ino,
-                    Known {
-                        inode,
-                        names: 0,
-                        subdirs: 0,
-                        entries: 0,
-                    },
-                );
+                known.insert(ino, Known { inode, names: 0, subdirs: 0, entries: 0 });
             }
             Err(_) => report.problems.push(format!("inode {ino} cannot be read")),
         }
@@ -95,9 +87,7 @@ fn check_entries(
         let (parent, name) = (key_id(key).unwrap_or(0), key_tail(key).to_vec());
         let shown = String::from_utf8_lossy(&name).into_owned();
         let Ok(entry) = schema::decode::<Entry>(value) else {
-            report
-                .problems
-                .push(format!("entry {shown:?} of {parent} cannot be read"));
+            report.problems.push(format!("entry {shown:?} of {parent} cannot be read"));
             return;
         };
         match known.get_mut(&entry.ino.0) {
@@ -105,9 +95,7 @@ fn check_entries(
                 child.names += 1;
                 let is_dir = child.inode.is_dir();
                 if child.inode.kind() != entry.kind {
-                    report
-                        .problems
-                        .push(format!("entry {shown:?} of {parent} has another type"));
+                    report.problems.push(format!("entry {shown:?} of {parent} has another type"));
                 }
                 if let Some(dir) = known.get_mut(&parent) {
                     dir.entries += 1;
@@ -115,9 +103,7 @@ fn check_entries(
                 }
             }
             None => {
-                report
-                    .problems
-                    .push(format!("entry {shown:?} of {parent} points to nothing"));
+                report.problems.push(format!("entry {shown:?} of {parent} points to nothing"));
             }
         }
         pairs.push((parent, name, entry));
@@ -127,9 +113,7 @@ fn check_entries(
         let agrees = record.and_then(|bytes| schema::decode::<CookieEntry>(&bytes).ok());
         if agrees.is_none_or(|c| c.name != name || c.ino != entry.ino) {
             let shown = String::from_utf8_lossy(&name);
-            report
-                .problems
-                .push(format!("entry {shown:?} of {parent} has no position"));
+            report.problems.push(format!("entry {shown:?} of {parent} has no position"));
         }
     }
     Ok(())
@@ -141,17 +125,13 @@ fn check_cookies(engine: &dyn Engine, report: &mut FsckReport) -> Result<(), KvE
         let parent = key_id(key).unwrap_or(0);
         match schema::decode::<CookieEntry>(value) {
             Ok(record) => names.push((parent, record.name)),
-            Err(_) => report
-                .problems
-                .push(format!("a position of {parent} cannot be read")),
+            Err(_) => report.problems.push(format!("a position of {parent} cannot be read")),
         }
     })?;
     for (parent, name) in names {
         if engine.get(&entry_key(Ino(parent), &name))?.is_none() {
             let shown = String::from_utf8_lossy(&name);
-            report
-                .problems
-                .push(format!("position of {shown:?} in {parent} has no entry"));
+            report.problems.push(format!("position of {shown:?} in {parent} has no entry"));
         }
     }
     Ok(())
@@ -163,16 +143,11 @@ fn check_tails(
     known: &HashMap<u64, Known>,
     report: &mut FsckReport,
 ) -> Result<(), KvError> {
-    for (family, what) in [
-        (Family::Inline, "inline data"),
-        (Family::Xattr, "an attribute"),
-    ] {
+    for (family, what) in [(Family::Inline, "inline data"), (Family::Xattr, "an attribute")] {
         each(engine, family, |key, _| {
             let ino = key_id(key).unwrap_or(0);
             if !known.contains_key(&ino) {
-                report
-                    .problems
-                    .push(format!("{what} belongs to inode {ino}, which is gone"));
+                report.problems.push(format!("{what} belongs to inode {ino}, which is gone"));
             }
         })?;
     }
@@ -188,17 +163,12 @@ fn check_inode(
     report.inodes += 1;
     let attr = &k.inode.attr;
     if attr.ino.0 != ino {
-        report
-            .problems
-            .push(format!("inode {ino} calls itself {}", attr.ino));
+        report.problems.push(format!("inode {ino} calls itself {}", attr.ino));
     }
     let orphan = engine.get(&schema::orphan_key(Ino(ino)))?.is_some();
     report.orphans += u64::from(orphan);
     if orphan != (attr.nlink == 0) {
-        report.problems.push(format!(
-            "inode {ino} has {} links, orphan: {orphan}",
-            attr.nlink
-        ));
+        report.problems.push(format!("inode {ino} has {} links, orphan: {orphan}", attr.nlink));
     }
     match &k.inode.body {
         Body::Directory(_) => {
@@ -217,18 +187,13 @@ fn check_inode(
             }
             let inline = engine.get(&schema::inline_key(Ino(ino)))?;
             if inline.is_some() != file.inline || (file.inline && file.on_targets) {
-                report
-                    .problems
-                    .push(format!("file {ino} disagrees with its inline data"));
+                report.problems.push(format!("file {ino} disagrees with its inline data"));
             }
         }
         Body::Symlink(_) | Body::Special => {}
     }
     if !k.inode.is_dir() && attr.nlink != k.names {
-        report.problems.push(format!(
-            "inode {ino} says {} links, has {}",
-            attr.nlink, k.names
-        ));
+        report.problems.push(format!("inode {ino} says {} links, has {}", attr.nlink, k.names));
     }
     Ok(())
 }
@@ -253,9 +218,7 @@ fn check_counters(
         ));
     }
     if known.keys().any(|ino| *ino > counters.next_ino) {
-        report
-            .problems
-            .push("an inode number is above the next one to give".into());
+        report.problems.push("an inode number is above the next one to give".into());
     }
     Ok(())
 }
@@ -279,9 +242,7 @@ fn check_reachable(known: &HashMap<u64, Known>, report: &mut FsckReport) {
             steps += 1;
         }
         if at != Ino::ROOT.0 {
-            report
-                .problems
-                .push(format!("directory {ino} is not below the root"));
+            report.problems.push(format!("directory {ino} is not below the root"));
         }
     }
 }

@@ -16,10 +16,7 @@ impl MetaServer {
     /// As the store's.
     pub fn garbage(&self, limit: usize) -> Result<Vec<(ObjectId, Layout)>, Status> {
         let prefix = schema::family_prefix(Family::Garbage);
-        let pairs = self
-            .engine
-            .scan(&prefix, &prefix, limit)
-            .map_err(|e| kv_status(&e))?;
+        let pairs = self.engine.scan(&prefix, &prefix, limit).map_err(|e| kv_status(&e))?;
         if pairs.is_empty() {
             return Ok(Vec::new());
         }
@@ -28,10 +25,7 @@ impl MetaServer {
         self.engine.wait_durable(last).map_err(|e| kv_status(&e))?;
         let object = |(key, value): (Vec<u8>, Vec<u8>)| {
             let record: GarbageRecord = schema::decode(&value)?;
-            Ok((
-                ObjectId(schema::key_id(&key).ok_or(Status::CORRUPT)?),
-                record.layout,
-            ))
+            Ok((ObjectId(schema::key_id(&key).ok_or(Status::CORRUPT)?), record.layout))
         };
         pairs.into_iter().map(object).collect()
     }
@@ -42,12 +36,7 @@ impl MetaServer {
     /// As the store's.
     pub fn garbage_done(&self, objects: &[ObjectId]) -> Result<(), Status> {
         let mut batch = Batch::new();
-        objects
-            .iter()
-            .for_each(|object| batch.delete(schema::garbage_key(*object)));
-        self.engine
-            .commit(batch)
-            .map(|_| ())
-            .map_err(|e| kv_status(&e))
+        objects.iter().for_each(|object| batch.delete(schema::garbage_key(*object)));
+        self.engine.commit(batch).map(|_| ()).map_err(|e| kv_status(&e))
     }
 }

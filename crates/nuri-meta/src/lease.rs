@@ -45,11 +45,7 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        LeaseTable {
-            inodes: HashMap::new(),
-            next: epoch << 40,
-            limit,
-        }
+        LeaseTable { inodes: HashMap::new(), next: epoch << 40, limit }
     }
 
     fn holders(&self, ino: Ino) -> &[Holder] {
@@ -77,11 +73,7 @@ impl LeaseTable {
             if send {
                 holder.recalled = Some(keep);
             }
-            let recall = Recall {
-                ino: claim.ino,
-                number: holder.number,
-                keep,
-            };
+            let recall = Recall { ino: claim.ino, number: holder.number, keep };
             out.push((holder.session, send.then_some(recall)));
         }
         out
@@ -106,11 +98,7 @@ impl LeaseTable {
             .iter()
             .filter(others)
             .any(|h| mode == LeaseMode::Write || h.mode == Some(LeaseMode::Write));
-        if blocked {
-            None
-        } else {
-            self.grant(ino, session, mode)
-        }
+        if blocked { None } else { self.grant(ino, session, mode) }
     }
 
     /// Grants; conflicts must have been resolved. `None` while the session's own lease is being
@@ -120,12 +108,7 @@ impl LeaseTable {
         let number = self.next;
         let holders = self.inodes.entry(ino).or_default();
         let Some(holder) = holders.iter_mut().find(|h| h.session == session) else {
-            holders.push(Holder {
-                session,
-                mode: Some(mode),
-                number,
-                recalled: None,
-            });
+            holders.push(Holder { session, mode: Some(mode), number, recalled: None });
             return Some(Grant { mode, number });
         };
         if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
@@ -136,26 +119,28 @@ impl LeaseTable {
         Some(Grant { mode, number })
     }
 
-    /// A recall was obeyed. Numbers of later grants are not touched by it.
+    /// A recall was obeyed; tells whether this ended it. What answers an older recall (a repeated
+    /// call, or one that keeps more than is allowed by now) changes nothing, and later grants are
+    /// not touched.
     pub fn recall_done(
         &mut self,
         ino: Ino,
         session: SessionId,
         number: u64,
         kept: Option<LeaseMode>,
-    ) {
-        let Some(holders) = self.inodes.get_mut(&ino) else {
-            return;
+    ) -> bool {
+        let holders = self.inodes.get_mut(&ino).into_iter().flatten();
+        let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
+            return true;
         };
-        let Some(holder) = holders.iter_mut().find(|h| h.session == session) else {
-            return;
-        };
-        if holder.number > number {
-            return;
+        match holder.recalled {
+            Some(allowed) if holder.number <= number && kept <= allowed => {
+                (holder.mode, holder.recalled) = (kept, None);
+                true
+            }
+            Some(_) => false,
+            None => true,
         }
-        // What the recall allowed to keep, at most.
-        let allowed = holder.recalled.take().flatten();
-        holder.mode = kept.min(allowed);
     }
 
     /// The session forgot the inode: no lease, not open.
@@ -177,12 +162,8 @@ impl LeaseTable {
     /// The session ended. Returns the inodes that it had.
     pub fn drop_session(&mut self, session: SessionId) -> Vec<Ino> {
         let has = |holders: &Vec<Holder>| holders.iter().any(|h| h.session == session);
-        let inos: Vec<_> = self
-            .inodes
-            .iter()
-            .filter(|(_, h)| has(h))
-            .map(|(ino, _)| *ino)
-            .collect();
+        let inos: Vec<_> =
+            self.inodes.iter().filter(|(_, h)| has(h)).map(|(ino, _)| *ino).collect();
         inos.iter().for_each(|ino| self.forget(*ino, session));
         inos
     }
@@ -195,22 +176,14 @@ impl LeaseTable {
     /// Notes that a session has the inode open, without a lease.
     pub fn note_open(&mut self, ino: Ino, session: SessionId) {
         if !self.holders(ino).iter().any(|h| h.session == session) {
-            let holder = Holder {
-                session,
-                mode: None,
-                number: 0,
-                recalled: None,
-            };
+            let holder = Holder { session, mode: None, number: 0, recalled: None };
             self.inodes.entry(ino).or_default().push(holder);
         }
     }
 
     /// What the session holds on the inode.
     pub fn held(&self, ino: Ino, session: SessionId) -> Option<LeaseMode> {
-        self.holders(ino)
-            .iter()
-            .find(|h| h.session == session)?
-            .mode
+        self.holders(ino).iter().find(|h| h.session == session)?.mode
     }
 
     /// Number of inodes with leases or interest.
@@ -242,11 +215,7 @@ mod tests {
         let grant = table.grant(F, A, LeaseMode::Write).unwrap();
         assert_eq!(table.offer(F, B, LeaseMode::Read), None);
         let conflicts = table.conflicts(claim(Want::Shared), B);
-        let recall = Recall {
-            ino: F,
-            number: grant.number,
-            keep: READ,
-        };
+        let recall = Recall { ino: F, number: grant.number, keep: READ };
         assert_eq!(conflicts, [(A, Some(recall))]);
         assert_eq!(table.conflicts(claim(Want::Shared), B), [(A, None)]);
         table.recall_done(F, A, grant.number, READ);
@@ -293,5 +262,22 @@ mod tests {
         assert!(table.grant(Ino(8), A, LeaseMode::Read).is_some());
         assert_eq!(table.drop_session(A).len(), 2);
         assert!(table.is_empty());
+    }
+
+    /// A repeated answer, or one to an older recall, must not take a lease that the holder still
+    /// caches under.
+    #[test]
+    fn a_repeated_answer_changes_nothing() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Write).unwrap();
+        table.conflicts(claim(Want::Shared), B);
+        assert!(table.recall_done(F, A, grant.number, READ));
+        assert!(table.recall_done(F, A, grant.number, READ));
+        assert_eq!(table.held(F, A), READ);
+        table.conflicts(claim(Want::Alone), B);
+        assert!(!table.recall_done(F, A, grant.number, READ));
+        assert_eq!(table.conflicts(claim(Want::Alone), B), [(A, None)], "still waited for");
+        assert!(table.recall_done(F, A, grant.number, None));
+        assert_eq!(table.held(F, A), None);
     }
 }

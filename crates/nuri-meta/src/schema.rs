@@ -277,12 +277,7 @@ mod tests {
 
     #[test]
     fn unknown_record_formats_are_refused() {
-        let mut bytes = encode(&Entry {
-            ino: Ino(1),
-            cookie: 2,
-            kind: 4,
-        })
-        .unwrap();
+        let mut bytes = encode(&Entry { ino: Ino(1), cookie: 2, kind: 4 }).unwrap();
         bytes[0] = 9;
         assert_eq!(decode::<Entry>(&bytes), Err(Status::CORRUPT));
     }

@@ -33,6 +33,8 @@ use crate::txn::{PoolView, Txn, kv_status};
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
+/// Orphans dropped in one batch.
+const REAP_AT_ONCE: usize = 64;
 
 /// The metadata server of one shard.
 pub struct MetaServer {
@@ -70,9 +72,7 @@ impl MetaServer {
         pools: Arc<dyn PoolView>,
         clock: Arc<dyn Clock>,
     ) -> Result<MetaServer, Status> {
-        let stored = engine
-            .get(&schema::counters_key())
-            .map_err(|e| kv_status(&e))?;
+        let stored = engine.get(&schema::counters_key()).map_err(|e| kv_status(&e))?;
         let counters = match stored {
             Some(bytes) => schema::decode(&bytes)?,
             None => create_root(&engine, &*clock)?,
@@ -80,28 +80,12 @@ impl MetaServer {
         let now = clock.monotonic();
         let sessions = load_sessions(&*engine, now)?;
         let waiting: HashSet<_> = sessions.keys().copied().collect();
-        let grace = (!waiting.is_empty()).then_some(Grace {
-            until: now + GRACE,
-            waiting,
-        });
+        let grace = (!waiting.is_empty()).then_some(Grace { until: now + GRACE, waiting });
         let leases = LeaseTable::new(engine.epoch(), LEASE_LIMIT);
-        let core = Core {
-            leases,
-            counters,
-            sessions,
-            recalls: HashMap::new(),
-            grace,
-        };
+        let core = Core { leases, counters, sessions, recalls: HashMap::new(), grace };
         let core = Mutex::new(core);
         let (changed, told) = (Condvar::new(), Condvar::new());
-        let server = MetaServer {
-            engine,
-            pools,
-            clock,
-            core,
-            changed,
-            told,
-        };
+        let server = MetaServer { engine, pools, clock, core, changed, told };
         if server.core.lock().grace.is_none() {
             server.reap_orphans(&mut server.core.lock())?;
         }
@@ -152,11 +136,7 @@ impl MetaServer {
         let outcome = codec::decode::<C>(request.args)
             .and_then(|call| self.execute(request.context, call, request.payload));
         match outcome {
-            Ok(args) => Reply {
-                status: Status::OK,
-                args,
-                payload: None,
-            },
+            Ok(args) => Reply { status: Status::OK, args, payload: None },
             Err(status) => Reply::failed(status),
         }
     }
@@ -204,10 +184,7 @@ impl MetaServer {
 
     fn hear(&self, core: &mut Core, session: SessionId) -> Result<(), Status> {
         let now = self.clock.monotonic();
-        let session = core
-            .sessions
-            .get_mut(&session)
-            .ok_or(Status::SESSION_GONE)?;
+        let session = core.sessions.get_mut(&session).ok_or(Status::SESSION_GONE)?;
         session.heard = now;
         Ok(())
     }
@@ -223,8 +200,7 @@ impl MetaServer {
                 return Ok(());
             }
             let left = grace.until - now;
-            self.changed
-                .wait_for(core, left.min(Duration::from_millis(200)));
+            self.changed.wait_for(core, left.min(Duration::from_millis(200)));
         }
     }
 
@@ -310,10 +286,7 @@ impl MetaServer {
 
     fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
         let wall = self.clock.wall();
-        let now = Time {
-            sec: wall.as_secs() as i64,
-            nsec: wall.subsec_nanos(),
-        };
+        let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
         // Stamps never go back, also when the clock does.
         let now = now.max(core.counters.stamp);
         core.counters.stamp = now;
@@ -346,35 +319,30 @@ impl MetaServer {
         let (reply, mut batch, orphaned) = match finished {
             Ok(finished) => finished,
             Err(status) => {
-                core.counters = Counters {
-                    stamp: core.counters.stamp,
-                    ..before
-                };
+                core.counters = Counters { stamp: core.counters.stamp, ..before };
                 return Err(status);
             }
         };
-        if context.sequence > 0 && !batch.is_empty() {
-            let record = SlotRecord {
-                sequence: context.sequence,
-                status: 0,
-                reply: reply.clone(),
-            };
-            batch.put(
-                schema::slot_key(session, context.slot),
-                schema::encode(&record)?,
-            );
-            if let Some(s) = core.sessions.get_mut(&session) {
-                s.slots.insert(context.slot, record);
+        let outcome = if context.sequence > 0 && !batch.is_empty() {
+            let sequence = context.sequence;
+            let record = SlotRecord { sequence, status: 0, reply: reply.clone() };
+            batch.put(schema::slot_key(session, context.slot), schema::encode(&record)?);
+            Some(record)
+        } else {
+            None
+        };
+        let id = match self.engine.commit(batch) {
+            Ok(id) => id,
+            Err(error) => {
+                core.counters = Counters { stamp: core.counters.stamp, ..before };
+                return Err(kv_status(&error));
             }
+        };
+        if let (Some(record), Some(s)) = (outcome, core.sessions.get_mut(&session)) {
+            s.slots.insert(context.slot, record);
         }
-        let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
         for ino in orphaned {
-            for other in core
-                .leases
-                .interested(ino)
-                .into_iter()
-                .filter(|s| *s != session)
-            {
+            for other in core.leases.interested(ino).into_iter().filter(|s| *s != session) {
                 if let Some(s) = core.sessions.get_mut(&other) {
                     s.push(Event::Unlinked(ino));
                 }
@@ -389,24 +357,16 @@ impl MetaServer {
         let mut core = self.core.lock();
         core.counters.next_session += 1;
         let session = SessionId(core.counters.next_session);
-        let record = SessionRecord {
-            client: call.client.clone(),
-        };
+        let record = SessionRecord { client: call.client.clone() };
         let mut batch = Batch::new();
         batch.put(schema::session_key(session), schema::encode(&record)?);
         batch.put(schema::counters_key(), schema::encode(&core.counters)?);
         let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
-        core.sessions
-            .insert(session, Session::new(call.client, now));
+        core.sessions.insert(session, Session::new(call.client, now));
         drop(core);
         self.durable(id)?;
         let (server_boot, server_time) = (self.engine.epoch(), time_of(self.clock.wall()));
-        Ok(SessionReply {
-            session,
-            server_boot,
-            server_time,
-            ino_range: (0, 0),
-        })
+        Ok(SessionReply { session, server_boot, server_time, ino_range: (0, 0) })
     }
 
     fn session_close(&self, request: &Request<'_>) -> Result<(), Status> {
@@ -421,18 +381,17 @@ impl MetaServer {
         let id = SessionId(context.session);
         let mut core = self.core.lock();
         let until = self.clock.monotonic() + SESSION_RENEW;
+        // Numbers of another boot say nothing of what this one has told.
+        let same_boot = call.server_boot == self.engine.epoch();
+        let acknowledged = if same_boot { call.acknowledged } else { 0 };
         loop {
             self.hear(&mut core, id)?;
             self.expire(&mut core)?;
             let session = core.sessions.get_mut(&id).ok_or(Status::SESSION_GONE)?;
-            let (upto, events) = session.pending(call.acknowledged);
+            let (upto, events) = session.pending(acknowledged);
             let now = self.clock.monotonic();
-            if !events.is_empty() || now >= until {
-                return Ok(EventsReply {
-                    server_boot: self.engine.epoch(),
-                    upto,
-                    events,
-                });
+            if !events.is_empty() || now >= until || !same_boot {
+                return Ok(EventsReply { server_boot: self.engine.epoch(), upto, events });
             }
             self.told.wait_for(&mut core, until - now);
         }
@@ -442,9 +401,10 @@ impl MetaServer {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
-        core.leases
-            .recall_done(call.ino, session, call.number, call.kept);
-        core.recalls.remove(&(session, call.ino));
+        let ended = core.leases.recall_done(call.ino, session, call.number, call.kept);
+        if ended {
+            core.recalls.remove(&(session, call.ino));
+        }
         self.changed.notify_all();
         Ok(())
     }
@@ -453,14 +413,9 @@ impl MetaServer {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
-        let grants = call
-            .leases
-            .iter()
-            .map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
+        let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
         let grants = grants.collect();
-        call.open
-            .iter()
-            .for_each(|ino| core.leases.note_open(*ino, session));
+        call.open.iter().for_each(|ino| core.leases.note_open(*ino, session));
         if !call.more
             && let Some(grace) = &mut core.grace
         {
@@ -483,10 +438,7 @@ impl MetaServer {
         for id in silent {
             self.end_session(core, id, "was silent too long")?;
         }
-        let stubborn = core
-            .recalls
-            .iter()
-            .filter(|(_, at)| now.saturating_sub(**at) > RECALL);
+        let stubborn = core.recalls.iter().filter(|(_, at)| now.saturating_sub(**at) > RECALL);
         let stubborn: HashSet<_> = stubborn.map(|((id, _), _)| *id).collect();
         for id in stubborn {
             self.end_session(core, id, "did not give a lease back")?;
@@ -499,51 +451,45 @@ impl MetaServer {
             return Ok(());
         };
         if !why.is_empty() {
-            eprintln!(
-                "metadata: session {id} ({}) ended: it {why}",
-                session.client
-            );
+            eprintln!("metadata: session {id} ({}) ended: it {why}", session.client);
         }
         core.recalls.retain(|(holder, _), _| *holder != id);
         let inos = core.leases.drop_session(id);
         let slots: Vec<_> = session.slots.keys().copied().collect();
-        let mut txn = self.txn(core, id);
-        txn.delete(schema::session_key(id));
-        slots
-            .into_iter()
-            .for_each(|slot| txn.delete(schema::slot_key(id, slot)));
-        for ino in inos {
-            reap(&mut txn, ino)?;
-        }
-        let (batch, _) = txn.finish()?;
+        let mut batch = Batch::new();
+        batch.delete(schema::session_key(id));
+        slots.into_iter().for_each(|slot| batch.delete(schema::slot_key(id, slot)));
         self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        self.reap_all(core, id, &inos)?;
         self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Drops those of the inodes that are orphans nobody has open, in batches that the log takes.
+    fn reap_all(&self, core: &mut Core, session: SessionId, inos: &[Ino]) -> Result<(), Status> {
+        for part in inos.chunks(REAP_AT_ONCE) {
+            let mut txn = self.txn(core, session);
+            for ino in part {
+                reap(&mut txn, *ino)?;
+            }
+            let (batch, _) = txn.finish()?;
+            self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        }
         Ok(())
     }
 
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {
         let prefix = schema::family_prefix(Family::Orphan);
-        let orphans = self
-            .engine
-            .scan(&prefix, &prefix, usize::MAX)
-            .map_err(|e| kv_status(&e))?;
-        let mut txn = self.txn(core, SessionId(0));
-        for (key, _) in orphans {
-            let ino = schema::key_id(&key).ok_or(Status::CORRUPT)?;
-            reap(&mut txn, Ino(ino))?;
-        }
-        let (batch, _) = txn.finish()?;
-        self.engine.commit(batch).map_err(|e| kv_status(&e))?;
-        Ok(())
+        let orphans = self.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
+        let ino = |(key, _): (Vec<u8>, _)| schema::key_id(&key).map(Ino).ok_or(Status::CORRUPT);
+        let inos = orphans.into_iter().map(ino).collect::<Result<Vec<_>, _>>()?;
+        self.reap_all(core, SessionId(0), &inos)
     }
 
     /// Sessions now open: (id, client).
     pub fn sessions(&self) -> Vec<(SessionId, String)> {
         let core = self.core.lock();
-        core.sessions
-            .iter()
-            .map(|(id, s)| (*id, s.client.clone()))
-            .collect()
+        core.sessions.iter().map(|(id, s)| (*id, s.client.clone())).collect()
     }
 
     /// Housekeeping that must happen also when nobody calls: expiry and the end of grace.
@@ -562,18 +508,12 @@ impl MetaServer {
 }
 
 fn time_of(wall: Duration) -> Time {
-    Time {
-        sec: wall.as_secs() as i64,
-        nsec: wall.subsec_nanos(),
-    }
+    Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() }
 }
 
 fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status> {
     let wall = clock.wall();
-    let now = Time {
-        sec: wall.as_secs() as i64,
-        nsec: wall.subsec_nanos(),
-    };
+    let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
     let attr = Attr {
         ino: Ino::ROOT,
         generation: 1,
@@ -586,22 +526,9 @@ fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status>
         change: 1,
         ..Attr::default()
     };
-    let body = schema::Directory {
-        parent: Ino::ROOT,
-        next_cookie: 3,
-        policy: None,
-    };
-    let root = schema::Inode {
-        attr,
-        tree: 0,
-        body: schema::Body::Directory(body),
-    };
-    let counters = Counters {
-        next_ino: Ino::ROOT.0,
-        inodes: 1,
-        stamp: now,
-        ..Counters::default()
-    };
+    let body = schema::Directory { parent: Ino::ROOT, next_cookie: 3, policy: None };
+    let root = schema::Inode { attr, tree: 0, body: schema::Body::Directory(body) };
+    let counters = Counters { next_ino: Ino::ROOT.0, inodes: 1, stamp: now, ..Counters::default() };
     let mut batch = Batch::new();
     batch.put(schema::inode_key(Ino::ROOT), schema::encode(&root)?);
     batch.put(schema::counters_key(), schema::encode(&counters)?);
@@ -616,9 +543,7 @@ fn load_sessions(
 ) -> Result<HashMap<SessionId, Session>, Status> {
     let all = |family| {
         let prefix = schema::family_prefix(family);
-        engine
-            .scan(&prefix, &prefix, usize::MAX)
-            .map_err(|e| kv_status(&e))
+        engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))
     };
     let mut sessions = HashMap::new();
     for (key, value) in all(Family::Session)? {
@@ -628,13 +553,9 @@ fn load_sessions(
     }
     for (key, value) in all(Family::Slot)? {
         let id = schema::key_id(&key).ok_or(Status::CORRUPT)?;
-        let slot = schema::key_tail(&key)
-            .try_into()
-            .map_err(|_| Status::CORRUPT)?;
+        let slot = schema::key_tail(&key).try_into().map_err(|_| Status::CORRUPT)?;
         if let Some(session) = sessions.get_mut(&SessionId(id)) {
-            session
-                .slots
-                .insert(u32::from_be_bytes(slot), schema::decode(&value)?);
+            session.slots.insert(u32::from_be_bytes(slot), schema::decode(&value)?);
         }
     }
     Ok(sessions)

@@ -61,10 +61,7 @@ impl Session {
     /// Drops what was handled; returns what is still to be told, and its last number.
     pub(crate) fn pending(&mut self, acknowledged: u64) -> (u64, Vec<Event>) {
         self.events.retain(|(number, _)| *number > acknowledged);
-        let upto = self
-            .events
-            .back()
-            .map_or(acknowledged, |(number, _)| *number);
+        let upto = self.events.back().map_or(acknowledged, |(number, _)| *number);
         (upto, self.events.iter().map(|(_, event)| *event).collect())
     }
 }
@@ -88,11 +85,7 @@ mod tests {
     #[test]
     fn a_slot_knows_done_running_and_overtaken_calls() {
         let mut session = Session::new(String::new(), Duration::ZERO);
-        let record = SlotRecord {
-            sequence: 4,
-            status: 0,
-            reply: vec![1],
-        };
+        let record = SlotRecord { sequence: 4, status: 0, reply: vec![1] };
         session.slots.insert(0, record.clone());
         session.busy.insert(1, 9);
         assert_eq!(session.slot(0, 4), SlotState::Done(record));

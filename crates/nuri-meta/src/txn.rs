@@ -37,6 +37,9 @@ pub fn kv_status(error: &KvError) -> Status {
     match error {
         KvError::NoSpace => Status::NOSPC,
         KvError::Stopped => Status::OUT_OF_SERVICE,
+        KvError::Damaged(_) => Status::CORRUPT,
+        // E2BIG.
+        KvError::TooLarge { .. } => Status(7),
         _ => Status::IO,
     }
 }
@@ -50,9 +53,7 @@ impl Txn<'_> {
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, Status> {
-        self.raw(key)?
-            .map(|bytes| schema::decode(&bytes))
-            .transpose()
+        self.raw(key)?.map(|bytes| schema::decode(&bytes)).transpose()
     }
 
     pub(crate) fn put<T: Serialize>(&mut self, key: Vec<u8>, value: &T) -> Result<(), Status> {
@@ -97,14 +98,7 @@ impl Txn<'_> {
         record.next_cookie += 1;
         let (ino, kind) = (child.attr.ino, child.kind());
         self.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
-        self.put(
-            cookie_key(parent, cookie),
-            &CookieEntry {
-                ino,
-                kind,
-                name: name.to_vec(),
-            },
-        )?;
+        self.put(cookie_key(parent, cookie), &CookieEntry { ino, kind, name: name.to_vec() })?;
         dir.attr.size += 1;
         if child.is_dir() {
             dir.attr.nlink += 1;
@@ -146,13 +140,8 @@ impl Txn<'_> {
 
     /// The reply for an inode, with a read lease offered in passing.
     pub(crate) fn reply(&mut self, inode: &Inode) -> InodeReply {
-        let lease = self
-            .leases
-            .offer(inode.attr.ino, self.session, LeaseMode::Read);
-        InodeReply {
-            attr: inode.attr,
-            lease,
-        }
+        let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Read);
+        InodeReply { attr: inode.attr, lease }
     }
 
     /// A read lease on a directory, offered in passing.
@@ -176,9 +165,5 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
         return Err(Status::NAMETOOLONG);
     }
     let bad = name.is_empty() || name == b"." || name == b"..";
-    if bad || name.contains(&b'/') || name.contains(&0) {
-        Err(Status::INVAL)
-    } else {
-        Ok(())
-    }
+    if bad || name.contains(&b'/') || name.contains(&0) { Err(Status::INVAL) } else { Ok(()) }
 }

@@ -7,12 +7,14 @@ use parking_lot::Mutex;
 
 use crate::engine::{Batch, CommitId, Engine, KvError, Pair};
 
+pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
 #[derive(Default)]
 pub struct MemEngine {
-    state: Mutex<(BTreeMap<Vec<u8>, Vec<u8>>, u64)>,
+    state: Mutex<(Map, u64)>,
 }
 
-pub fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
+pub fn apply(map: &mut Map, batch: &Batch) {
     for (key, value) in &batch.changes {
         match value {
             Some(value) => drop(map.insert(key.clone(), value.clone())),

@@ -14,10 +14,7 @@ use crate::txn::Txn;
 
 impl MetaOp for SetAttr {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(vec![Claim {
-            ino: self.ino,
-            want: Want::Alone,
-        }])
+        Ok(vec![Claim { ino: self.ino, want: Want::Alone }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<SetAttrReply, Status> {
@@ -42,11 +39,7 @@ impl MetaOp for SetAttr {
             Body::File(file) => (file.object, file.punch_from),
             _ => (ObjectId(0), None),
         };
-        Ok(SetAttrReply {
-            inode: txn.reply(&inode),
-            object,
-            punch_from,
-        })
+        Ok(SetAttrReply { inode: txn.reply(&inode), object, punch_from })
     }
 }
 
@@ -106,10 +99,7 @@ fn shrink(
 
 impl MetaOp for TruncateDone {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(vec![Claim {
-            ino: self.ino,
-            want: Want::Alone,
-        }])
+        Ok(vec![Claim { ino: self.ino, want: Want::Alone }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
@@ -123,7 +113,7 @@ impl MetaOp for TruncateDone {
 
 impl MetaOp for LayoutSet {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
+        Ok(vec![Claim { ino: self.ino, want: Want::Alone }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {

@@ -16,10 +16,7 @@ impl MetaOp for Acquire {
             LeaseMode::Read => Want::Shared,
             LeaseMode::Write => Want::Alone,
         };
-        Ok(vec![Claim {
-            ino: self.ino,
-            want,
-        }])
+        Ok(vec![Claim { ino: self.ino, want }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<AcquireReply, Status> {
@@ -30,14 +27,7 @@ impl MetaOp for Acquire {
             _ => None,
         };
         let file = file_record(txn, &inode)?;
-        Ok(AcquireReply {
-            inode: InodeReply {
-                attr: inode.attr,
-                lease,
-            },
-            file,
-            symlink,
-        })
+        Ok(AcquireReply { inode: InodeReply { attr: inode.attr, lease }, file, symlink })
     }
 }
 

@@ -10,13 +10,7 @@ use crate::txn::Txn;
 impl MetaOp for Lookup {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let entry = txn.entry(self.parent, &self.name)?;
-        Ok(entry
-            .map(|e| Claim {
-                ino: e.ino,
-                want: Want::Shared,
-            })
-            .into_iter()
-            .collect())
+        Ok(entry.map(|e| Claim { ino: e.ino, want: Want::Shared }).into_iter().collect())
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LookupReply, Status> {
@@ -35,10 +29,7 @@ impl MetaOp for Lookup {
 
 impl MetaOp for GetAttr {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(vec![Claim {
-            ino: self.ino,
-            want: Want::Shared,
-        }])
+        Ok(vec![Claim { ino: self.ino, want: Want::Shared }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<InodeReply, Status> {
@@ -53,9 +44,6 @@ impl MetaOp for StatFs {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<StatFsReply, Status> {
-        Ok(StatFsReply {
-            inodes: txn.counters.inodes,
-            allocated: txn.counters.allocated,
-        })
+        Ok(StatFsReply { inodes: txn.counters.inodes, allocated: txn.counters.allocated })
     }
 }

@@ -20,15 +20,9 @@ const FIRST_COOKIE: u64 = 3;
 
 impl MetaOp for Make {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        let mut claims = vec![Claim {
-            ino: self.parent,
-            want: Want::Alone,
-        }];
+        let mut claims = vec![Claim { ino: self.parent, want: Want::Alone }];
         if let Some(entry) = txn.entry(self.parent, &self.name)? {
-            claims = vec![Claim {
-                ino: entry.ino,
-                want: Want::Shared,
-            }];
+            claims = vec![Claim { ino: entry.ino, want: Want::Shared }];
         }
         Ok(claims)
     }
@@ -51,20 +45,10 @@ impl MetaOp for Make {
             _ => LeaseMode::Read,
         };
         let lease = txn.leases.offer(inode.attr.ino, txn.session, mode);
-        let inode_reply = InodeReply {
-            attr: inode.attr,
-            lease,
-        };
+        let inode_reply = InodeReply { attr: inode.attr, lease };
         let dir_lease = txn.dir_lease(self.parent);
-        let entry = EntryReply {
-            inode: inode_reply,
-            dir_lease,
-        };
-        Ok(MakeReply {
-            entry,
-            file: file_record(txn, &inode)?,
-            existed: false,
-        })
+        let entry = EntryReply { inode: inode_reply, dir_lease };
+        Ok(MakeReply { entry, file: file_record(txn, &inode)?, existed: false })
     }
 }
 
@@ -73,15 +57,8 @@ fn existing(txn: &mut Txn<'_>, call: &Make, ino: Ino) -> Result<MakeReply, Statu
         return Err(Status::EXIST);
     }
     let inode = txn.inode(ino)?;
-    let entry = EntryReply {
-        inode: txn.reply(&inode),
-        dir_lease: txn.dir_lease(call.parent),
-    };
-    Ok(MakeReply {
-        entry,
-        file: file_record(txn, &inode)?,
-        existed: true,
-    })
+    let entry = EntryReply { inode: txn.reply(&inode), dir_lease: txn.dir_lease(call.parent) };
+    Ok(MakeReply { entry, file: file_record(txn, &inode)?, existed: true })
 }
 
 /// The file's record with its inline data, for a regular file.
@@ -89,11 +66,7 @@ pub(super) fn file_record(txn: &Txn<'_>, inode: &Inode) -> Result<Option<FileRec
     let Body::File(file) = &inode.body else {
         return Ok(None);
     };
-    let inline = if file.inline {
-        txn.raw(&inline_key(inode.attr.ino))?
-    } else {
-        None
-    };
+    let inline = if file.inline { txn.raw(&inline_key(inode.attr.ino))? } else { None };
     Ok(Some(file.record(inline)))
 }
 
@@ -107,46 +80,26 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
         MakeKind::Directory => {
             let policy = parent.as_dir()?.policy;
             let next_cookie = FIRST_COOKIE;
-            let body = Directory {
-                parent: call.parent,
-                next_cookie,
-                policy,
-            };
+            let body = Directory { parent: call.parent, next_cookie, policy };
             let group = if inherits_group { S_ISGID } else { 0 };
             (S_IFDIR | permissions | group, Body::Directory(body), 0)
         }
         MakeKind::Symlink(to) => {
             if to.is_empty() || to.len() > MAX_SYMLINK {
-                return Err(if to.is_empty() {
-                    Status::NOENT
-                } else {
-                    Status::NAMETOOLONG
-                });
+                return Err(if to.is_empty() { Status::NOENT } else { Status::NAMETOOLONG });
             }
             (S_IFLNK | 0o777, Body::Symlink(to.clone()), to.len() as u64)
         }
         MakeKind::Special { .. } => (call.mode & (S_IFMT | 0o7777), Body::Special, 0),
     };
-    let rdev = if let MakeKind::Special { rdev } = call.kind {
-        rdev
-    } else {
-        0
-    };
+    let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
     let attr = Attr {
         ino,
         generation: 1,
         mode,
-        nlink: if matches!(body, Body::Directory(_)) {
-            2
-        } else {
-            1
-        },
+        nlink: if matches!(body, Body::Directory(_)) { 2 } else { 1 },
         uid: call.uid,
-        gid: if inherits_group {
-            parent.attr.gid
-        } else {
-            call.gid
-        },
+        gid: if inherits_group { parent.attr.gid } else { call.gid },
         rdev,
         size,
         allocated: 0,
@@ -156,11 +109,7 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
         btime: txn.now,
         change: 1,
     };
-    Ok(Inode {
-        attr,
-        tree: parent.tree,
-        body,
-    })
+    Ok(Inode { attr, tree: parent.tree, body })
 }
 
 fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
@@ -184,10 +133,7 @@ fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
 impl MetaOp for Link {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         check_name(&self.name)?;
-        let alone = |ino| Claim {
-            ino,
-            want: Want::Alone,
-        };
+        let alone = |ino| Claim { ino, want: Want::Alone };
         Ok(vec![alone(self.parent), alone(self.ino)])
     }
 
@@ -214,9 +160,6 @@ impl MetaOp for Link {
         txn.add_entry(&mut parent, &self.name, &inode)?;
         txn.put_inode(&parent)?;
         txn.put_inode(&inode)?;
-        Ok(EntryReply {
-            inode: txn.reply(&inode),
-            dir_lease: txn.dir_lease(self.parent),
-        })
+        Ok(EntryReply { inode: txn.reply(&inode), dir_lease: txn.dir_lease(self.parent) })
     }
 }

@@ -23,10 +23,7 @@ impl MetaOp for ReadDir {
         let max = self.max.clamp(1, MAX_READDIR) as usize;
         let prefix = cookie_prefix(self.ino);
         let after = cookie_key(self.ino, self.cookie);
-        let pairs = txn
-            .engine
-            .scan(&prefix, &after, max)
-            .map_err(|e| kv_status(&e))?;
+        let pairs = txn.engine.scan(&prefix, &after, max).map_err(|e| kv_status(&e))?;
         let mut end = pairs.len() < max;
         let mut entries = Vec::with_capacity(pairs.len());
         let mut names = 0;
@@ -41,12 +38,7 @@ impl MetaOp for ReadDir {
             entries.push(entry(&self, txn, u64::from_be_bytes(tail), record)?);
         }
         let dir_lease = txn.dir_lease(self.ino);
-        Ok(ReadDirReply {
-            entries,
-            dir_lease,
-            parent,
-            end,
-        })
+        Ok(ReadDirReply { entries, dir_lease, parent, end })
     }
 }
 
@@ -64,11 +56,5 @@ fn entry(
     } else {
         None
     };
-    Ok(DirEntry {
-        cookie,
-        ino,
-        kind: record.kind,
-        name: record.name,
-        inode,
-    })
+    Ok(DirEntry { cookie, ino, kind: record.kind, name: record.name, inode })
 }

@@ -14,10 +14,7 @@ use crate::txn::{Txn, kv_status};
 impl MetaOp for Unlink {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
-        let alone = |ino| Claim {
-            ino,
-            want: Want::Alone,
-        };
+        let alone = |ino| Claim { ino, want: Want::Alone };
         Ok(vec![alone(self.parent), alone(entry.ino)])
     }
 
@@ -41,11 +38,7 @@ impl MetaOp for Unlink {
 /// may have it open.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveReply, Status> {
     let ino = inode.attr.ino;
-    inode.attr.nlink = if inode.is_dir() {
-        0
-    } else {
-        inode.attr.nlink.saturating_sub(1)
-    };
+    inode.attr.nlink = if inode.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
     txn.changed(inode);
     let orphan = inode.attr.nlink == 0;
     if orphan && txn.leases.interested(ino).is_empty() {
@@ -75,10 +68,7 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
         }
     }
     let prefix = xattr_prefix(ino);
-    let xattrs = txn
-        .engine
-        .scan(&prefix, &prefix, usize::MAX)
-        .map_err(|e| kv_status(&e))?;
+    let xattrs = txn.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
     xattrs.into_iter().for_each(|(key, _)| txn.delete(key));
     txn.counters.inodes = txn.counters.inodes.saturating_sub(1);
     txn.counters.allocated = txn.counters.allocated.saturating_sub(inode.attr.allocated);

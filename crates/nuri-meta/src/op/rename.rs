@@ -19,13 +19,7 @@ impl MetaOp for Rename {
             inos.push(self.new_parent);
         }
         inos.extend(replaced.map(|e| e.ino).filter(|ino| *ino != moved.ino));
-        Ok(inos
-            .into_iter()
-            .map(|ino| Claim {
-                ino,
-                want: Want::Alone,
-            })
-            .collect())
+        Ok(inos.into_iter().map(|ino| Claim { ino, want: Want::Alone }).collect())
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<RenameReply, Status> {
@@ -44,10 +38,9 @@ impl MetaOp for Rename {
             (RenameMode::Exchange, None) => Err(Status::NOENT),
             (RenameMode::Exchange, Some(other)) => exchange(&self, txn, entry, other),
             // Two names of one inode: POSIX says that nothing happens.
-            (_, Some(other)) if other.ino == entry.ino => Ok(RenameReply {
-                moved: entry.ino,
-                replaced: None,
-            }),
+            (_, Some(other)) if other.ino == entry.ino => {
+                Ok(RenameReply { moved: entry.ino, replaced: None })
+            }
             (_, other) => replace(&self, txn, entry, moved, other),
         }
     }
@@ -93,10 +86,7 @@ fn replace(
     txn.put_inode(&to)?;
     txn.changed(&mut moved);
     txn.put_inode(&moved)?;
-    Ok(RenameReply {
-        moved: entry.ino,
-        replaced,
-    })
+    Ok(RenameReply { moved: entry.ino, replaced })
 }
 
 fn take_replaced(
@@ -124,10 +114,7 @@ fn exchange(call: &Rename, txn: &mut Txn<'_>, a: Entry, b: Entry) -> Result<Rena
     }
     point(txn, (call.parent, &call.name, a), (call.new_parent, b))?;
     point(txn, (call.new_parent, &call.new_name, b), (call.parent, a))?;
-    Ok(RenameReply {
-        moved: a.ino,
-        replaced: None,
-    })
+    Ok(RenameReply { moved: a.ino, replaced: None })
 }
 
 /// Makes the name at `place` point to what `now` pointed to, keeping its position.
@@ -136,14 +123,7 @@ fn point(txn: &mut Txn<'_>, place: (Ino, &[u8], Entry), now: (Ino, Entry)) -> Re
     let (from, new) = now;
     let (ino, kind, cookie) = (new.ino, new.kind, old.cookie);
     txn.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
-    txn.put(
-        cookie_key(parent, cookie),
-        &CookieEntry {
-            ino,
-            kind,
-            name: name.to_vec(),
-        },
-    )?;
+    txn.put(cookie_key(parent, cookie), &CookieEntry { ino, kind, name: name.to_vec() })?;
     let mut inode = txn.inode(ino)?;
     if let Body::Directory(dir) = &mut inode.body {
         dir.parent = parent;

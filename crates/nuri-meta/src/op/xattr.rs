@@ -11,22 +11,13 @@ use crate::schema::{key_tail, xattr_key, xattr_prefix};
 use crate::txn::{Txn, kv_status};
 
 fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
-    Ok(vec![Claim {
-        ino,
-        want: Want::Alone,
-    }])
+    Ok(vec![Claim { ino, want: Want::Alone }])
 }
 
 fn names(txn: &Txn<'_>, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
     let prefix = xattr_prefix(ino);
-    let pairs = txn
-        .engine
-        .scan(&prefix, &prefix, usize::MAX)
-        .map_err(|e| kv_status(&e))?;
-    Ok(pairs
-        .iter()
-        .map(|(key, _)| key_tail(key).to_vec())
-        .collect())
+    let pairs = txn.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
+    Ok(pairs.iter().map(|(key, _)| key_tail(key).to_vec()).collect())
 }
 
 fn note_change(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
@@ -41,8 +32,7 @@ impl MetaOp for XattrGet {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<u8>, Status> {
-        txn.raw(&xattr_key(self.ino, &self.name))?
-            .ok_or(Status::NODATA)
+        txn.raw(&xattr_key(self.ino, &self.name))?.ok_or(Status::NODATA)
     }
 }
 

@@ -1,0 +1,231 @@
+//! Attributes, truncation, inline data, extended attributes, counters, stamps.
+
+use super::*;
+use nuri_proto::limit::{MAX_FILE, MAX_INLINE, MAX_XATTR_VALUE};
+
+const ROOT: Ino = Ino::ROOT;
+
+#[test]
+fn attributes_change_as_asked_and_nothing_else() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let before = c.attr(f).unwrap();
+    world.clock.advance(Duration::from_secs(5));
+    let at = Time { sec: 77, nsec: 5 };
+    let call = SetAttr {
+        ino: f,
+        mode: Some(0o104_755),
+        uid: Some(1),
+        mtime: Some(SetTime::At(at)),
+        ..SetAttr::default()
+    };
+    let after = c.put(call).unwrap().inode.attr;
+    let wanted = Attr {
+        mode: 0o104_755,
+        uid: 1,
+        mtime: at,
+        ctime: after.ctime,
+        change: before.change + 1,
+        ..before
+    };
+    assert_eq!(after, wanted);
+    assert_eq!(after.ctime.sec, before.ctime.sec + 5);
+    let now = SetAttr { ino: f, atime: Some(SetTime::Now), ..SetAttr::default() };
+    assert_eq!(c.put(now).unwrap().inode.attr.atime, after.ctime);
+    let none = SetAttr { ino: Ino(99), ..SetAttr::default() };
+    assert_eq!(c.put(none), Err(Status::NOENT));
+}
+
+#[test]
+fn truncation_to_zero_takes_a_new_object_and_leaves_garbage() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let first = c.acquire(f, LeaseMode::Write).unwrap().file.unwrap();
+    c.publish(f, 1 << 20).unwrap();
+    let reply = c.resize(f, 0).unwrap();
+    assert!(reply.object != first.object && reply.punch_from.is_none());
+    assert_eq!((reply.inode.attr.size, reply.inode.attr.allocated), (0, 0));
+    let now = c.acquire(f, LeaseMode::Write).unwrap().file.unwrap();
+    assert!(now.object == reply.object && now.truncate_version > first.truncate_version);
+    let garbage = world.server.garbage(10).unwrap();
+    assert_eq!(garbage, [(first.object, first.layout.clone())]);
+    world.server.garbage_done(&[first.object]).unwrap();
+    assert!(world.server.garbage(10).unwrap().is_empty());
+    // Never on the targets: nothing to delete.
+    assert_eq!(c.resize(f, 0).unwrap().object, now.object);
+    assert!(world.server.garbage(10).unwrap().is_empty());
+    world.fsck();
+}
+
+#[test]
+fn a_shortened_file_grows_only_after_its_rest_was_punched() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    c.publish(f, 10_000).unwrap();
+    assert_eq!(c.resize(f, 5000).unwrap().punch_from, Some(5000));
+    assert_eq!(c.resize(f, 7000), Err(Status::RETRY));
+    assert_eq!(c.resize(f, 4000).unwrap().punch_from, Some(4000));
+    let record = c.acquire(f, LeaseMode::Write).unwrap().file.unwrap();
+    assert_eq!(record.punch_from, Some(4000));
+    c.put(TruncateDone { ino: f }).unwrap();
+    assert_eq!(c.resize(f, 7000).unwrap().inode.attr.size, 7000);
+    assert_eq!(c.resize(f, MAX_FILE + 1), Err(Status::FBIG));
+    assert_eq!(c.resize(ROOT, 0), Err(Status::ISDIR));
+    world.fsck();
+}
+
+#[test]
+fn small_files_live_in_the_inode() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let data = |c: &Client<'_>| c.acquire(f, LeaseMode::Write).unwrap().file.unwrap().inline;
+    assert_eq!(data(&c), None);
+    assert_eq!(c.publish_inline(f, b"hello").unwrap().attr.size, 5);
+    assert_eq!(data(&c).unwrap(), b"hello");
+    c.resize(f, 2).unwrap();
+    assert_eq!(data(&c).unwrap(), b"he");
+    assert_eq!(c.publish_inline(f, &vec![1; MAX_INLINE as usize + 1]), Err(Status::INVAL));
+    c.publish_inline(f, &vec![1; MAX_INLINE as usize]).unwrap();
+    let publish = Publish { ino: f, size: 9, allocated: 0, mtime: None, data: PublishData::Inline };
+    assert_eq!(c.put_with(publish, b"short"), Err(Status::INVAL));
+    c.publish(f, 100_000).unwrap();
+    assert_eq!(data(&c), None);
+    assert_eq!(c.publish_inline(f, b"back"), Err(Status::INVAL), "the targets have it");
+    c.resize(f, 0).unwrap();
+    c.publish_inline(f, b"back").unwrap();
+    world.fsck();
+    c.resize(f, 0).unwrap();
+    assert_eq!(data(&c), None);
+    world.fsck();
+}
+
+#[test]
+fn only_the_writer_publishes() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let number = c.acquire(f, LeaseMode::Write).unwrap().inode.lease.unwrap().number;
+    c.get(Release { leases: vec![(f, number)] }).unwrap();
+    assert_eq!(c.publish(f, 5), Err(Status::STALE));
+    c.acquire(f, LeaseMode::Read).unwrap();
+    assert_eq!(c.publish(f, 5), Err(Status::STALE));
+    assert_eq!(c.attr(f).unwrap().size, 0);
+}
+
+#[test]
+fn setgid_directories_give_their_group_on() {
+    let world = World::new();
+    let c = world.client();
+    let d = c.dir(ROOT, "d");
+    let group = SetAttr { ino: d, mode: Some(0o2775), gid: Some(7), ..SetAttr::default() };
+    c.put(group).unwrap();
+    let (sub, f) = (c.dir(d, "sub"), c.file(d, "f"));
+    let (sub, f) = (c.attr(sub).unwrap(), c.attr(f).unwrap());
+    assert_eq!((sub.gid, sub.mode), (7, 0o042_755));
+    assert_eq!((f.gid, f.mode), (7, 0o100_644));
+    let plain = c.file(ROOT, "plain");
+    assert_eq!(c.attr(plain).unwrap().gid, 20);
+}
+
+#[test]
+fn layouts_are_inherited_at_creation() {
+    let world = World::new();
+    let c = world.client();
+    let d = c.dir(ROOT, "d");
+    let policy = nuri_proto::layout::LayoutPolicy { width: 2, ..Default::default() };
+    c.put(LayoutSet { ino: d, policy }).unwrap();
+    let sub = c.dir(d, "sub");
+    assert_eq!(c.get(LayoutGet { ino: sub }).unwrap(), LayoutReply::Directory(policy));
+    let f = c.file(sub, "f");
+    let LayoutReply::File(layout) = c.get(LayoutGet { ino: f }).unwrap() else { panic!() };
+    assert_eq!(layout.components[0].groups.len(), 2);
+    let wide = nuri_proto::layout::LayoutPolicy { width: 300, ..policy };
+    assert_eq!(c.put(LayoutSet { ino: d, policy: wide }), Err(Status::INVAL));
+}
+
+#[test]
+fn extended_attributes_have_modes_and_limits() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let set = |name: &str, value: &[u8], mode| {
+        c.put(XattrSet { ino: f, name: name.into(), value: value.to_vec(), mode })
+    };
+    let get = |name: &str| c.get(XattrGet { ino: f, name: name.into() });
+    assert_eq!(get("user.a"), Err(Status::NODATA));
+    assert_eq!(set("user.a", b"1", XattrMode::Replace), Err(Status::NODATA));
+    set("user.a", b"1", XattrMode::Create).unwrap();
+    assert_eq!(set("user.a", b"2", XattrMode::Create), Err(Status::EXIST));
+    set("user.a", b"3", XattrMode::Any).unwrap();
+    set("user.b", &vec![9; MAX_XATTR_VALUE], XattrMode::Any).unwrap();
+    assert_eq!((get("user.a").unwrap(), get("user.b").unwrap().len()), (b"3".to_vec(), 65536));
+    assert_eq!(set("user.c", &vec![9; MAX_XATTR_VALUE + 1], XattrMode::Any), Err(Status(7)));
+    assert_eq!(set(&"n".repeat(256), b"", XattrMode::Any), Err(Status::RANGE));
+    assert_eq!(c.get(XattrList { ino: f }).unwrap(), [b"user.a", b"user.b"]);
+    c.put(XattrRemove { ino: f, name: b"user.a".to_vec() }).unwrap();
+    let again = c.put(XattrRemove { ino: f, name: b"user.a".to_vec() });
+    assert_eq!(again, Err(Status::NODATA));
+    // The list of names is bounded, so that it always fits into one reply.
+    let full = (0..400).find_map(|i| set(&format!("{i:0250}"), b"", XattrMode::Any).err());
+    assert_eq!(full, Some(Status::NOSPC));
+    assert!(c.get(XattrList { ino: f }).is_ok());
+    let none = XattrSet { ino: Ino(99), name: b"x".into(), value: vec![], mode: XattrMode::Any };
+    assert_eq!(c.put(none), Err(Status::NOENT));
+    c.unlink(ROOT, "f").unwrap();
+    c.put(OrphanRelease { inos: vec![f] }).unwrap();
+    world.fsck();
+}
+
+#[test]
+fn counters_follow_and_survive() {
+    let world = World::new();
+    let c = world.client();
+    let (f, g) = (c.file(ROOT, "f"), c.file(ROOT, "g"));
+    c.publish(f, 8192).unwrap();
+    c.publish(g, 4096).unwrap();
+    c.publish(f, 12288).unwrap();
+    assert_eq!(c.make(ROOT, "f", MakeKind::File), Err(Status::EXIST));
+    let counts = c.get(StatFs {}).unwrap();
+    assert_eq!(counts, StatFsReply { inodes: 3, allocated: 16384 });
+    c.resize(g, 0).unwrap();
+    c.unlink(ROOT, "f").unwrap();
+    c.put(OrphanRelease { inos: vec![f] }).unwrap();
+    assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });
+    let id = c.id;
+    let world = world.crash(1);
+    let c = Client::known(&world, id);
+    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });
+    let h = c.make(ROOT, "h", MakeKind::File);
+    assert_eq!(h, Err(Status::MALFORMED), "the slot remembers later sequences");
+    c.sequence.store(100, Ordering::SeqCst);
+    assert!(c.file(ROOT, "h") > g, "numbers are not given twice");
+    world.fsck();
+}
+
+#[test]
+fn stamps_never_go_back_whatever_the_clock_does() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let first = c.attr(f).unwrap().ctime;
+    world.clock.set_wall(Duration::from_secs(5));
+    let g = c.file(ROOT, "g");
+    let second = c.attr(g).unwrap().ctime;
+    assert!(second >= first);
+    let (id, clock) = (c.id, world.clock.clone());
+    let world = world.crash(1);
+    clock.set_wall(Duration::from_secs(1));
+    let c = Client::known(&world, id);
+    c.sequence.store(100, Ordering::SeqCst);
+    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    let h = c.file(ROOT, "h");
+    assert!(c.attr(h).unwrap().btime >= second, "also over a restart");
+    clock.set_wall(Duration::from_secs(5000));
+    let i = c.file(ROOT, "i");
+    assert_eq!(c.attr(i).unwrap().btime.sec, 5000);
+}

@@ -1,0 +1,309 @@
+//! Leases between sessions, orphans, expiry, grace.
+
+use super::*;
+use nuri_proto::clock::{GRACE, RECALL, SESSION};
+
+const ROOT: Ino = Ino::ROOT;
+const SOON: Duration = Duration::from_millis(150);
+
+#[test]
+fn a_writer_is_recalled_to_reading_before_others_see_attributes() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(|| b.attr(f).unwrap());
+        let recall = a.recalled(&mut at);
+        assert_eq!((recall.ino, recall.keep), (f, Some(LeaseMode::Read)));
+        std::thread::sleep(SOON);
+        assert!(!stat.is_finished(), "the writer has not answered");
+        a.publish_inline(f, b"hello").unwrap();
+        a.obey(recall);
+        assert_eq!(stat.join().unwrap().size, 5, "what the writer published last");
+    });
+    assert_eq!(a.publish_inline(f, b"late"), Err(Status::STALE));
+}
+
+#[test]
+fn a_mutation_recalls_every_cache() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let chmod = scope
+            .spawn(|| b.put(SetAttr { ino: f, mode: Some(0o600), ..SetAttr::default() }).unwrap());
+        let recall = a.recalled(&mut at);
+        assert_eq!((recall.ino, recall.keep), (f, None));
+        assert!(!chmod.is_finished());
+        a.obey(recall);
+        assert_eq!(chmod.join().unwrap().inode.attr.mode & 0o777, 0o600);
+    });
+    // Names are cached under the directory's lease.
+    assert!(a.get(Lookup { parent: ROOT, name: b"g".to_vec() }).unwrap().dir_lease.is_some());
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| b.file(ROOT, "g"));
+        let recall = a.recalled(&mut at);
+        assert_eq!((recall.ino, recall.keep), (ROOT, None));
+        a.obey(recall);
+        made.join().unwrap();
+    });
+}
+
+/// Catches `grant_during_recall`.
+#[test]
+fn a_holder_under_recall_gets_no_new_lease() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let resize = scope.spawn(|| b.resize(f, 10).unwrap());
+        let recall = a.recalled(&mut at);
+        for _ in 0..3 {
+            assert_eq!(a.get(GetAttr { ino: f }).unwrap().lease, None, "under its own recall");
+        }
+        a.obey(recall);
+        resize.join().unwrap();
+    });
+    assert!(a.get(GetAttr { ino: f }).unwrap().lease.is_some());
+}
+
+#[test]
+fn a_repeated_recall_answer_takes_no_lease() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(|| b.attr(f).unwrap());
+        let recall = a.recalled(&mut at);
+        a.obey(recall);
+        stat.join().unwrap();
+        a.obey(recall);
+        // Both read now: the writer must ask both of them.
+        let chmod = scope.spawn(|| b.resize(f, 3).unwrap());
+        let again = a.recalled(&mut at);
+        assert_eq!(again.keep, None);
+        a.obey(again);
+        chmod.join().unwrap();
+    });
+}
+
+#[test]
+fn a_holder_that_does_not_obey_is_evicted() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(|| b.attr(f).unwrap());
+        let mut at = 0;
+        a.recalled(&mut at);
+        let mut passed = Duration::ZERO;
+        while !stat.is_finished() {
+            // Heard from all the time, but it does not answer the recall.
+            let _ = a.get(StatFs {});
+            world.clock.advance(Duration::from_secs(1));
+            passed += Duration::from_secs(1);
+            std::thread::sleep(Duration::from_millis(120));
+            assert!(passed < 2 * RECALL, "evicted in time");
+        }
+        assert!(passed >= RECALL, "not before its time");
+        stat.join().unwrap();
+    });
+    assert_eq!(a.attr(f), Err(Status::SESSION_GONE));
+}
+
+#[test]
+fn silent_sessions_end_and_free_their_leases_and_orphans() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.publish(f, 4096).unwrap();
+    assert!(a.unlink(ROOT, "f").unwrap().orphan);
+    let g = a.file(ROOT, "g");
+    world.pass(SESSION / 2);
+    b.get(StatFs {}).unwrap();
+    assert_eq!(world.server.sessions().len(), 2);
+    world.pass(SESSION / 2 + Duration::from_secs(1));
+    assert_eq!(world.server.sessions(), [(b.id, "test".to_string())]);
+    assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
+    assert_eq!(b.attr(f), Err(Status::NOENT), "the orphan went with its last session");
+    assert_eq!(world.server.garbage(10).unwrap().len(), 1);
+    b.resize(g, 7).unwrap();
+    world.fsck();
+}
+
+#[test]
+fn an_orphan_lives_until_every_session_released_it() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.publish(f, 4096).unwrap();
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let open = scope.spawn(|| b.acquire(f, LeaseMode::Read).unwrap());
+        a.obey(a.recalled(&mut at));
+        open.join().unwrap();
+        let mut at_b = 0;
+        let gone = scope.spawn(|| a.unlink(ROOT, "f").unwrap());
+        b.obey(b.recalled(&mut at_b));
+        assert!(gone.join().unwrap().orphan);
+        assert_eq!(b.told(&mut at_b), [Event::Unlinked(f)]);
+    });
+    a.put(OrphanRelease { inos: vec![f] }).unwrap();
+    assert_eq!(b.attr(f).unwrap().nlink, 0);
+    assert_eq!(world.fsck().orphans, 1);
+    // A living inode is not touched by it.
+    let g = b.acquire(ROOT, LeaseMode::Read).unwrap();
+    b.put(OrphanRelease { inos: vec![f, ROOT] }).unwrap();
+    assert_eq!(b.attr(f), Err(Status::NOENT));
+    assert!(g.inode.lease.is_some() && world.server.garbage(10).unwrap().len() == 1);
+    assert_eq!(world.fsck().orphans, 0);
+}
+
+#[test]
+fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
+    for reclaimed in [true, false] {
+        let world = World::new();
+        let a = world.client();
+        let f = a.file(ROOT, "f");
+        a.unlink(ROOT, "f").unwrap();
+        let id = a.id;
+        let world = world.crash(3);
+        let a = Client::known(&world, id);
+        a.sequence.store(9, Ordering::SeqCst);
+        let open = if reclaimed { vec![f] } else { Vec::new() };
+        a.get(Reclaim { leases: vec![], open, more: false }).unwrap();
+        a.get(StatFs {}).unwrap();
+        assert_eq!(world.fsck().orphans, u64::from(reclaimed));
+        if reclaimed {
+            assert_eq!(a.attr(f).unwrap().nlink, 0);
+            a.put(OrphanRelease { inos: vec![f] }).unwrap();
+        }
+        assert_eq!(a.attr(f), Err(Status::NOENT));
+        world.fsck();
+    }
+}
+
+#[test]
+fn grace_blocks_others_until_all_have_reclaimed() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let old = a.acquire(f, LeaseMode::Write).unwrap().inode.lease.unwrap();
+    let (a, b) = (a.id, b.id);
+    let world = world.crash(4);
+    let (a, b) = (Client::known(&world, a), Client::known(&world, b));
+    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    let mut at = 0;
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(|| b.attr(f).unwrap());
+        std::thread::sleep(SOON);
+        assert!(!stat.is_finished(), "the writer may still come back");
+        let more = Reclaim { leases: vec![], open: vec![f], more: true };
+        a.get(more).unwrap();
+        std::thread::sleep(SOON);
+        assert!(!stat.is_finished(), "it said that more follows");
+        let mine = vec![(f, LeaseMode::Write)];
+        let grants = a.get(Reclaim { leases: mine, open: vec![f], more: false }).unwrap();
+        let grant = grants[0].unwrap();
+        assert!(grant.mode == LeaseMode::Write && grant.number > old.number);
+        let recall = a.recalled(&mut at);
+        assert_eq!(recall.number, grant.number);
+        a.sequence.store(9, Ordering::SeqCst);
+        a.publish_inline(f, b"kept").unwrap();
+        a.obey(recall);
+        assert_eq!(stat.join().unwrap().size, 4);
+    });
+}
+
+/// Events are numbered anew by every boot: an old number must not acknowledge new ones.
+#[test]
+fn recalls_after_a_restart_reach_a_session_that_acknowledged_many_before() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let mut at = 0;
+    for _ in 0..4 {
+        a.acquire(f, LeaseMode::Read).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| b.resize(f, 0).unwrap());
+            a.obey(a.recalled(&mut at));
+        });
+        b.get(OrphanRelease { inos: vec![] }).unwrap();
+        b.get(Release { leases: vec![(f, u64::MAX)] }).unwrap();
+    }
+    assert!(at >= 4);
+    let (a, b, boot) = (a.id, b.id, world.server.engine.epoch());
+    let world = world.crash(8);
+    let (a, b) = (Client::known(&world, a), Client::known(&world, b));
+    b.sequence.store(99, Ordering::SeqCst);
+    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    let mine = vec![(f, LeaseMode::Read)];
+    a.get(Reclaim { leases: mine, open: vec![], more: false }).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.resize(f, 0).unwrap());
+        // The last call to the old boot comes late.
+        std::thread::sleep(SOON);
+        let reply = a.get(Events { acknowledged: at, server_boot: boot }).unwrap();
+        assert!(reply.server_boot != boot);
+        let mut at = 0;
+        a.obey(a.recalled(&mut at));
+    });
+}
+
+#[test]
+fn grace_ends_for_those_that_do_not_come_back() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    let (a, b) = (a.id, b.id);
+    let world = world.crash(5);
+    let (a, b) = (Client::known(&world, a), Client::known(&world, b));
+    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    std::thread::scope(|scope| {
+        let stat = scope.spawn(|| b.attr(f));
+        std::thread::sleep(SOON);
+        assert!(!stat.is_finished());
+        world.pass(GRACE);
+        assert_eq!(stat.join().unwrap().unwrap().size, 0);
+    });
+    assert_eq!(a.attr(f), Err(Status::SESSION_GONE));
+    let late = a.get(Reclaim { leases: vec![(f, LeaseMode::Write)], open: vec![], more: false });
+    assert_eq!(late, Err(Status::SESSION_GONE), "others may have been there meanwhile");
+}
+
+#[test]
+fn closing_a_session_gives_everything_back() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.unlink(ROOT, "f").unwrap();
+    a.get(SessionClose {}).unwrap();
+    assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
+    assert_eq!(b.attr(f), Err(Status::NOENT));
+    b.file(ROOT, "f");
+    let world = world.crash(6);
+    assert_eq!(world.server.sessions().len(), 1, "its record is gone too");
+    world.fsck();
+}
+
+/// Many more than one batch of the log takes.
+#[test]
+fn a_session_that_dies_with_thousands_of_orphans_is_cleaned_up() {
+    let world = World::new();
+    let a = world.client();
+    for i in 0..1500 {
+        let name = format!("f{i}");
+        let f = a.file(ROOT, &name);
+        a.publish(f, 4096).unwrap();
+        a.unlink(ROOT, &name).unwrap();
+    }
+    assert_eq!(world.fsck().orphans, 1500);
+    a.get(SessionClose {}).unwrap();
+    assert_eq!((world.fsck().orphans, world.server.garbage(9999).unwrap().len()), (0, 1500));
+    let world = world.crash(7);
+    assert_eq!(world.fsck().inodes, 1);
+}

@@ -1,0 +1,198 @@
+//! Names: making, finding, moving, removing, listing.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use RenameMode::{Exchange, NoReplace, Replace};
+
+const ROOT: Ino = Ino::ROOT;
+
+#[test]
+fn made_names_are_found_and_removed_ones_are_not() {
+    let world = World::new();
+    let c = world.client();
+    let (d, f) = (c.dir(ROOT, "d"), c.file(ROOT, "f"));
+    assert_eq!(c.make(ROOT, "f", MakeKind::File), Err(Status::EXIST));
+    assert_eq!(c.make(ROOT, "f", MakeKind::Directory), Err(Status::EXIST));
+    let open = Make { exclusive: Exclusive::No, ..make(ROOT, "f", MakeKind::File) };
+    let reply = c.put(open).unwrap();
+    assert!(reply.existed && reply.entry.inode.attr.ino == f);
+    let link = c.make(d, "l", MakeKind::Symlink(b"to/there".to_vec())).unwrap();
+    assert_eq!(c.acquire(link, LeaseMode::Read).unwrap().symlink.unwrap(), b"to/there");
+    assert_eq!(c.find(d, "l").unwrap().size, 8);
+    assert_eq!(c.find(ROOT, "none"), None);
+    assert_eq!(c.unlink(ROOT, "none"), Err(Status::NOENT));
+    assert_eq!(c.unlink(ROOT, "d"), Err(Status::ISDIR));
+    assert_eq!(c.rmdir(ROOT, "f"), Err(Status::NOTDIR));
+    assert_eq!(c.rmdir(ROOT, "d"), Err(Status::NOTEMPTY));
+    c.unlink(d, "l").unwrap();
+    c.rmdir(ROOT, "d").unwrap();
+    assert_eq!(c.make(d, "late", MakeKind::File), Err(Status::NOENT), "a removed directory");
+    c.unlink(ROOT, "f").unwrap();
+    assert_eq!((c.find(ROOT, "f"), c.attr(ROOT).unwrap().nlink), (None, 2));
+    world.fsck();
+}
+
+#[test]
+fn names_that_no_directory_may_hold_are_refused() {
+    let world = World::new();
+    let c = world.client();
+    let long = "x".repeat(256);
+    for (name, status) in [
+        ("", Status::INVAL),
+        (".", Status::INVAL),
+        ("..", Status::INVAL),
+        ("a/b", Status::INVAL),
+        ("a\0", Status::INVAL),
+        (&long, Status::NAMETOOLONG),
+    ] {
+        assert_eq!(c.make(ROOT, name, MakeKind::File), Err(status), "{name:?}");
+        let f = c.file(ROOT, "f");
+        assert_eq!(c.rename((ROOT, "f"), (ROOT, name), Replace), Err(status));
+        let link = Link { ino: f, parent: ROOT, name: name.into() };
+        assert_eq!(c.put(link), Err(status));
+        c.unlink(ROOT, "f").unwrap();
+    }
+    c.file(ROOT, &"x".repeat(255));
+    let empty = c.make(ROOT, "s", MakeKind::Symlink(Vec::new()));
+    let long = c.make(ROOT, "s", MakeKind::Symlink(vec![b'x'; 4096]));
+    assert_eq!((empty, long), (Err(Status::NOENT), Err(Status::NAMETOOLONG)));
+    world.fsck();
+}
+
+#[test]
+fn rename_moves_and_replaces() {
+    let world = World::new();
+    let c = world.client();
+    let (a, b) = (c.dir(ROOT, "a"), c.dir(ROOT, "b"));
+    let (f, g, d) = (c.file(a, "f"), c.file(b, "g"), c.dir(a, "d"));
+    assert_eq!(c.rename((a, "none"), (b, "x"), Replace), Err(Status::NOENT));
+    assert_eq!(c.rename((a, "f"), (b, "g"), NoReplace), Err(Status::EXIST));
+    let reply = c.rename((a, "f"), (b, "g"), Replace).unwrap();
+    assert_eq!((reply.moved, reply.replaced.unwrap().ino), (f, g));
+    assert_eq!(c.find(b, "g").unwrap().ino, f);
+    assert_eq!(c.rename((b, "g"), (a, "d"), Replace), Err(Status::ISDIR));
+    assert_eq!(c.rename((a, "d"), (b, "g"), Replace), Err(Status::NOTDIR));
+    let e = c.dir(b, "e");
+    c.rename((a, "d"), (b, "e"), Replace).unwrap();
+    assert_eq!(c.find(b, "e").unwrap().ino, d);
+    assert_eq!(c.attr(e).unwrap().nlink, 0, "open elsewhere perhaps: an orphan");
+    let listing = c.get(ReadDir { ino: d, cookie: 0, max: 9, attrs: WithAttrs::No }).unwrap();
+    assert_eq!(listing.parent, b);
+    c.file(d, "inside");
+    c.dir(ROOT, "other");
+    assert_eq!(c.rename((ROOT, "other"), (b, "e"), Replace), Err(Status::NOTEMPTY));
+    assert_eq!((c.attr(a).unwrap().nlink, c.attr(b).unwrap().nlink), (2, 3));
+    world.fsck();
+}
+
+#[test]
+fn rename_refuses_loops() {
+    let world = World::new();
+    let c = world.client();
+    let a = c.dir(ROOT, "a");
+    let b = c.dir(a, "b");
+    let d = c.dir(b, "d");
+    c.file(ROOT, "f");
+    for into in [a, b, d] {
+        assert_eq!(c.rename((ROOT, "a"), (into, "x"), Replace), Err(Status::INVAL));
+    }
+    assert_eq!(c.rename((b, "d"), (ROOT, "a"), Exchange), Err(Status::INVAL), "a below itself");
+    assert_eq!(c.rename((ROOT, "a"), (b, "d"), Exchange), Err(Status::INVAL));
+    assert_eq!(c.rename((b, "d"), (ROOT, "a"), Replace), Err(Status::NOTEMPTY));
+    assert_eq!(c.rename((ROOT, "a"), (ROOT, "a"), Replace).unwrap().replaced, None);
+    world.fsck();
+}
+
+#[test]
+fn exchange_swaps_files_and_directories() {
+    let world = World::new();
+    let c = world.client();
+    let (a, f) = (c.dir(ROOT, "a"), c.file(ROOT, "f"));
+    let d = c.dir(a, "d");
+    assert_eq!(c.rename((ROOT, "f"), (a, "none"), Exchange), Err(Status::NOENT));
+    c.rename((ROOT, "f"), (a, "d"), Exchange).unwrap();
+    assert_eq!((c.find(ROOT, "f").unwrap().ino, c.find(a, "d").unwrap().ino), (d, f));
+    let root = c.attr(ROOT).unwrap();
+    assert_eq!((root.nlink, root.size, c.attr(a).unwrap().nlink), (4, 2, 2));
+    let listing = c.get(ReadDir { ino: d, cookie: 0, max: 9, attrs: WithAttrs::No }).unwrap();
+    assert_eq!(listing.parent, ROOT);
+    world.fsck();
+}
+
+#[test]
+fn links_count_and_one_inode_has_several_names() {
+    let world = World::new();
+    let c = world.client();
+    let (d, f) = (c.dir(ROOT, "d"), c.file(ROOT, "f"));
+    let link = |ino, name: &str| c.put(Link { ino, parent: d, name: name.into() });
+    assert_eq!(link(f, "g").unwrap().inode.attr.nlink, 2);
+    assert_eq!(link(f, "g"), Err(Status::EXIST));
+    assert_eq!(link(d, "self"), Err(Status::PERM));
+    assert_eq!(link(Ino(999), "x"), Err(Status::NOENT));
+    // Two names of one inode: nothing happens, both stay.
+    c.rename((ROOT, "f"), (d, "g"), Replace).unwrap();
+    assert_eq!(c.find(ROOT, "f").unwrap().ino, f);
+    assert_eq!(c.unlink(ROOT, "f").unwrap(), RemoveReply { ino: f, orphan: false });
+    assert_eq!(c.attr(f).unwrap().nlink, 1);
+    assert!(c.unlink(d, "g").unwrap().orphan);
+    assert_eq!(link(f, "again"), Err(Status::NOENT), "an orphan gets no name again");
+    c.put(OrphanRelease { inos: vec![f] }).unwrap();
+    assert_eq!(c.attr(f), Err(Status::NOENT));
+    assert_eq!(world.fsck().inodes, 2);
+}
+
+/// Pages of a changing directory: what was there all the time comes exactly once.
+#[test]
+fn a_listing_with_changes_between_pages_is_complete_and_without_duplicates() {
+    for seed in 0..6 {
+        let world = World::new();
+        let c = world.client();
+        let mut rng = Rng::new(seed);
+        let mut stable = BTreeSet::new();
+        let mut here: Vec<String> = Vec::new();
+        for i in 0..60 {
+            let name = format!("n{i}");
+            c.file(ROOT, &name);
+            if rng.one_in(2) {
+                stable.insert(name);
+            } else {
+                here.push(name);
+            }
+        }
+        let (mut cookie, mut made) = (0, 0);
+        let (mut seen, mut cookies) = (Vec::new(), BTreeSet::new());
+        loop {
+            let max = 1 + rng.below(9) as u32;
+            let attrs = if rng.one_in(2) { WithAttrs::Yes } else { WithAttrs::No };
+            let page = c.get(ReadDir { ino: ROOT, cookie, max, attrs }).unwrap();
+            assert!(page.entries.len() <= max as usize);
+            for entry in page.entries {
+                assert!(entry.cookie > cookie && cookies.insert(entry.cookie));
+                assert_eq!(entry.inode.is_some(), attrs == WithAttrs::Yes);
+                cookie = entry.cookie;
+                seen.push(String::from_utf8(entry.name).unwrap());
+            }
+            if page.end {
+                break;
+            }
+            for _ in 0..rng.below(4) {
+                if rng.one_in(3) && made < 20 {
+                    made += 1;
+                    c.file(ROOT, &format!("new{made}"));
+                } else if let Some(name) = here.pop() {
+                    if rng.one_in(2) {
+                        c.unlink(ROOT, &name).unwrap();
+                    } else {
+                        let to = format!("moved-{name}");
+                        c.rename((ROOT, &name), (ROOT, &to), Replace).unwrap();
+                    }
+                }
+            }
+        }
+        let unique: BTreeSet<_> = seen.iter().cloned().collect();
+        assert_eq!(unique.len(), seen.len(), "seed {seed}: a name came twice");
+        assert!(stable.is_subset(&unique), "seed {seed}: a name is missing");
+        world.fsck();
+    }
+}
