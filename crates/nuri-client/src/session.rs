@@ -141,7 +141,8 @@ impl MetaSession {
     pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
         let meta = self.cluster.meta()?;
         let timeout = SESSION_RENEW * 2;
-        let call = Events { acknowledged };
+        let server_boot = self.server_boot.load(Ordering::SeqCst);
+        let call = Events { acknowledged, server_boot };
         meta.call(self.context(), &call, &[], &mut [], timeout)
             .map(|(reply, _)| reply)
     }

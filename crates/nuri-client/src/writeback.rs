@@ -190,18 +190,13 @@ impl Shared {
                 let range = (from as u32, from as u32 + piece.len);
                 match self.data.write(&piece, bytes, durability) {
                     Ok((target, reply)) => {
-                        let token = Token {
-                            node: node.clone(),
-                            block,
-                            range,
-                        };
-                        if durability == Durability::Memory {
-                            let mut unsynced = self.pipeline.unsynced.lock();
-                            unsynced.acknowledged(target, reply.boot, token);
-                        }
+                        // Held first, named second: a flush that settles the name must find it.
                         self.push_ended(node, block, range, Ok(reply.allocated));
                         if durability == Durability::Stable {
                             self.settle_one(node, block, range);
+                        } else {
+                            let token = Token { node: node.clone(), block, range };
+                            self.pipeline.unsynced.lock().acknowledged(target, reply.boot, token);
                         }
                     }
                     Err(status) => self.push_ended(node, block, range, Err(status)),
@@ -320,6 +315,10 @@ impl Shared {
                     break;
                 }
                 let targets = self.pipeline.unsynced.lock().targets();
+                if targets.is_empty() {
+                    // A push is between its reply and its entry in the table.
+                    std::thread::yield_now();
+                }
                 self.flush_targets(&targets)?;
             }
         }
@@ -398,6 +397,7 @@ impl Shared {
                 if targets.is_empty() {
                     // All bytes are dirty in partial blocks or in flight: push what there is.
                     self.push_some();
+                    std::thread::sleep(Duration::from_millis(1));
                 } else if let Err(status) = self.flush_targets(&targets) {
                     eprintln!("client: a target cannot flush: {status}");
                 }

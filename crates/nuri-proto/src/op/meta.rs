@@ -94,6 +94,8 @@ pub struct SessionReply {
 pub struct Events {
     /// `upto` of the last reply that was handled, 0 at first.
     pub acknowledged: u64,
+    /// The server's boot as the session knows it: another one is told at once.
+    pub server_boot: u64,
 }
 call!(Events => EventsReply);
 

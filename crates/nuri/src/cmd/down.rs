@@ -29,7 +29,10 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
 fn release(point: &Path, args: &Down) -> Result<(), Failure> {
     let here = || mounts().iter().any(|(p, kind)| Path::new(p) == point && kind == "fuse.nuri");
     while here() {
-        crate::cmd::fs::sync_mount(point);
+        // A forced stop must not wait for a mount that hangs.
+        if !args.force {
+            crate::cmd::fs::sync_mount(point);
+        }
         match unmount(point) {
             Ok(()) | Err(MountError::NotMounted(_)) => {}
             Err(MountError::Busy(_)) if args.force => detach(point).map_err(Failure::new)?,

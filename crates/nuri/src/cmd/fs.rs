@@ -155,7 +155,9 @@ pub(crate) fn sync_mount(point: &Path) {
 
 fn umount(args: &Umount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
-    sync_mount(&point);
+    if !args.force {
+        sync_mount(&point);
+    }
     match unmount(&point) {
         Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),
         outcome => outcome.map_err(Failure::new),
