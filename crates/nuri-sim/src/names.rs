@@ -1,0 +1,341 @@
+//! The metadata side: the real server on memory disks, a few names per client, and what each call
+//! must answer.
+//!
+//! Every client works in a directory of its own, because a call that waits for another client's
+//! lease would stop the only thread there is. Calls get lost, answers get lost, the server crashes
+//! in the middle; the same (session, slot, sequence) is sent again until it is answered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_io::buf::BufPool;
+use nuri_io::clock::ManualClock;
+use nuri_io::mem::MemDisk;
+use nuri_io::rng::Rng;
+use nuri_kv::embedded::{Embedded, KvConfig};
+use nuri_meta::fsck;
+use nuri_meta::server::MetaServer;
+use nuri_meta::txn::PoolView;
+use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
+use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
+use nuri_proto::op::Call;
+use nuri_proto::op::meta::{
+    Exclusive, GetAttr, LayoutSet, Lookup, Make, MakeKind, OrphanRelease, Reclaim, Release,
+    RemoveKind, Rename, RenameMode, SessionOpen, SetAttr, Time, Unlink,
+};
+use nuri_proto::{Status, codec};
+use nuri_rpc::{CallContext, Request};
+
+use crate::check::Wrong;
+
+const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20 };
+
+struct Pools(u32);
+
+impl PoolView for Pools {
+    fn groups(&self, _: PoolId) -> Vec<GroupId> {
+        (0..self.0).map(GroupId).collect()
+    }
+}
+
+/// One client's standing: its directory and the names that must be in it.
+struct Standing {
+    session: SessionId,
+    dir: Ino,
+    sequence: u64,
+    names: BTreeMap<String, Ino>,
+}
+
+pub struct Names {
+    log: Arc<MemDisk>,
+    tables: Arc<MemDisk>,
+    server: Option<MetaServer>,
+    clock: Arc<ManualClock>,
+    targets: u32,
+    clients: Vec<Standing>,
+    stamp: HashMap<Ino, Time>,
+    pub crashes: u64,
+    pub calls: u64,
+}
+
+/// A call had no answer: the server is down, or the network lost it.
+enum NoAnswer {
+    Lost,
+    Failed(Status),
+}
+
+impl Names {
+    /// # Errors
+    /// Where the server does not start.
+    pub fn new(targets: u32) -> Result<Names, Wrong> {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Duration::from_secs(1_000_000));
+        let mut names = Names {
+            log: Arc::new(MemDisk::new()),
+            tables: Arc::new(MemDisk::new()),
+            server: None,
+            clock,
+            targets,
+            clients: Vec::new(),
+            stamp: HashMap::new(),
+            crashes: 0,
+            calls: 0,
+        };
+        names.start()?;
+        Ok(names)
+    }
+
+    fn start(&mut self) -> Result<(), Wrong> {
+        let engine = Embedded::open(self.log.clone(), self.tables.clone(), KV)
+            .map_err(|e| format!("metadata store after a crash: {e}"))?;
+        let report = fsck::check(&engine).map_err(|e| format!("fsck: {e}"))?;
+        if !report.problems.is_empty() && self.crashes > 0 {
+            return Err(format!("fsck after a crash: {:?}", report.problems));
+        }
+        let server =
+            MetaServer::open(Arc::new(engine), Arc::new(Pools(self.targets)), self.clock.clone())
+                .map_err(|e| format!("metadata server after a crash: {e}"))?;
+        self.server = Some(server);
+        for client in 0..self.clients.len() {
+            let call = Reclaim { leases: Vec::new(), open: Vec::new(), more: false };
+            self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Power is lost and comes back.
+    ///
+    /// # Errors
+    /// Where what is left does not open or is not clean.
+    pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let (log, tables) = (self.log.crash_image(rng), self.tables.crash_image(rng));
+        self.server = None;
+        (self.log, self.tables) = (Arc::new(log), Arc::new(tables));
+        self.crashes += 1;
+        self.start()
+    }
+
+    /// Steps the wall clock, mostly backwards.
+    pub fn step_clock(&self, rng: &mut Rng) {
+        self.clock.set_wall(Duration::from_secs(rng.below(2_000_000)));
+    }
+
+    fn call<C: Call>(
+        &mut self,
+        client: usize,
+        sequence: u64,
+        call: &C,
+    ) -> Result<C::Reply, NoAnswer> {
+        let server = self.server.as_ref().ok_or(NoAnswer::Lost)?;
+        let session = self.clients.get(client).map_or(0, |c| c.session.0);
+        let context = CallContext { session, slot: 1, sequence, epoch: 0 };
+        let args = codec::encode(call).map_err(NoAnswer::Failed)?;
+        let buffers = BufPool::new(4096, 0);
+        self.calls += 1;
+        let reply = server.serve(&Request {
+            op: C::OP,
+            context,
+            args: &args,
+            payload: &[],
+            buffers: &buffers,
+        });
+        match reply.status {
+            Status::OK => codec::decode(&reply.args).map_err(NoAnswer::Failed),
+            // The store stopped in the middle.
+            Status::OUT_OF_SERVICE | Status::IO => Err(NoAnswer::Lost),
+            status => Err(NoAnswer::Failed(status)),
+        }
+    }
+
+    /// Sends until there is an answer, through losses and crashes.
+    fn insist<C: Call>(
+        &mut self,
+        client: usize,
+        rng: &mut Rng,
+        call: &C,
+    ) -> Result<C::Reply, Wrong> {
+        self.clients[client].sequence += 1;
+        let sequence = self.clients[client].sequence;
+        for _ in 0..100 {
+            if rng.one_in(40) {
+                // The disk dies after a few more transfers, in the middle of this call or the next.
+                [&self.log, &self.tables][rng.below(2) as usize].fail_after(rng.below(6));
+            }
+            if rng.one_in(10) {
+                continue;
+            }
+            let outcome = self.call(client, sequence, call);
+            let lost_reply = rng.one_in(8);
+            match outcome {
+                Ok(_) if lost_reply => {}
+                Ok(reply) => {
+                    if rng.one_in(30) {
+                        self.crash(rng)?;
+                    }
+                    return Ok(reply);
+                }
+                Err(NoAnswer::Failed(status)) => {
+                    return Err(format!("client {client} call {:?}: {status:?}", C::OP));
+                }
+                Err(NoAnswer::Lost) => self.crash(rng)?,
+            }
+            if rng.one_in(6) {
+                self.crash(rng)?;
+            }
+        }
+        Err("a metadata call was never answered".into())
+    }
+
+    /// A client comes, with a directory of its own.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn join(&mut self, rng: &mut Rng) -> Result<usize, Wrong> {
+        let client = self.clients.len();
+        let open = SessionOpen { client: format!("sim{client}") };
+        let reply = loop {
+            match self.call(client, 0, &open) {
+                Ok(reply) => break reply,
+                Err(NoAnswer::Lost) => self.crash(rng)?,
+                Err(NoAnswer::Failed(status)) => return Err(format!("no session: {status:?}")),
+            }
+        };
+        let (session, dir) = (reply.session, Ino::ROOT);
+        self.clients.push(Standing { session, dir, sequence: 0, names: BTreeMap::new() });
+        let reply =
+            self.insist(client, rng, &make(Ino::ROOT, &format!("c{client}"), MakeKind::Directory))?;
+        let dir = reply.entry.inode.attr.ino;
+        self.clients[client].dir = dir;
+        let policy = LayoutPolicy {
+            chunk_size: ChunkSize::try_from(64 << 10).map_err(|e| e.to_string())?,
+            ..LayoutPolicy::default()
+        };
+        self.insist(client, rng, &LayoutSet { ino: dir, policy })?;
+        // The next client must not have to recall it.
+        self.insist(client, rng, &Release { leases: vec![(Ino::ROOT, u64::MAX)] })?;
+        Ok(client)
+    }
+
+    /// Makes a file for data.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn file(
+        &mut self,
+        client: usize,
+        name: &str,
+        rng: &mut Rng,
+    ) -> Result<(ObjectId, Layout), Wrong> {
+        let dir = self.clients[client].dir;
+        let reply = self.insist(client, rng, &make(dir, name, MakeKind::File))?;
+        self.clients[client].names.insert(name.into(), reply.entry.inode.attr.ino);
+        let file = reply.file.ok_or("a file without a record")?;
+        Ok((file.object, file.layout))
+    }
+
+    /// Cuts the file to nothing; it goes on with the object in the answer.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn empty(&mut self, client: usize, name: &str, rng: &mut Rng) -> Result<ObjectId, Wrong> {
+        let ino = self.clients[client].names[name];
+        let reply =
+            self.insist(client, rng, &SetAttr { ino, size: Some(0), ..SetAttr::default() })?;
+        Ok(reply.object)
+    }
+
+    /// One random operation on names of one client.
+    ///
+    /// # Errors
+    /// An answer that its directory's content does not allow.
+    pub fn step(&mut self, client: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let c = &self.clients[client];
+        let (dir, name, to) = (c.dir, format!("n{}", rng.below(4)), format!("n{}", rng.below(4)));
+        let known = c.names.get(&name).copied();
+        match (rng.below(4), known) {
+            (0 | 1, None) => {
+                let reply = self.insist(client, rng, &make(dir, &name, MakeKind::File))?;
+                self.stamped(reply.entry.inode.attr.ino, reply.entry.inode.attr.ctime)?;
+                self.clients[client].names.insert(name, reply.entry.inode.attr.ino);
+            }
+            (0, Some(ino)) => {
+                let call =
+                    Unlink { parent: dir, name: name.clone().into(), kind: RemoveKind::File };
+                let reply = self.insist(client, rng, &call)?;
+                if reply.ino != ino {
+                    return Err(format!("unlink of {name} removed inode {}", reply.ino));
+                }
+                self.insist(client, rng, &OrphanRelease { inos: vec![ino] })?;
+                self.clients[client].names.remove(&name);
+            }
+            (1, Some(ino)) => {
+                let call = Rename {
+                    parent: dir,
+                    name: name.clone().into(),
+                    new_parent: dir,
+                    new_name: to.clone().into(),
+                    mode: RenameMode::Replace,
+                };
+                self.insist(client, rng, &call)?;
+                self.clients[client].names.remove(&name);
+                self.clients[client].names.insert(to, ino);
+            }
+            (2, Some(ino)) => {
+                let call = SetAttr { ino, mode: Some(rng.below(512) as u32), ..SetAttr::default() };
+                let reply = self.insist(client, rng, &call)?;
+                self.stamped(ino, reply.inode.attr.ctime)?;
+            }
+            _ => self.look(client, &name, rng)?,
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, client: usize, name: &str, rng: &mut Rng) -> Result<(), Wrong> {
+        let c = &self.clients[client];
+        let (parent, wanted) = (c.dir, c.names.get(name).copied());
+        let found = self.insist(client, rng, &Lookup { parent, name: name.into() })?;
+        let found = found.inode.map(|inode| inode.attr.ino);
+        if found != wanted {
+            return Err(format!("client {client}: {name} is {found:?}, must be {wanted:?}"));
+        }
+        if let Some(ino) = wanted {
+            let attr = self.insist(client, rng, &GetAttr { ino })?.attr;
+            self.stamped(ino, attr.ctime)?;
+        }
+        Ok(())
+    }
+
+    /// Stamps never go back.
+    fn stamped(&mut self, ino: Ino, ctime: Time) -> Result<(), Wrong> {
+        let last = self.stamp.insert(ino, ctime).unwrap_or_default();
+        if ctime < last {
+            Err(format!("inode {ino}: ctime {ctime:?} after {last:?}"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The end: one more crash, then every name must be as it was answered.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn finish(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        self.crash(rng)?;
+        for client in 0..self.clients.len() {
+            for name in 0..4 {
+                self.look(client, &format!("n{name}"), rng)?;
+            }
+            let names: Vec<String> = self.clients[client].names.keys().cloned().collect();
+            for name in names {
+                self.look(client, &name, rng)?;
+            }
+        }
+        self.crash(rng)
+    }
+}
+
+fn make(parent: Ino, name: &str, kind: MakeKind) -> Make {
+    let exclusive = Exclusive::Yes;
+    Make { parent, name: name.into(), kind, mode: 0o755, uid: 0, gid: 0, exclusive }
+}
