@@ -203,11 +203,8 @@ impl Shared {
 
     fn forget_attr(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
-            let mut state = node.state.lock();
-            // Files being written keep their record: only the base is fetched anew.
-            if !state.file.as_ref().is_some_and(FileData::is_dirty) {
-                state.attr = None;
-            }
+            // What is buffered stays and covers what is fetched anew.
+            node.state.lock().attr = None;
         }
     }
 }
@@ -315,6 +312,7 @@ impl Client {
 
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
         self.shared.with(dir, |_, state| {
+            state.names = true;
             if let Some(grant) = lease
                 && grant.number > state.recalled
                 && grant.number > state.number

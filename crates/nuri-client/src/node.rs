@@ -34,6 +34,8 @@ pub(crate) struct NodeState {
     pub(crate) recalled: u64,
     /// A recall is being obeyed: nothing new is cached in the kernel.
     pub(crate) revoking: bool,
+    /// Names below it were told to the kernel: it is a directory.
+    pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
     pub(crate) file: Option<FileData>,

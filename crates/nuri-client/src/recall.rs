@@ -30,9 +30,6 @@ const ROUNDS: u32 = 200;
 const RECLAIM_BATCH: usize = 2048;
 const TICK: Duration = Duration::from_millis(50);
 
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-
 impl Shared {
     /// Hears the server's events for as long as the client lives.
     pub(crate) fn event_worker(self: &Arc<Self>) {
@@ -134,13 +131,10 @@ impl Shared {
     /// Lets replies in flight reach the kernel, then empties its caches of the inode.
     fn empty_kernel(&self, node: &Node) {
         drop(self.gate.write());
-        let is_dir = {
-            let state = node.state.lock();
-            state.attr.is_some_and(|a| a.mode & S_IFMT == S_IFDIR)
-        };
+        let names = node.state.lock().names;
         let kernel = self.kernel.read().clone();
         if let Some(kernel) = kernel {
-            if is_dir {
+            if names {
                 kernel.invalidate_entries(node.ino);
             }
             kernel.invalidate_inode(node.ino);

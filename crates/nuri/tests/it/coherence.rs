@@ -1,0 +1,81 @@
+//! Two mounts show one truth.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use crate::support::Space;
+
+#[test]
+fn what_one_mount_wrote_the_other_reads_at_once() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for i in 0..100 {
+        let (w, r) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let value = format!("value {i} {}", "x".repeat(i * 300));
+        fs::write(w.join("f"), &value).unwrap();
+        assert_eq!(fs::metadata(r.join("f")).unwrap().len(), value.len() as u64);
+        assert_eq!(fs::read_to_string(r.join("f")).unwrap(), value);
+    }
+    let open = fs::File::open(a.join("f")).unwrap();
+    let writer = fs::OpenOptions::new().write(true).open(b.join("f")).unwrap();
+    let mut got = [0; 8];
+    for i in 0..100u64 {
+        writer.write_all_at(&i.to_le_bytes(), 0).unwrap();
+        open.read_exact_at(&mut got, 0).unwrap();
+        assert_eq!(u64::from_le_bytes(got), i, "an open file keeps no stale page");
+    }
+    drop((open, writer));
+    for i in 0..50 {
+        let (w, r) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let (old, new) = (format!("n{i}"), format!("m{i}"));
+        assert!(!r.join(&old).exists());
+        fs::write(w.join(&old), "").unwrap();
+        assert!(r.join(&old).exists(), "a name made elsewhere is there, also if it was missed");
+        fs::rename(r.join(&old), r.join(&new)).unwrap();
+        assert!(!w.join(&old).exists() && w.join(&new).exists());
+        fs::remove_file(w.join(&new)).unwrap();
+        assert!(!r.join(&new).exists());
+    }
+    space.down_clean();
+}
+
+#[test]
+fn appends_of_two_mounts_do_not_overlap() {
+    let mut space = Space::up(&[]);
+    let mounts = [space.mnt(), space.mount("other")];
+    std::thread::scope(|scope| {
+        for (who, m) in mounts.iter().enumerate() {
+            scope.spawn(move || {
+                for i in 0..150 {
+                    let mut f =
+                        fs::OpenOptions::new().append(true).create(true).open(m.join("log")).unwrap();
+                    f.write_all(format!("{who}:{i:05}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let text = fs::read_to_string(mounts[0].join("log")).unwrap();
+    for who in 0..2 {
+        let mine: Vec<_> = text.lines().filter(|l| l.starts_with(&format!("{who}:"))).collect();
+        assert_eq!(mine.len(), 150);
+        assert!(mine.windows(2).all(|w| w[0] < w[1]));
+    }
+    assert_eq!(text.len(), 300 * 8);
+    space.down_clean();
+}
+
+#[test]
+fn a_file_removed_elsewhere_lives_while_it_is_open() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    fs::write(a.join("f"), vec![4; 200_000]).unwrap();
+    let open = fs::File::open(a.join("f")).unwrap();
+    fs::remove_file(b.join("f")).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut all = vec![0; 200_000];
+    open.read_exact_at(&mut all, 0).unwrap();
+    assert_eq!(all, vec![4; 200_000]);
+    drop(open);
+    space.down_clean();
+}

@@ -1,0 +1,122 @@
+//! kill -9 of any process at any moment.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{Space, is_mounted, wait};
+
+/// Appends numbered records, each synced, until told to stop; returns how many were acknowledged
+/// and the longest wait.
+fn synced_writer(path: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
+    let (mut done, mut worst) = (0, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        let record = format!("{done:015}\n");
+        file.write_all(record.as_bytes()).expect("a write must wait, not fail");
+        file.sync_data().expect("a sync must wait, not fail");
+        worst = worst.max(start.elapsed());
+        done += 1;
+    }
+    (done, worst)
+}
+
+/// Creates files under temporary names and renames them; returns how many were done.
+fn renamer(dir: PathBuf, stop: &AtomicBool) -> u64 {
+    fs::create_dir(&dir).unwrap();
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let body = vec![done as u8; 20_000];
+        fs::write(dir.join("tmp"), &body).unwrap();
+        fs::rename(dir.join("tmp"), dir.join(format!("f{done}"))).unwrap();
+        done += 1;
+    }
+    done
+}
+
+fn check_log(path: &std::path::Path, acknowledged: u64) {
+    let text = fs::read_to_string(path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines.len() as u64 >= acknowledged, "{} of {acknowledged} records", lines.len());
+    for (i, line) in lines.iter().enumerate() {
+        assert_eq!(line.parse::<usize>().ok(), Some(i), "record {i} is {line:?}");
+    }
+}
+
+#[test]
+fn servers_killed_under_load_lose_nothing_that_was_synced() {
+    let space = Space::up(&["--nodes", "2"]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let log = scope.spawn(|| synced_writer(space.mnt().join("log"), &stop));
+        let names = scope.spawn(|| renamer(space.mnt().join("names"), &stop));
+        for role in ["node1", "node0", "node1", "node0"] {
+            std::thread::sleep(Duration::from_millis(900));
+            space.kill(role);
+        }
+        std::thread::sleep(Duration::from_secs(4));
+        stop.store(true, Ordering::Relaxed);
+        let (acknowledged, worst) = log.join().unwrap();
+        let renamed = names.join().unwrap();
+        assert!(worst < Duration::from_secs(10), "a pause of {worst:?}");
+        assert!(acknowledged > 100 && renamed > 10, "{acknowledged} {renamed}");
+        check_log(&space.mnt().join("log"), acknowledged);
+        for i in 0..renamed {
+            let body = fs::read(space.mnt().join(format!("names/f{i}"))).unwrap();
+            assert_eq!(body, vec![i as u8; 20_000], "file {i}");
+        }
+    });
+    space.down_clean();
+}
+
+#[test]
+fn everything_killed_at_once_keeps_what_was_synced() {
+    for round in 0..3u64 {
+        let space = Space::up(&[]);
+        let stop = AtomicBool::new(false);
+        let log = space.mnt().join("log");
+        let acknowledged = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut file = fs::File::create(&log).unwrap();
+                let mut done = 0u64;
+                loop {
+                    let wrote = writeln!(file, "{done:015}").and_then(|()| file.sync_data());
+                    if wrote.is_err() || stop.load(Ordering::Relaxed) {
+                        return done;
+                    }
+                    done += 1;
+                }
+            });
+            std::thread::sleep(Duration::from_millis(500 + 170 * round));
+            for role in ["supervisor", "node0", "mount"] {
+                space.kill(role);
+            }
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert!(acknowledged > 50, "{acknowledged}");
+        space.again();
+        check_log(&log, acknowledged);
+        space.down_clean();
+    }
+}
+
+#[test]
+fn a_killed_mount_daemon_is_mounted_again() {
+    let space = Space::up(&[]);
+    fs::write(space.mnt().join("kept"), "kept").unwrap();
+    fs::File::open(space.mnt().join("kept")).unwrap().sync_all().unwrap();
+    for _ in 0..3 {
+        let before = space.pid("mount");
+        space.kill("mount");
+        wait("the mount is back", Duration::from_secs(10), || {
+            is_mounted(&space.mnt())
+                && space.pid("mount") != before
+                && fs::read_to_string(space.mnt().join("kept")).is_ok_and(|t| t == "kept")
+        });
+    }
+    space.down_clean();
+}

@@ -1,0 +1,86 @@
+//! up, down, again, status, layouts, df, check.
+
+use std::time::Duration;
+
+use crate::support::{Space, is_mounted, nuri, text, wait};
+
+#[test]
+fn data_survives_down_and_up_and_status_tells_all() {
+    let space = Space::up(&[]);
+    let big: Vec<u8> = (0..5_000_000u32).map(|i| (i * 7) as u8).collect();
+    std::fs::write(space.mnt().join("big"), &big).unwrap();
+    std::fs::write(space.mnt().join("small"), b"few bytes").unwrap();
+    let status = space.status();
+    assert_eq!(status["format"], 1);
+    assert_eq!(status["health"]["state"], "ok");
+    assert_eq!(status["targets"].as_array().unwrap().len(), 4);
+    for key in ["id", "node", "path", "state", "size", "used"] {
+        assert!(!status["targets"][0][key].is_null(), "{key}");
+    }
+    for key in ["id", "pid", "address", "state"] {
+        assert!(!status["nodes"][0][key].is_null(), "{key}");
+    }
+    assert!(status["nodes"][0]["address"].as_str().unwrap().starts_with("127.0.0.1:"));
+    assert!(status["pools"][0]["groups"].is_number());
+    wait("the mount is listed", Duration::from_secs(5), || {
+        space.status()["mounts"][0]["mountpoint"] == space.str("mnt")
+    });
+    space.down_clean();
+    assert!(!is_mounted(&space.mnt()));
+    assert!(!nuri(&["status", "--dir", &space.dir()]).status.success());
+    space.again();
+    assert_eq!(std::fs::read(space.mnt().join("big")).unwrap(), big);
+    assert_eq!(std::fs::read(space.mnt().join("small")).unwrap(), b"few bytes");
+    // Twice is once.
+    space.again();
+    space.down_clean();
+    space.down();
+}
+
+#[test]
+fn several_nodes_and_layouts() {
+    let space = Space::up(&["--nodes", "3", "--targets", "6"]);
+    let status = space.status();
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 3);
+    let dir = space.mnt().join("narrow");
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.display().to_string();
+    let set = ["fs", "layout", "set", &path, "--chunk-size", "64K", "--width", "2"];
+    assert!(nuri(&set).status.success());
+    std::fs::write(dir.join("f"), vec![3; 1 << 20]).unwrap();
+    let file = format!("{path}/f");
+    let shown = text(&nuri(&["fs", "layout", "get", &file]).stdout);
+    assert!(shown.contains("chunk_size=65536 width=2"), "{shown}");
+    let json = text(&nuri(&["fs", "layout", "get", "--json", &file]).stdout);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["chunk_size"], "65536");
+    let refused = nuri(&["fs", "layout", "set", &file, "--width", "1"]);
+    assert!(text(&refused.stderr).contains("fixed when it was made"));
+    assert_eq!(std::fs::read(dir.join("f")).unwrap(), vec![3; 1 << 20]);
+    space.down_clean();
+}
+
+#[test]
+fn a_loop_device_is_a_target() {
+    let mut space = Space::bare();
+    let image = space.path("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(600 << 20).unwrap();
+    let device = crate::support::run("losetup", &["-f", "--show", &image.display().to_string()]);
+    let device = device.trim().to_string();
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let point = space.make_dir("mnt");
+        let (dir, mnt, other) = (space.dir(), point.display().to_string(), space.str("plain"));
+        let args = ["up", "--dir", &dir, "--mount", &mnt, "--target", &device, "--target", &other];
+        let out = nuri(&[&args[..], &["--target-size", "500M"]].concat());
+        assert!(out.status.success(), "{}\n{}", text(&out.stderr), space.logs());
+        space.own_mount(point.clone());
+        std::fs::write(point.join("x"), vec![9; 8 << 20]).unwrap();
+        space.down_clean();
+        space.again();
+        assert_eq!(std::fs::read(point.join("x")).unwrap(), vec![9; 8 << 20]);
+        space.down_clean();
+    }));
+    drop(space);
+    crate::support::run("losetup", &["-d", &device]);
+    done.unwrap();
+}

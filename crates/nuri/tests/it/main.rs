@@ -1,0 +1,11 @@
+//! The binary as a user runs it: real processes, real mounts, real kills. Needs root and FUSE;
+//! what is missing fails the test, it is never skipped.
+
+mod bad_input;
+mod coherence;
+mod crash;
+mod full;
+mod lifecycle;
+mod network;
+mod posix;
+mod support;

@@ -1,0 +1,94 @@
+//! Nodes and a client as separate machines: network namespaces with a wire between them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{NURI, Space, is_mounted, nuri, run, text, wait};
+
+/// Two namespaces joined by a veth pair; gone with the value.
+struct Wire {
+    names: [String; 2],
+}
+
+impl Wire {
+    fn new() -> Wire {
+        let id = std::process::id();
+        let names = [format!("nuri-a{id}"), format!("nuri-b{id}")];
+        for name in &names {
+            run("ip", &["netns", "add", name]);
+        }
+        let (a, b) = (&names[0], &names[1]);
+        run("ip", &["-n", a, "link", "add", "w0", "type", "veth", "peer", "name", "w1", "netns", b]);
+        for (name, device, address) in [(a, "w0", "10.77.0.1/24"), (b, "w1", "10.77.0.2/24")] {
+            run("ip", &["-n", name, "addr", "add", address, "dev", device]);
+            run("ip", &["-n", name, "link", "set", device, "up"]);
+            run("ip", &["-n", name, "link", "set", "lo", "up"]);
+        }
+        Wire { names }
+    }
+
+    fn command(&self, side: usize, args: &[&str]) -> Command {
+        // Not `ip netns exec`: that would hide the mount in a name space of its own.
+        let mut command = Command::new("nsenter");
+        let net = format!("--net=/var/run/netns/{}", self.names[side]);
+        command.arg(net).arg(NURI).args(args);
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+#[test]
+fn a_node_joins_and_a_client_mounts_across_a_wire() {
+    let wire = Wire::new();
+    let mut space = Space::bare();
+    let (first, second) = (space.make_dir("first"), space.make_dir("second"));
+    let token = first.join("token");
+    fs::write(&token, format!("{}\n", "5a".repeat(32))).unwrap();
+    run("chmod", &["600", &token.display().to_string()]);
+    let (first, second) = (first.display().to_string(), second.display().to_string());
+    let (t1, t2, tok) = (space.str("t1"), space.str("t2"), token.display().to_string());
+    let size = ["--target-size", "1G"];
+    let args = ["node", "run", "--dir", &first, "--listen", "10.77.0.1:7400", "--target", &t1];
+    space.own_child(wire.command(0, &[&args[..], &size].concat()).spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(700));
+    let args = ["node", "run", "--dir", &second, "--listen", "10.77.0.2:7400", "--join"];
+    let more = ["10.77.0.1:7400", "--token-file", &tok, "--target", &t2];
+    space.own_child(wire.command(1, &[&args[..], &more, &size].concat()).spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(700));
+
+    let point = space.make_dir("mnt");
+    let mnt = point.display().to_string();
+    let wrong = space.str("wrong");
+    fs::write(&wrong, format!("{}\n", "00".repeat(32))).unwrap();
+    run("chmod", &["600", &wrong]);
+    let out = wire
+        .command(1, &["fs", "mount", "10.77.0.1:7400", &mnt, "--token-file", &wrong])
+        .output()
+        .unwrap();
+    assert!(text(&out.stderr).contains("secret does not fit"), "{}", text(&out.stderr));
+
+    let mount = ["fs", "mount", "--foreground", "10.77.0.1:7400", &mnt, "--token-file", &tok];
+    let daemon = wire.command(1, &mount).spawn().unwrap();
+    space.own_mount(point.clone());
+    wait("the mount is there", Duration::from_secs(10), || is_mounted(&point));
+    let data: Vec<u8> = (0..9_000_000u32).map(|i| (i / 9) as u8).collect();
+    fs::write(point.join("f"), &data).unwrap();
+    fs::File::open(point.join("f")).unwrap().sync_all().unwrap();
+    assert_eq!(fs::read(point.join("f")).unwrap(), data);
+    let layout = text(&nuri(&["fs", "layout", "get", &format!("{mnt}/f")]).stdout);
+    assert!(layout.contains("width=2"), "both nodes store: {layout}");
+    assert!(nuri(&["fs", "umount", &mnt]).status.success());
+    let mut daemon = daemon;
+    wait("the daemon ends", Duration::from_secs(10), || daemon.try_wait().unwrap().is_some());
+    drop(space);
+    drop(wire);
+}

@@ -1,0 +1,187 @@
+//! A space of its own for a test; everything ends with it, however the test ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+pub const NURI: &str = env!("CARGO_BIN_EXE_nuri");
+
+/// A directory with a space, its mounts, and whatever else a test starts.
+pub struct Space {
+    tmp: tempfile::TempDir,
+    mounts: Vec<PathBuf>,
+    children: Vec<std::process::Child>,
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a program and panics with its words where it fails.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).output();
+    let out = out.unwrap_or_else(|e| panic!("{program}: {e}; run scripts/setup"));
+    let words = format!("{}{}", text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{program} {args:?}: {words}");
+    words
+}
+
+/// Runs nuri, whatever its outcome.
+pub fn nuri(args: &[&str]) -> Output {
+    Command::new(NURI).args(args).output().unwrap()
+}
+
+/// Runs nuri, which must fail with one sentence that contains `words`.
+pub fn refused(args: &[&str], words: &str) {
+    let out = nuri(args);
+    let said = text(&out.stderr);
+    assert!(!out.status.success(), "{args:?} should have failed: {}", text(&out.stdout));
+    assert!(said.contains(words), "{args:?} said: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// Waits until `f` is true, at most so long.
+pub fn wait(what: &str, at_most: Duration, mut f: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !f() {
+        assert!(start.elapsed() < at_most, "waited {at_most:?} for: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn is_mounted(point: &Path) -> bool {
+    let line = format!(" {} fuse.nuri ", point.display());
+    std::fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+}
+
+impl Space {
+    /// A directory with nothing in it yet.
+    pub fn bare() -> Space {
+        assert!(rustix::process::geteuid().is_root(), "these tests need root");
+        assert!(Path::new("/dev/fuse").exists(), "these tests need FUSE");
+        let tmp = tempfile::Builder::new().prefix("nuri-it-").tempdir().unwrap();
+        Space { tmp, mounts: Vec::new(), children: Vec::new() }
+    }
+
+    /// A running space, mounted at `mnt`.
+    pub fn up(more: &[&str]) -> Space {
+        let mut space = Space::bare();
+        let point = space.make_dir("mnt");
+        let (dir, mnt) = (space.dir(), point.display().to_string());
+        let mut args = vec!["up", "--dir", &dir, "--mount", &mnt];
+        if !more.contains(&"--target-size") {
+            args.extend(["--target-size", "2G"]);
+        }
+        args.extend(more);
+        let out = nuri(&args);
+        assert!(out.status.success(), "{}\n{}", text(&out.stderr), space.logs());
+        space.mounts.push(point);
+        space
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.tmp.path().join(name)
+    }
+
+    pub fn str(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    pub fn make_dir(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// The space's directory.
+    pub fn dir(&self) -> String {
+        self.str("space")
+    }
+
+    pub fn mnt(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    /// One more mount of the space.
+    pub fn mount(&mut self, name: &str) -> PathBuf {
+        let point = self.make_dir(name);
+        let (dir, mnt) = (self.dir(), point.display().to_string());
+        let out = nuri(&["fs", "mount", &dir, &mnt]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        self.mounts.push(point.clone());
+        point
+    }
+
+    pub fn own_mount(&mut self, point: PathBuf) {
+        self.mounts.push(point);
+    }
+
+    pub fn own_child(&mut self, child: std::process::Child) {
+        self.children.push(child);
+    }
+
+    /// `nuri status --json`.
+    pub fn status(&self) -> serde_json::Value {
+        let out = nuri(&["status", "--json", "--dir", &self.dir()]);
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// The pid of a role's process.
+    pub fn pid(&self, role: &str) -> i32 {
+        let path = self.path("space").join("run").join(format!("{role}.lock"));
+        std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+
+    pub fn kill(&self, role: &str) {
+        let pid = rustix::process::Pid::from_raw(self.pid(role)).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+
+    pub fn down(&self) {
+        let out = nuri(&["down", "--dir", &self.dir()]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
+
+    pub fn again(&self) {
+        let out = nuri(&["up", "--dir", &self.dir()]);
+        assert!(out.status.success(), "{}\n{}", text(&out.stderr), self.logs());
+    }
+
+    /// Stops the space and proves it clean.
+    pub fn down_clean(&self) {
+        self.down();
+        let out = nuri(&["doctor", "--dir", &self.dir()]);
+        assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+    }
+
+    pub fn logs(&self) -> String {
+        let Ok(entries) = std::fs::read_dir(self.path("space").join("log")) else {
+            return String::new();
+        };
+        let log = |e: std::fs::DirEntry| {
+            let words = std::fs::read_to_string(e.path()).unwrap_or_default();
+            format!("--- {}\n{words}", e.path().display())
+        };
+        entries.flatten().map(log).collect()
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for point in self.mounts.iter().rev() {
+            if is_mounted(point) {
+                let _ = nuri(&["fs", "umount", "--force", &point.display().to_string()]);
+            }
+        }
+        if self.path("space").join("space.json").exists() {
+            let _ = nuri(&["down", "--force", "--dir", &self.dir()]);
+        }
+    }
+}
