@@ -17,6 +17,7 @@ use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::fsck;
 use nuri_meta::server::MetaServer;
 use nuri_meta::txn::PoolView;
+use nuri_proto::clock::GRACE;
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
 use nuri_proto::op::Call;
@@ -100,6 +101,13 @@ impl Names {
         for client in 0..self.clients.len() {
             let call = Reclaim { leases: Vec::new(), open: Vec::new(), more: false };
             self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
+        }
+        // A session whose opening was never answered is nobody's: grace has to run out for it.
+        if let Some(server) = &self.server
+            && server.sessions().len() > self.clients.len()
+        {
+            self.clock.advance(GRACE);
+            server.tick().map_err(|e| format!("end of grace: {e}"))?;
         }
         Ok(())
     }

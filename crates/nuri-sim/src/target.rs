@@ -59,6 +59,23 @@ impl Target {
         Ok(target)
     }
 
+    /// Takes space away until so many bytes are left.
+    ///
+    /// # Errors
+    /// Where the store refuses.
+    pub fn fill(&self, leave: u64) -> Result<(), String> {
+        const PART: u32 = 32 << 10;
+        let Some(store) = &self.store else { return Ok(()) };
+        let key = ChunkKey { object: ObjectId(u64::MAX), component: 0, stripe: 0 };
+        let mut at = 0;
+        while store.usage().used + leave < store.usage().size {
+            let written = store.write(key, at, &[7; PART as usize], Durability::Stable);
+            written.map_err(|e| format!("fill: {e}"))?;
+            at += PART;
+        }
+        Ok(())
+    }
+
     pub fn is_up(&self) -> bool {
         self.store.is_some()
     }

@@ -115,10 +115,15 @@ impl World {
         let mut rng = Rng::new(seed);
         let count = 3 + rng.below(2) as u32;
         // Small targets are full soon.
-        let capacity = if rng.one_in(2) { 2 << 20 } else { 16 << 20 };
+        let small = rng.one_in(2);
+        let capacity = if small { 4 << 20 } else { 16 << 20 };
         let mut targets = Vec::new();
         for id in 0..count {
-            targets.push(Target::new(TargetId(id), capacity)?);
+            let target = Target::new(TargetId(id), capacity)?;
+            if small {
+                target.fill((200 + rng.below(600)) << 10)?;
+            }
+            targets.push(target);
         }
         let mut names = Names::new(count)?;
         let mut clients = Vec::new();

@@ -4,7 +4,7 @@ use nuri_sim::world::{Report, Scale, run};
 
 /// Seeds that every run plays. Each break flag in `docs/testing.md` that names the simulator is
 /// caught within them.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 60;
 
 #[test]
 fn fixed_seeds_keep_every_promise() {

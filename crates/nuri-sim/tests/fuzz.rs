@@ -1,0 +1,167 @@
+//! The fuzz targets without the fuzzer: every stored input, and mutations of them from a seed.
+//!
+//! `NURI_WRITE_CORPUS=1 cargo test -p nuri-sim --test fuzz` writes the starting corpora anew.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../fuzz/feed.rs"]
+mod feed;
+
+use std::fs;
+use std::path::PathBuf;
+
+use nuri_io::rng::Rng;
+use nuri_kv::engine::Batch;
+use nuri_kv::log::{BLOCK, Place, SegmentHead, encode};
+use nuri_proto::codec;
+use nuri_proto::header::{Header, Kind};
+use nuri_proto::id::{ChunkKey, GroupId, Ino, ObjectId, SessionId, TargetId};
+use nuri_proto::layout::LayoutPolicy;
+use nuri_proto::op::Call;
+use nuri_proto::op::{data, meta};
+use nuri_target::store::log::{Body, Record};
+
+type Feed = fn(&[u8]);
+const TARGETS: [(&str, Feed); 4] = [
+    ("frame", feed::frame),
+    ("layout", feed::layout),
+    ("kv_log", feed::kv_log),
+    ("target_log", feed::target_log),
+];
+
+fn folder(target: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus", target].iter().collect()
+}
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> =
+        fs::read_dir(folder(target)).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn framed<C: Call>(call: &C) -> Vec<u8> {
+    let args = codec::encode(call).unwrap();
+    let header = Header {
+        kind: Kind::Request,
+        op: C::OP as u16,
+        request: 1,
+        session: 2,
+        slot: 3,
+        sequence: 4,
+        epoch: 5,
+        status: 0,
+        args_len: args.len() as u32,
+        payload_len: 0,
+        payload_crc: 0,
+    };
+    [&header.encode(&args)[..], &args].concat()
+}
+
+fn kv_segment() -> Vec<u8> {
+    let mut out = vec![7];
+    out.extend_from_slice(&SegmentHead { generation: 7 }.encode());
+    for sequence in 1..=3 {
+        let mut batch = Batch::new();
+        batch.put(b"key".to_vec(), vec![sequence as u8; 100]);
+        batch.delete(b"gone".to_vec());
+        encode(&mut out, 7, 1, sequence, Place::First, &batch);
+        out.resize(1 + (out.len() - 1).next_multiple_of(BLOCK), 0);
+    }
+    out
+}
+
+fn target_log() -> Vec<u8> {
+    let key = ChunkKey { object: ObjectId(1), component: 0, stripe: 0 };
+    let mut out = vec![7];
+    let records = [
+        Record::Punch { key, at: 1, len: 2 },
+        Record::Truncate { object: ObjectId(1), from: 3 },
+        Record::Delete { objects: vec![ObjectId(1), ObjectId(2)] },
+    ];
+    for (i, record) in records.iter().enumerate() {
+        let position = 8192 + (out.len() - 1) as u64;
+        let place = nuri_target::store::log::Place {
+            generation: 7,
+            position,
+            seq: 5 + i as u64,
+            batch: 8192,
+        };
+        Body::new(record).finish(place, |part| out.extend_from_slice(part));
+    }
+    out.resize(1 + 8192, 0);
+    out
+}
+
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let key = ChunkKey { object: ObjectId(9), component: 0, stripe: 1 };
+    let read = data::DataRead {
+        target: TargetId(1),
+        key,
+        offset: 4096,
+        len: 100,
+        capability: data::Capability::default(),
+    };
+    let layout = LayoutPolicy::default().instantiate(&[GroupId(1), GroupId(2)], 3);
+    match target {
+        "frame" => vec![
+            framed(&read),
+            framed(&meta::Lookup { parent: Ino::ROOT, name: b"name".to_vec() }),
+            framed(&meta::Reclaim {
+                leases: vec![(Ino(3), meta::LeaseMode::Write)],
+                open: vec![Ino(4)],
+                more: true,
+            }),
+            framed(&meta::SetAttr { ino: Ino(5), size: Some(6), ..Default::default() }),
+            framed(&meta::Release { leases: vec![(Ino(7), SessionId(8).0)] }),
+        ],
+        "layout" => {
+            vec![codec::encode(&layout).unwrap(), codec::encode(&LayoutPolicy::default()).unwrap()]
+        }
+        "kv_log" => vec![kv_segment()],
+        _ => vec![target_log()],
+    }
+}
+
+#[test]
+fn stored_inputs_are_digested() {
+    for (target, feed) in TARGETS {
+        if std::env::var_os("NURI_WRITE_CORPUS").is_some() {
+            fs::create_dir_all(folder(target)).unwrap();
+            for (i, bytes) in seeds(target).into_iter().enumerate() {
+                fs::write(folder(target).join(format!("seed{i}")), bytes).unwrap();
+            }
+        }
+        let inputs = corpus(target);
+        assert!(!inputs.is_empty(), "{target} has no corpus");
+        inputs.iter().for_each(|bytes| feed(bytes));
+    }
+}
+
+#[test]
+fn mutated_inputs_are_digested() {
+    for (target, feed) in TARGETS {
+        let inputs = [corpus(target), seeds(target)].concat();
+        let mut rng = Rng::new(0xf022);
+        for _ in 0..2000 {
+            let mut bytes = inputs[rng.below(inputs.len() as u64) as usize].clone();
+            for _ in 0..=rng.below(4) {
+                mutate(&mut bytes, &mut rng);
+            }
+            feed(&bytes);
+        }
+    }
+}
+
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    let len = bytes.len().min(200) as u64;
+    let at = rng.below(len) as usize;
+    match rng.below(5) {
+        _ if bytes.is_empty() => bytes.push(rng.next() as u8),
+        0 => bytes[at] ^= 1 << rng.below(8),
+        1 => bytes[at] = [0, 0x7f, 0x80, 0xff][rng.below(4) as usize],
+        2 => bytes.truncate(at),
+        3 => bytes.insert(at, rng.next() as u8),
+        _ => drop(bytes.remove(at)),
+    }
+}
