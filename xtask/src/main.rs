@@ -1,1 +1,71 @@
-fn main() {}
+//! All automation: what CI runs, a laptop can run. `cargo xtask ci` is `make test`.
+
+mod apps;
+mod bench;
+mod broken;
+mod ci;
+mod shell;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Nuri's automation")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that CI checks, with a table of times
+    Ci,
+    /// House rules: layers, lengths, unsafe fences, licences
+    Tidy,
+    /// Real programs on a mount
+    Apps {
+        /// A bounded share, for CI
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Builds that break one rule each must fail their test
+    Broken {
+        /// Only every n-th flag, starting with the day of the year
+        #[arg(long, default_value_t = 1)]
+        every: usize,
+    },
+    /// Fuzz targets, for so many seconds in all
+    Fuzz {
+        #[arg(default_value_t = 600)]
+        seconds: u64,
+    },
+    /// Ratios against the local file system and a plain FUSE passthrough
+    Bench {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
+}
+
+fn main() -> std::process::ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Ci => ci::run(),
+        Command::Tidy => tidy::run(),
+        Command::Apps { quick } => {
+            apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole })
+        }
+        Command::Broken { every } => broken::run(every),
+        Command::Fuzz { seconds } => broken::fuzz(seconds),
+        Command::Bench { rounds, dir } => bench::run(rounds, &dir),
+    };
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Builds that break one rule each: their test must fail. And the fuzz targets.
+//!
+//! `docs/broken-builds.txt` lists flag, crate and test filter.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::shell::{root, run as run_command};
+
+const LIST: &str = "docs/broken-builds.txt";
+
+/// Runs every n-th flag of the list; which ones changes by the day.
+pub(crate) fn run(every: usize) -> Result<(), String> {
+    let text = std::fs::read_to_string(root().join(LIST)).map_err(|e| format!("{LIST}: {e}"))?;
+    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let flags: Vec<Vec<&str>> = lines.map(|l| l.split_whitespace().collect()).collect();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let first = (since.as_secs() / 86_400) as usize % every.max(1);
+    for line in flags.iter().skip(first).step_by(every.max(1)) {
+        let [flag, package, filter, ..] = line.as_slice() else {
+            return Err(format!("{LIST}: {line:?} is not: flag crate test"));
+        };
+        if passes(flag, package, filter)? {
+            return Err(format!("the build broken by {flag} passes {package} {filter}"));
+        }
+        println!("{flag:<24} caught by {package} {filter}");
+    }
+    Ok(())
+}
+
+fn passes(flag: &str, package: &str, filter: &str) -> Result<bool, String> {
+    let cargo = |more: &[&str]| {
+        let mut command = Command::new("cargo");
+        command
+            .args(["test", "-q", "-p", package])
+            .args(more)
+            .arg(filter)
+            .env("RUSTFLAGS", format!("--cfg nuri_break=\"{flag}\""))
+            .env("CARGO_TARGET_DIR", root().join("target/broken"))
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.status().map_err(|e| format!("cargo: {e}"))
+    };
+    // A build that does not compile must not count as a caught rule.
+    if !cargo(&["--no-run"])?.success() {
+        return Err(format!("the build broken by {flag} does not compile"));
+    }
+    Ok(cargo(&[])?.success())
+}
+
+/// Runs all fuzz targets for a share of the seconds each.
+pub(crate) fn fuzz(seconds: u64) -> Result<(), String> {
+    let mut command = Command::new("bash");
+    command.arg("fuzz/run.sh").arg(seconds.to_string());
+    run_command(&mut command, Duration::from_secs(seconds + 600))
+}

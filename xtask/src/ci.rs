@@ -1,0 +1,76 @@
+//! What CI runs, in order, with the time that each suite took.
+
+use std::time::{Duration, Instant};
+
+use crate::shell::{cargo, run as call};
+use crate::{apps, broken, tidy};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Seconds of fuzzing in CI.
+const FUZZ_SECONDS: u64 = 40;
+/// CI builds every n-th broken rule; `cargo xtask broken` builds all.
+const BROKEN_EVERY: usize = 4;
+
+type Suite = (&'static str, fn() -> Result<(), String>);
+
+const SUITES: &[Suite] = &[
+    ("format", || call(&mut cargo(&["fmt", "--all", "--check"]), MINUTE)),
+    ("tidy", tidy::run),
+    ("clippy", || {
+        let args = ["clippy", "--workspace", "--all-targets", "-q", "--", "-D", "warnings"];
+        call(&mut cargo(&args), 15 * MINUTE)
+    }),
+    ("release build", || {
+        call(&mut cargo(&["build", "--release", "-q", "-p", "nuri"]), 15 * MINUTE)
+    }),
+    ("unit and property tests", || {
+        let args = ["test", "--workspace", "--exclude", "nuri", "--exclude", "nuri-sim"];
+        call(&mut cargo(&args), 15 * MINUTE)
+    }),
+    ("binary, mounts, crashes", || {
+        let args = ["test", "-p", "nuri", "--", "--test-threads=2"];
+        call(&mut cargo(&args), 15 * MINUTE)
+    }),
+    ("simulator", || {
+        call(&mut cargo(&["test", "-p", "nuri-sim"]), 10 * MINUTE)?;
+        let args = ["run", "-q", "--release", "-p", "nuri-sim", "--", "--seeds", "60"];
+        call(&mut cargo(&args), 10 * MINUTE)
+    }),
+    ("real programs", || apps::run(apps::Share::Quick)),
+    ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
+    ("broken builds", || broken::run(BROKEN_EVERY)),
+];
+
+/// Runs all suites; the table comes also after a failure.
+pub(crate) fn run() -> Result<(), String> {
+    let mut table = Vec::new();
+    let mut outcome = Ok(());
+    for (name, suite) in SUITES {
+        println!("== {name}");
+        let start = Instant::now();
+        let result = suite();
+        table.push((name, start.elapsed(), result.is_ok()));
+        if let Err(text) = result {
+            outcome = Err(format!("{name}: {text}"));
+            break;
+        }
+    }
+    println!("\nsuite                          minutes");
+    for (name, took, ok) in &table {
+        let verdict = if *ok { "" } else { "  FAILED" };
+        println!("{name:<30} {:7.1}{verdict}", took.as_secs_f64() / 60.0);
+    }
+    let passed = table.iter().filter(|(_, _, ok)| *ok).count();
+    println!("\nsuites: {passed} passed, {} failed", table.len() - passed);
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn suites_have_distinct_names() {
+        let mut names: Vec<_> = super::SUITES.iter().map(|(name, _)| name).collect();
+        names.dedup();
+        assert_eq!(names.len(), super::SUITES.len());
+    }
+}
