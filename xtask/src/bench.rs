@@ -1,7 +1,93 @@
-//! Ratios against the local file system and a plain FUSE passthrough.
+//! Ratios against the local file system and a plain FUSE passthrough, interleaved, in one run.
+//!
+//! Servers, metadata server and mount are separate processes over TCP (`--nodes 4`). Every value
+//! is the median of the rounds; before each read the mount is made anew and caches are dropped.
 
+mod measure;
+mod peers;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
-pub(crate) fn run(_rounds: usize, _dir: &Path) -> Result<(), String> {
-    Err("not written yet".into())
+use measure::{Case, Files};
+use peers::{Peer, Peers};
+
+/// What a row must reach: against the passthrough and against the local file system.
+struct Row {
+    name: &'static str,
+    case: Case,
+    passthrough: Option<f64>,
+    local: Option<f64>,
+}
+
+const MIB: usize = 1 << 20;
+const KIB: usize = 1 << 10;
+
+fn row(name: &'static str, case: Case, passthrough: Option<f64>, local: Option<f64>) -> Row {
+    Row { name, case, passthrough, local }
+}
+
+fn rows() -> Vec<Row> {
+    let seq = |write, block, jobs, files| Case::Sequential { write, block, jobs, files };
+    let (own, one) = (Files::Own, Files::Shared);
+    vec![
+        row("write 1 MiB, 1 process", seq(true, MIB, 1, own), Some(0.9), Some(0.5)),
+        row("read 1 MiB, 1 process", seq(false, MIB, 1, own), Some(1.2), Some(0.7)),
+        row("write 1 MiB, 4 own files", seq(true, MIB, 4, own), Some(0.9), Some(0.5)),
+        row("read 1 MiB, 4 own files", seq(false, MIB, 4, own), Some(1.2), Some(0.7)),
+        row("write 1 MiB, 4 one file", seq(true, MIB, 4, one), Some(0.9), Some(0.5)),
+        row("read 1 MiB, 4 one file", seq(false, MIB, 4, one), Some(1.2), Some(0.7)),
+        row("write 4 KiB", seq(true, 4 * KIB, 1, own), Some(1.0), None),
+        row("read 4 KiB", seq(false, 4 * KIB, 1, own), Some(1.0), None),
+        row("write 16 KiB", seq(true, 16 * KIB, 1, own), Some(1.0), None),
+        row("read 16 KiB", seq(false, 16 * KIB, 1, own), Some(1.0), None),
+        row("tree: create", Case::TreeCreate, Some(1.0 / 3.0), None),
+        row("tree: stat", Case::TreeStat, Some(1.0 / 3.0), None),
+        row("tree: read", Case::TreeRead, Some(1.0 / 3.0), None),
+        row("tree: remove", Case::TreeRemove, Some(1.0 / 3.0), None),
+        row("O_DIRECT write 1 MiB", Case::Direct { write: true }, None, Some(0.75)),
+        row("O_DIRECT read 1 MiB", Case::Direct { write: false }, None, Some(0.75)),
+        row("4 KiB write + fdatasync", Case::Synced, None, Some(1.0 / 1.7)),
+        row("8 KiB random read, 16 jobs", Case::RandomRead, None, Some(0.6)),
+    ]
+}
+
+/// Measures all rows and prints the table; fails only where something could not be measured.
+pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
+    let peers = Peers::start(dir)?;
+    println!("{}", peers.describe());
+    let mut rates: BTreeMap<(usize, Peer), Vec<f64>> = BTreeMap::new();
+    let rows = rows();
+    for round in 0..rounds {
+        for (i, row) in rows.iter().enumerate() {
+            for peer in Peer::ALL {
+                let rate = row.case.run(&peers, peer).map_err(|e| format!("{}: {e}", row.name))?;
+                rates.entry((i, peer)).or_default().push(rate);
+            }
+        }
+        eprintln!("round {} of {rounds} done", round + 1);
+    }
+    println!(
+        "\n{:<28} {:>10} {:>12} {:>10} {:>9} {:>9}",
+        "", "local", "passthrough", "nuri", "/pass", "/local"
+    );
+    for (i, row) in rows.iter().enumerate() {
+        let median = |peer| median(rates.get(&(i, peer)).cloned().unwrap_or_default());
+        let (l, p, n) = (median(Peer::Local), median(Peer::Passthrough), median(Peer::Nuri));
+        let unit = row.case.unit();
+        let verdict = |got: f64, want: Option<f64>| match want {
+            Some(want) if got >= want => format!("{got:.2} ok"),
+            Some(want) => format!("{got:.2} <{want:.2}"),
+            None => format!("{got:.2}"),
+        };
+        let (pass, local) = (verdict(n / p, row.passthrough), verdict(n / l, row.local));
+        println!("{:<28} {l:>10.0} {p:>12.0} {n:>10.0} {pass:>12} {local:>12}  {unit}", row.name);
+    }
+    println!("\n{}", peers.costs());
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

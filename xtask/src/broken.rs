@@ -2,6 +2,8 @@
 //!
 //! `docs/broken-builds.txt` lists flag, crate and test filter.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,14 +30,29 @@ pub(crate) fn run(every: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// A compiler wrapper that sets the flag for our own crates only: dependencies stay built.
+fn wrapper(flag: &str) -> Result<PathBuf, String> {
+    let dir = root().join("target/broken");
+    let path = dir.join(format!("rustc-{flag}"));
+    let text = format!("#!/bin/sh\nexec \"$@\" --cfg 'nuri_break=\"{flag}\"'\n");
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir_all(&dir)?;
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+    };
+    write().map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(path)
+}
+
 fn passes(flag: &str, package: &str, filter: &str) -> Result<bool, String> {
+    let wrapper = wrapper(flag)?;
     let cargo = |more: &[&str]| {
         let mut command = Command::new("cargo");
         command
             .args(["test", "-q", "-p", package])
             .args(more)
             .arg(filter)
-            .env("RUSTFLAGS", format!("--cfg nuri_break=\"{flag}\""))
+            .env("RUSTC_WORKSPACE_WRAPPER", &wrapper)
             .env("CARGO_TARGET_DIR", root().join("target/broken"))
             .current_dir(root())
             .stdin(Stdio::null())

@@ -54,11 +54,7 @@ impl WriteBuffer {
         let bytes = Arc::make_mut(&mut b.data);
         if bytes.capacity() == 0 {
             // A streaming writer fills the block; a small file must not cost a megabyte.
-            bytes.reserve_exact(if at == 0 && data.len() < 65536 {
-                end
-            } else {
-                BLOCK as usize
-            });
+            bytes.reserve_exact(if at == 0 && data.len() < 65536 { end } else { BLOCK as usize });
         }
         if bytes.len() < end {
             bytes.resize(end.max(at as usize), 0);
@@ -87,11 +83,7 @@ impl WriteBuffer {
 
     /// Blocks with dirty bytes.
     pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
-        self.blocks
-            .iter()
-            .filter(|(_, b)| !b.dirty.is_empty())
-            .map(|(i, _)| *i)
-            .collect()
+        self.blocks.iter().filter(|(_, b)| !b.dirty.is_empty()).map(|(i, _)| *i).collect()
     }
 
     pub(crate) fn has_flying(&self) -> bool {
@@ -105,11 +97,7 @@ impl WriteBuffer {
             return None;
         }
         b.flying = std::mem::take(&mut b.dirty);
-        Some(Push {
-            block,
-            data: b.data.clone(),
-            ranges: b.flying.iter().collect(),
-        })
+        Some(Push { block, data: b.data.clone(), ranges: b.flying.iter().collect() })
     }
 
     /// A target acknowledged the range from memory.
@@ -155,12 +143,7 @@ impl WriteBuffer {
         // What is dirty, in flight or held by a later push stays.
         let mut free = RangeSet::default();
         free.insert(range.0, range.1);
-        for (s, e) in b
-            .dirty
-            .iter()
-            .chain(b.flying.iter())
-            .chain(b.held.iter().copied())
-        {
+        for (s, e) in b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().copied()) {
             free.remove(s, e);
         }
         for (s, e) in free.iter() {
@@ -242,10 +225,7 @@ mod tests {
     #[test]
     fn a_full_block_says_so() {
         let mut buffer = WriteBuffer::default();
-        assert_eq!(
-            buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1,
-            Fill::Partial
-        );
+        assert_eq!(buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1, Fill::Partial);
         assert_eq!(buffer.write(3, BLOCK as u32 - 1, b"x"), (1, Fill::Full));
     }
 }

@@ -43,21 +43,15 @@ impl Cluster {
     /// Says which address and why.
     pub fn connect(address: &str, secret: &Secret) -> Result<Cluster, ConnectError> {
         let authority = Peer::new(address, secret);
-        authority
-            .probe()
-            .map_err(|e| ConnectError::Handshake(address.into(), e))?;
+        authority.probe().map_err(|e| ConnectError::Handshake(address.into(), e))?;
         let inner = Inner {
             secret: secret.clone(),
             authority,
             map: RwLock::default(),
             peers: Mutex::default(),
         };
-        let cluster = Cluster {
-            inner: Arc::new(inner),
-        };
-        cluster
-            .refresh()
-            .map_err(|e| ConnectError::Map(address.into(), e))?;
+        let cluster = Cluster { inner: Arc::new(inner) };
+        cluster.refresh().map_err(|e| ConnectError::Map(address.into(), e))?;
         Ok(cluster)
     }
 
@@ -67,10 +61,7 @@ impl Cluster {
     /// As [`Peer::call`].
     pub fn ask<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
         let context = CallContext::default();
-        let reply = self
-            .inner
-            .authority
-            .call(context, call, &[], &mut [], CALL_TIMEOUT);
+        let reply = self.inner.authority.call(context, call, &[], &mut [], CALL_TIMEOUT);
         reply.map(|(reply, _)| reply)
     }
 
@@ -125,12 +116,7 @@ impl Cluster {
     /// # Errors
     /// [`Status::UNREACHABLE`] where the map does not know it.
     pub fn target(&self, target: TargetId) -> Result<Peer, Status> {
-        let address = self
-            .inner
-            .map
-            .read()
-            .target_address(target)
-            .map(str::to_owned);
+        let address = self.inner.map.read().target_address(target).map(str::to_owned);
         Ok(self.peer(&address.ok_or(Status::UNREACHABLE)?))
     }
 

@@ -31,9 +31,7 @@ const FLIGHTS: usize = 8;
 
 impl DataPlane {
     pub fn new(cluster: &Cluster) -> DataPlane {
-        DataPlane {
-            cluster: cluster.clone(),
-        }
+        DataPlane { cluster: cluster.clone() }
     }
 
     fn deadline() -> Deadline {
@@ -51,13 +49,7 @@ impl DataPlane {
             let target = self.cluster.member(piece.group)?;
             let (key, offset) = (piece.key, piece.offset);
             let capability = Capability::default();
-            let call = DataWrite {
-                target,
-                key,
-                offset,
-                durability,
-                capability,
-            };
+            let call = DataWrite { target, key, offset, durability, capability };
             let peer = self.cluster.target(target)?;
             let (reply, _) = peer.call(CallContext::default(), &call, data, &mut [], left)?;
             Ok((target, reply))
@@ -67,13 +59,7 @@ impl DataPlane {
     fn read_call(&self, piece: &Piece) -> Result<DataRead, Status> {
         let target = self.cluster.member(piece.group)?;
         let (key, offset, len) = (piece.key, piece.offset, piece.len);
-        Ok(DataRead {
-            target,
-            key,
-            offset,
-            len,
-            capability: Capability::default(),
-        })
+        Ok(DataRead { target, key, offset, len, capability: Capability::default() })
     }
 
     fn read_piece(&self, piece: &Piece, into: &mut [u8]) -> Result<(), Status> {
@@ -81,11 +67,7 @@ impl DataPlane {
             let call = self.read_call(piece)?;
             let peer = self.cluster.target(call.target)?;
             let (_, len) = peer.call(CallContext::default(), &call, &[], into, left)?;
-            if len == into.len() {
-                Ok(())
-            } else {
-                Err(Status::MALFORMED)
-            }
+            if len == into.len() { Ok(()) } else { Err(Status::MALFORMED) }
         })
     }
 
@@ -113,18 +95,10 @@ impl DataPlane {
                     return self.read_piece(&piece, into);
                 }
                 let started = self.start_read(&piece);
-                flights.push(Flight {
-                    piece,
-                    into,
-                    started,
-                });
+                flights.push(Flight { piece, into, started });
             }
             if flights.is_empty() {
-                return if rest.is_empty() {
-                    Ok(())
-                } else {
-                    Err(Status::FBIG)
-                };
+                return if rest.is_empty() { Ok(()) } else { Err(Status::FBIG) };
             }
             let mut outcome = Ok(());
             for flight in flights {
@@ -141,11 +115,7 @@ impl DataPlane {
     }
 
     fn land(&self, flight: Flight<'_>) -> Result<(), Status> {
-        let Flight {
-            piece,
-            into,
-            started,
-        } = flight;
+        let Flight { piece, into, started } = flight;
         match started.and_then(|s| s.finish::<DataRead>(into)) {
             Ok((_, len)) if len == into.len() => Ok(()),
             Ok(_) => Err(Status::MALFORMED),
@@ -181,13 +151,7 @@ impl DataPlane {
                 let target = self.cluster.member(piece.group)?;
                 let (key, offset, len) = (piece.key, piece.offset, piece.len);
                 let capability = Capability::default();
-                let call = DataPunch {
-                    target,
-                    key,
-                    offset,
-                    len,
-                    capability,
-                };
+                let call = DataPunch { target, key, offset, len, capability };
                 let peer = self.cluster.target(target)?;
                 let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
                 if !touched.contains(&(target, reply.boot)) {
@@ -232,12 +196,7 @@ impl DataPlane {
         self.cluster.until(Self::deadline(), |left| {
             let target = self.cluster.member(group)?;
             let capability = Capability::default();
-            let call = DataTruncate {
-                target,
-                object,
-                from,
-                capability,
-            };
+            let call = DataTruncate { target, object, from, capability };
             let peer = self.cluster.target(target)?;
             let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
             Ok(reply.freed)
@@ -252,10 +211,7 @@ impl DataPlane {
         let mut by_target: std::collections::BTreeMap<TargetId, Vec<ObjectId>> = Default::default();
         for (object, layout) in objects {
             for group in layout.components.iter().flat_map(|c| &c.groups) {
-                by_target
-                    .entry(self.cluster.member(*group)?)
-                    .or_default()
-                    .push(*object);
+                by_target.entry(self.cluster.member(*group)?).or_default().push(*object);
             }
         }
         for (target, objects) in by_target {

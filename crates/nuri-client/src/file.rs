@@ -74,20 +74,12 @@ impl Client {
         };
         drop(entered);
         let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.shared
-            .handles
-            .lock()
-            .insert(fh, Arc::new(Handle { node, seen }));
+        self.shared.handles.lock().insert(fh, Arc::new(Handle { node, seen }));
         Ok(fh)
     }
 
     fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
-        self.shared
-            .handles
-            .lock()
-            .get(&fh)
-            .cloned()
-            .ok_or(Status::BADF)
+        self.shared.handles.lock().get(&fh).cloned().ok_or(Status::BADF)
     }
 
     /// Closes a file.
@@ -124,18 +116,11 @@ impl Client {
                 }
                 return Ok(len);
             }
-            (
-                len,
-                read_buffered(file, offset, out),
-                file.object,
-                file.layout.clone(),
-            )
+            (len, read_buffered(file, offset, out), file.object, file.layout.clone())
         };
         for (start, end) in gaps {
             let into = &mut out[start..end];
-            self.shared
-                .data
-                .read(&layout, object, offset + start as u64, into)?;
+            self.shared.data.read(&layout, object, offset + start as u64, into)?;
         }
         Ok(len)
     }
@@ -177,8 +162,7 @@ impl Client {
         };
         self.shared.adjust(len, used);
         self.shared.mark_dirty(&entered.0);
-        full.iter()
-            .for_each(|block| self.shared.queue_push(&entered.0, *block));
+        full.iter().for_each(|block| self.shared.queue_push(&entered.0, *block));
         Ok(at)
     }
 
@@ -222,12 +206,7 @@ impl Client {
             self.shared.sync_node(node, SyncScope::All)?;
         }
         let _no_publication = node.sync.lock();
-        let grows = node
-            .state
-            .lock()
-            .file
-            .as_ref()
-            .is_some_and(|f| size > f.size);
+        let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
         if grows {
             self.shared.spill(node, size);
         }
@@ -254,23 +233,13 @@ impl Client {
     /// # Errors
     /// The servers'.
     pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
-        let end = at
-            .checked_add(len)
-            .filter(|end| *end <= MAX_FILE)
-            .ok_or(Status::FBIG)?;
+        let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
         let extend = matches!(how, Allocate::Extend | Allocate::Zero);
-        if matches!(
-            how,
-            Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize
-        ) {
+        if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
             self.punch(ino, at, end)?;
         }
         if extend && self.getattr(ino)?.size < end {
-            self.truncate(&SetAttr {
-                ino,
-                size: Some(end),
-                ..SetAttr::default()
-            })?;
+            self.truncate(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())
     }
@@ -296,10 +265,7 @@ impl Client {
             }
             (file.layout.clone(), file.object, end)
         };
-        let freed = self
-            .shared
-            .data
-            .punch(&layout, object, at, end.saturating_sub(at))?;
+        let freed = self.shared.data.punch(&layout, object, at, end.saturating_sub(at))?;
         if let Some(file) = &mut node.state.lock().file {
             file.allocated = file.allocated.saturating_sub(freed);
         }
@@ -321,11 +287,7 @@ impl Client {
                 return Err(Status::NXIO);
             }
             if file.inline.is_some() {
-                return Ok(if what == Seek::Data {
-                    offset
-                } else {
-                    file.size
-                });
+                return Ok(if what == Seek::Data { offset } else { file.size });
             }
             (file.size, file.object, file.layout.clone())
         };
@@ -339,11 +301,7 @@ impl Client {
             let found = self.shared.data.extents(piece.group, piece.key)?;
             if let Some(hit) = seek_in(&found, at - base, chunk, what) {
                 let hit = base + hit;
-                return if hit < size {
-                    Ok(hit)
-                } else {
-                    end_of_seek(size, what)
-                };
+                return if hit < size { Ok(hit) } else { end_of_seek(size, what) };
             }
             at = base + chunk;
         }
@@ -352,11 +310,7 @@ impl Client {
 }
 
 fn end_of_seek(size: u64, what: Seek) -> Result<u64, Status> {
-    if what == Seek::Hole {
-        Ok(size)
-    } else {
-        Err(Status::NXIO)
-    }
+    if what == Seek::Hole { Ok(size) } else { Err(Status::NXIO) }
 }
 
 /// First offset from `at` on, within a chunk, that is data (or not).
@@ -389,11 +343,7 @@ fn report_error(handle: &Handle) -> Result<(), Status> {
 /// Copies what is buffered; returns the parts of `out` that the targets have.
 fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, usize)> {
     if file.buffer.is_empty() {
-        return if out.is_empty() {
-            Vec::new()
-        } else {
-            vec![(0, out.len())]
-        };
+        return if out.is_empty() { Vec::new() } else { vec![(0, out.len())] };
     }
     let mut gaps: Vec<(usize, usize)> = Vec::new();
     let mut done = 0;
@@ -401,10 +351,7 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
         let at = offset + done as u64;
         let within = at % BLOCK;
         let len = ((BLOCK - within) as usize).min(out.len() - done);
-        for (s, e) in file
-            .buffer
-            .read(at / BLOCK, within as u32, &mut out[done..done + len])
-        {
+        for (s, e) in file.buffer.read(at / BLOCK, within as u32, &mut out[done..done + len]) {
             let from = |x: u32| done + (u64::from(x) - within) as usize;
             gaps.push((from(s), from(e)));
         }
@@ -436,8 +383,7 @@ fn buffer_write(file: &mut FileData, at: u64, data: &[u8]) -> (u64, Vec<u64>) {
         let within = pos % BLOCK;
         let len = ((BLOCK - within) as usize).min(data.len() - done);
         let (charged, fill) =
-            file.buffer
-                .write(pos / BLOCK, within as u32, &data[done..done + len]);
+            file.buffer.write(pos / BLOCK, within as u32, &data[done..done + len]);
         used += charged;
         if fill == Fill::Full {
             full.push(pos / BLOCK);
@@ -461,13 +407,11 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
         file.inline = Some(Vec::new());
     }
     (file.size, file.published_size) = (size, size);
+    file.extending = false;
     file.mtime = None;
     file.version += 1;
-    file.unpublished = file
-        .inline
-        .as_ref()
-        .filter(|d| !d.is_empty())
-        .map(|_| std::time::Instant::now());
+    file.unpublished =
+        file.inline.as_ref().filter(|d| !d.is_empty()).map(|_| std::time::Instant::now());
 }
 
 impl Shared {
@@ -501,8 +445,7 @@ impl Shared {
     fn drop_buffer(&self, node: &Arc<Node>) {
         let mut state = node.state.lock();
         while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
-            node.changed
-                .wait_for(&mut state, std::time::Duration::from_millis(100));
+            node.changed.wait_for(&mut state, std::time::Duration::from_millis(100));
         }
         let freed = state.file.as_mut().map_or(0, |f| f.buffer.clear());
         drop(state);

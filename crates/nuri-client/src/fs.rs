@@ -232,10 +232,7 @@ impl Client {
         let spawn = |name: &str, f: fn(&Arc<Shared>)| {
             let shared = shared.clone();
             let body = move || f(&shared);
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(body)
-                .map_err(|_| Status::NOMEM)
+            std::thread::Builder::new().name(name.into()).spawn(body).map_err(|_| Status::NOMEM)
         };
         for _ in 0..PUSH_WORKERS {
             spawn("push", |s| s.push_worker())?;
@@ -259,12 +256,7 @@ impl Client {
     /// Writes out everything that is buffered and publishes it.
     pub fn sync_all(&self) {
         for node in self.shared.all_nodes() {
-            let dirty = node
-                .state
-                .lock()
-                .file
-                .as_ref()
-                .is_some_and(FileData::is_dirty);
+            let dirty = node.state.lock().file.as_ref().is_some_and(FileData::is_dirty);
             if dirty {
                 self.shared.settle_node(&node);
             }
@@ -286,15 +278,8 @@ impl Client {
     /// How long the kernel may cache what the inode's lease covers: attributes of any inode,
     /// names of a directory.
     pub fn cache_time(&self, ino: Ino) -> Duration {
-        let cacheable = self
-            .shared
-            .find(ino)
-            .is_some_and(|n| n.state.lock().cacheable());
-        if cacheable {
-            KERNEL_TTL
-        } else {
-            Duration::ZERO
-        }
+        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().cacheable());
+        if cacheable { KERNEL_TTL } else { Duration::ZERO }
     }
 
     /// Finds a name.
@@ -302,10 +287,7 @@ impl Client {
     /// # Errors
     /// The server's; a missing name is `Ok(None)`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
-        let reply = self.shared.session.call(&Lookup {
-            parent,
-            name: name.to_vec(),
-        })?;
+        let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
         self.learn_dir(parent, reply.dir_lease);
         Ok(reply.inode.map(|inode| self.refer(&inode)))
     }
@@ -351,17 +333,11 @@ impl Client {
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Status> {
         let cached = self.shared.find(ino).and_then(|node| {
             let state = node.state.lock();
-            if state.mode.is_some() {
-                state.view()
-            } else {
-                None
-            }
+            if state.mode.is_some() { state.view() } else { None }
         });
         match cached {
             Some(attr) => Ok(attr),
-            None => Ok(self
-                .shared
-                .learn(&self.shared.session.call(&GetAttr { ino })?)),
+            None => Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?)),
         }
     }
 
@@ -427,15 +403,7 @@ impl Client {
     ) -> Result<Entry, Status> {
         let (uid, gid) = owner;
         let (name, kind) = (name.to_vec(), MakeKind::File);
-        self.make(&Make {
-            parent,
-            name,
-            kind,
-            mode,
-            uid,
-            gid,
-            exclusive,
-        })
+        self.make(&Make { parent, name, kind, mode, uid, gid, exclusive })
     }
 
     /// A further name for an inode.
@@ -443,14 +411,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
-        let reply = self.shared.session.change(
-            &Link {
-                ino,
-                parent,
-                name: name.to_vec(),
-            },
-            &[],
-        )?;
+        let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
         Ok(self.refer(&reply.inode))
@@ -461,11 +422,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
-        let call = Unlink {
-            parent,
-            name: name.to_vec(),
-            kind,
-        };
+        let call = Unlink { parent, name: name.to_vec(), kind };
         let reply = self.shared.session.change(&call, &[])?;
         self.forget_dir_attr(parent);
         self.shared.removed(reply);
@@ -484,10 +441,7 @@ impl Client {
         mode: RenameMode,
     ) -> Result<(), Status> {
         if self.shared.has_dirty_files() {
-            let call = Lookup {
-                parent: from.0,
-                name: from.1.to_vec(),
-            };
+            let call = Lookup { parent: from.0, name: from.1.to_vec() };
             let found = self.shared.session.call(&call)?.inode;
             if let Some(node) = found.and_then(|inode| self.shared.find(inode.attr.ino)) {
                 self.shared.sync_node(&node, SyncScope::All)?;
@@ -515,10 +469,7 @@ impl Client {
     /// # Errors
     /// `INVAL` for other inodes.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
-        let reply = self.shared.session.call(&Acquire {
-            ino,
-            mode: LeaseMode::Read,
-        })?;
+        let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
         self.shared.learn(&reply.inode);
         reply.symlink.ok_or(Status::INVAL)
     }
@@ -534,29 +485,14 @@ impl Client {
         max: u32,
         attrs: WithAttrs,
     ) -> Result<Listing, Status> {
-        let reply = self.shared.session.call(&ReadDir {
-            ino,
-            cookie,
-            max,
-            attrs,
-        })?;
+        let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
         self.learn_dir(ino, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             let attr = e.inode.map(|inode| self.shared.learn(&inode));
-            ListingEntry {
-                cookie: e.cookie,
-                ino: e.ino,
-                kind: e.kind,
-                name: e.name,
-                attr,
-            }
+            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
         };
         let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing {
-            entries,
-            parent: reply.parent,
-            end: reply.end,
-        })
+        Ok(Listing { entries, parent: reply.parent, end: reply.end })
     }
 
     /// The kernel took a reference to an inode of a listing.
@@ -569,10 +505,7 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
-        self.shared.session.call(&XattrGet {
-            ino,
-            name: name.to_vec(),
-        })
+        self.shared.session.call(&XattrGet { ino, name: name.to_vec() })
     }
 
     /// Sets an extended attribute.
@@ -586,12 +519,7 @@ impl Client {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), Status> {
-        let call = XattrSet {
-            ino,
-            name: name.to_vec(),
-            value: value.to_vec(),
-            mode,
-        };
+        let call = XattrSet { ino, name: name.to_vec(), value: value.to_vec(), mode };
         self.shared.session.change(&call, &[])?;
         self.shared.forget_attr(ino);
         Ok(())
@@ -610,13 +538,7 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
-        self.shared.session.change(
-            &XattrRemove {
-                ino,
-                name: name.to_vec(),
-            },
-            &[],
-        )?;
+        self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
         self.shared.forget_attr(ino);
         Ok(())
     }

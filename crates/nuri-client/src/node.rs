@@ -66,8 +66,10 @@ pub(crate) struct FileData {
     pub(crate) unpublished: Option<Instant>,
     /// Counts changes, to see whether a publication covered the last one.
     pub(crate) version: u64,
-    /// Size is known at the server.
+    /// Size that the server knows.
     pub(crate) published_size: u64,
+    /// The server knows that data may be pushed beyond that size.
+    pub(crate) extending: bool,
 }
 
 impl FileData {
@@ -97,6 +99,7 @@ impl FileData {
             unpublished,
             version: 0,
             published_size: attr.size,
+            extending: false,
         }
     }
 
@@ -119,9 +122,7 @@ impl NodeState {
         let mut attr = self.attr?;
         if let Some(file) = &self.file {
             attr.size = file.size;
-            attr.allocated = file
-                .allocated
-                .max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
+            attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
             if let Some(mtime) = file.mtime {
                 attr.mtime = attr.mtime.max(mtime);
                 attr.ctime = attr.ctime.max(mtime);
@@ -165,17 +166,9 @@ impl NodeState {
 
 impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
-        let state = NodeState {
-            recalled,
-            ..NodeState::default()
-        };
+        let state = NodeState { recalled, ..NodeState::default() };
         let (state, changed, sync) = (Mutex::new(state), Condvar::new(), Mutex::new(()));
-        Node {
-            ino,
-            state,
-            changed,
-            sync,
-        }
+        Node { ino, state, changed, sync }
     }
 
     /// Ends an operation that was counted in.

@@ -56,10 +56,7 @@ impl RangeSet {
 
     /// The parts of `start..end` that are in the set.
     pub(crate) fn within(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.ranges
-            .iter()
-            .map(move |r| (r.0.max(start), r.1.min(end)))
-            .filter(|(s, e)| s < e)
+        self.ranges.iter().map(move |r| (r.0.max(start), r.1.min(end))).filter(|(s, e)| s < e)
     }
 
     /// The parts of `start..end` that are not in the set.
@@ -85,14 +82,19 @@ mod tests {
 
     use super::*;
 
+    fn operations() -> impl Strategy<Value = Vec<(bool, u32, u32)>> {
+        prop::collection::vec((any::<bool>(), 0u32..64, 0u32..64), 0..40)
+    }
+
     proptest! {
         #[test]
-        fn behaves_like_a_bitmap(ops in prop::collection::vec((any::<bool>(), 0u32..64, 0u32..64), 0..40)) {
+        fn behaves_like_a_bitmap(ops in operations()) {
             let mut set = RangeSet::default();
             let mut bits = [false; 64];
             for (add, a, b) in ops {
                 let (start, end) = (a.min(b), a.max(b));
-                let changed = bits[start as usize..end as usize].iter().filter(|x| **x != add).count();
+                let part = &bits[start as usize..end as usize];
+                let changed = part.iter().filter(|x| **x != add).count();
                 let told = if add { set.insert(start, end) } else { set.remove(start, end) };
                 bits[start as usize..end as usize].fill(add);
                 prop_assert_eq!(told, changed as u64);

@@ -38,10 +38,7 @@ impl Shared {
             match self.session.events(acknowledged) {
                 Ok(reply) => {
                     acknowledged = reply.upto;
-                    let known = self
-                        .session
-                        .server_boot
-                        .swap(reply.server_boot, Ordering::SeqCst);
+                    let known = self.session.server_boot.swap(reply.server_boot, Ordering::SeqCst);
                     if known != reply.server_boot {
                         acknowledged = 0;
                         self.reclaim();
@@ -142,12 +139,7 @@ impl Shared {
     }
 
     fn settle_node_for_recall(&self, node: &Arc<Node>) {
-        let dirty = node
-            .state
-            .lock()
-            .file
-            .as_ref()
-            .is_some_and(|f| f.is_dirty());
+        let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
         if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
             self.lose(node, status);
         }
@@ -193,11 +185,7 @@ impl Shared {
             rest = tail;
             let now_open: Vec<_> = open.drain(..open.len().min(RECLAIM_BATCH)).collect();
             let more = !rest.is_empty() || !open.is_empty();
-            let call = Reclaim {
-                leases: batch.to_vec(),
-                open: now_open,
-                more,
-            };
+            let call = Reclaim { leases: batch.to_vec(), open: now_open, more };
             match self.session.call(&call) {
                 Ok(grants) => self.reclaimed(batch, &grants),
                 Err(Status::SESSION_GONE) => return self.session_lost(),
@@ -274,21 +262,11 @@ impl Shared {
             std::thread::sleep(TICK);
             let orphans = std::mem::take(&mut *self.orphans.lock());
             for inos in orphans.chunks(1024) {
-                let _ = self.session.change(
-                    &OrphanRelease {
-                        inos: inos.to_vec(),
-                    },
-                    &[],
-                );
+                let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);
             }
             let releases = std::mem::take(&mut *self.releases.lock());
             for leases in releases.chunks(4096) {
-                let _ = self.session.change(
-                    &Release {
-                        leases: leases.to_vec(),
-                    },
-                    &[],
-                );
+                let _ = self.session.change(&Release { leases: leases.to_vec() }, &[]);
             }
         }
     }

@@ -40,10 +40,7 @@ struct Slot {
 impl MetaSession {
     /// Opens a session.
     pub(crate) fn open(cluster: &Cluster, name: &str) -> Result<MetaSession, Status> {
-        let slots = (0..SESSION_SLOTS)
-            .rev()
-            .map(|number| Slot { number, next: 1 })
-            .collect();
+        let slots = (0..SESSION_SLOTS).rev().map(|number| Slot { number, next: 1 }).collect();
         let session = MetaSession {
             cluster: cluster.clone(),
             name: name.into(),
@@ -60,15 +57,12 @@ impl MetaSession {
 
     /// Opens another session in place of one that ended.
     pub(crate) fn renew(&self) -> Result<(), Status> {
-        let call = SessionOpen {
-            client: self.name.clone(),
-        };
+        let call = SessionOpen { client: self.name.clone() };
         let deadline = Deadline::after(REQUEST);
         let reply = self.cluster.until(deadline, |left| {
             let meta = self.cluster.meta()?;
             let context = CallContext::default();
-            meta.call(context, &call, &[], &mut [], left)
-                .map(|(reply, _)| reply)
+            meta.call(context, &call, &[], &mut [], left).map(|(reply, _)| reply)
         })?;
         self.id.store(reply.session.0, Ordering::SeqCst);
         self.server_boot.store(reply.server_boot, Ordering::SeqCst);
@@ -84,45 +78,30 @@ impl MetaSession {
     /// Now, by the server's clock.
     pub(crate) fn now(&self) -> Time {
         let ns = nanos(local_time()) + self.offset.load(Ordering::Relaxed);
-        Time {
-            sec: ns.div_euclid(1_000_000_000),
-            nsec: ns.rem_euclid(1_000_000_000) as u32,
-        }
+        Time { sec: ns.div_euclid(1_000_000_000), nsec: ns.rem_euclid(1_000_000_000) as u32 }
     }
 
     fn context(&self) -> CallContext {
-        CallContext {
-            session: self.id().0,
-            ..CallContext::default()
-        }
+        CallContext { session: self.id().0, ..CallContext::default() }
     }
 
     /// A call that may be repeated.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
         self.cluster.until(Deadline::after(REQUEST), |left| {
             let meta = self.cluster.meta()?;
-            meta.call(self.context(), call, &[], &mut [], left)
-                .map(|(reply, _)| reply)
+            meta.call(self.context(), call, &[], &mut [], left).map(|(reply, _)| reply)
         })
     }
 
     /// A call that must not be done twice: it holds a reply slot until its outcome is known.
     pub(crate) fn change<C: Call>(&self, call: &C, payload: &[u8]) -> Result<C::Reply, Status> {
         let slot = self.take_slot();
-        let context = CallContext {
-            slot: slot.number,
-            sequence: slot.next,
-            ..self.context()
-        };
+        let context = CallContext { slot: slot.number, sequence: slot.next, ..self.context() };
         let outcome = self.cluster.until(Deadline::after(REQUEST), |left| {
             let meta = self.cluster.meta()?;
-            meta.call(context, call, payload, &mut [], left)
-                .map(|(reply, _)| reply)
+            meta.call(context, call, payload, &mut [], left).map(|(reply, _)| reply)
         });
-        self.slots.lock().push(Slot {
-            next: slot.next + 1,
-            ..slot
-        });
+        self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
         self.slot_free.notify_one();
         outcome
     }
@@ -143,8 +122,7 @@ impl MetaSession {
         let timeout = SESSION_RENEW * 2;
         let server_boot = self.server_boot.load(Ordering::SeqCst);
         let call = Events { acknowledged, server_boot };
-        meta.call(self.context(), &call, &[], &mut [], timeout)
-            .map(|(reply, _)| reply)
+        meta.call(self.context(), &call, &[], &mut [], timeout).map(|(reply, _)| reply)
     }
 
     /// Ends the session.
@@ -165,25 +143,15 @@ impl MetaSession {
     }
 
     pub(crate) fn recalled(&self, ino: Ino) -> u64 {
-        self.recalled
-            .lock()
-            .get(&ino)
-            .map_or(0, |(number, _)| *number)
+        self.recalled.lock().get(&ino).map_or(0, |(number, _)| *number)
     }
 }
 
 fn local_time() -> Time {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Time {
-        sec: now.as_secs() as i64,
-        nsec: now.subsec_nanos(),
-    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
 }
 
 fn nanos(time: Time) -> i64 {
-    time.sec
-        .saturating_mul(1_000_000_000)
-        .saturating_add(i64::from(time.nsec))
+    time.sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.nsec))
 }

@@ -17,7 +17,7 @@ use nuri_proto::clock::WRITE_BEHIND;
 use nuri_proto::id::{Ino, TargetId};
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::Durability;
-use nuri_proto::op::meta::{Publish, PublishData, SetTime};
+use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
 use nuri_stripe::locate::pieces;
 use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
@@ -62,12 +62,7 @@ impl Default for Budget {
 impl Budget {
     pub(crate) fn new(limit: u64) -> Budget {
         let (used, freed, wanted) = (Mutex::new(0), Condvar::new(), Condvar::new());
-        Budget {
-            used,
-            freed,
-            wanted,
-            limit,
-        }
+        Budget { used, freed, wanted, limit }
     }
 
     /// Waits until `bytes` may be buffered.
@@ -98,11 +93,7 @@ impl Budget {
         if *used <= self.limit / 3 {
             self.wanted.wait_for(&mut used, timeout);
         }
-        if *used > self.limit / 3 {
-            Pressure::High
-        } else {
-            Pressure::Low
-        }
+        if *used > self.limit / 3 { Pressure::High } else { Pressure::Low }
     }
 }
 
@@ -116,9 +107,7 @@ impl Shared {
     /// Notes that the file has something to push or publish.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>) {
         let mut dirty = self.pipeline.dirty.lock();
-        if !dirty.contains_key(&node.ino) {
-            dirty.insert(node.ino, node.clone());
-        }
+        dirty.entry(node.ino).or_insert_with(|| node.clone());
     }
 
     /// Whether any file has something unpublished.
@@ -155,9 +144,7 @@ impl Shared {
                     if self.stopping() {
                         return;
                     }
-                    self.pipeline
-                        .queued
-                        .wait_for(&mut queue, Duration::from_millis(200));
+                    self.pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
                 }
                 queue.pop_front()
             };
@@ -177,12 +164,13 @@ impl Shared {
             };
             (push, file.object, file.layout.clone())
         };
-        let Push {
-            block,
-            data,
-            ranges,
-        } = push;
+        let Push { block, data, ranges } = push;
+        let announced = self.announce_growth(node, block);
         for (start, end) in ranges {
+            if let Err(status) = announced {
+                self.push_ended(node, block, (start, end), Err(status));
+                continue;
+            }
             let at = block * BLOCK + u64::from(start);
             for piece in pieces(&layout, object, at, u64::from(end - start)) {
                 let from = (piece.file_offset - block * BLOCK) as usize;
@@ -204,6 +192,23 @@ impl Shared {
             }
         }
         node.changed.notify_all();
+    }
+
+    /// Before the first bytes beyond the published size leave: the server must know, so that a
+    /// later writer never lets the file grow over what we leave behind when we die.
+    fn announce_growth(&self, node: &Arc<Node>, block: u64) -> Result<(), Status> {
+        let needed = {
+            let state = node.state.lock();
+            let grows = |f: &FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
+            state.file.as_ref().is_some_and(grows)
+        };
+        if needed {
+            self.session.change(&Extend { ino: node.ino }, &[])?;
+            if let Some(file) = &mut node.state.lock().file {
+                file.extending = true;
+            }
+        }
+        Ok(())
     }
 
     fn push_ended(&self, node: &Node, block: u64, range: (u32, u32), outcome: Result<u64, Status>) {
@@ -230,10 +235,7 @@ impl Shared {
 
     fn settle_one(&self, node: &Node, block: u64, range: (u32, u32)) {
         let mut state = node.state.lock();
-        let freed = state
-            .file
-            .as_mut()
-            .map_or(0, |f| f.buffer.durable(block, range));
+        let freed = state.file.as_mut().map_or(0, |f| f.buffer.durable(block, range));
         drop(state);
         self.unreserve(freed);
     }
@@ -252,8 +254,7 @@ impl Shared {
                     if !file.buffer.has_flying() {
                         return;
                     }
-                    node.changed
-                        .wait_for(&mut state, Duration::from_millis(100));
+                    node.changed.wait_for(&mut state, Duration::from_millis(100));
                 }
             };
             let (first, rest) = blocks.split_at(1);
@@ -273,9 +274,7 @@ impl Shared {
                     scope.spawn(move || self.flush_target(target))
                 };
                 let running: Vec<_> = many.iter().map(flush).collect();
-                let outcomes = running
-                    .into_iter()
-                    .map(|r| r.join().unwrap_or(Err(Status::IO)));
+                let outcomes = running.into_iter().map(|r| r.join().unwrap_or(Err(Status::IO)));
                 outcomes.fold(Ok(()), Result::and)
             }),
         }
@@ -305,12 +304,7 @@ impl Shared {
         if self.sync_small(node) == Done::No {
             loop {
                 self.push_all(node);
-                let empty = node
-                    .state
-                    .lock()
-                    .file
-                    .as_ref()
-                    .is_none_or(|f| f.buffer.is_empty());
+                let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
                 if empty {
                     break;
                 }
@@ -357,15 +351,9 @@ impl Shared {
             if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
                 return Ok(());
             }
-            (
-                publication(node.ino, file),
-                file.inline.clone(),
-                file.version,
-            )
+            (publication(node.ino, file), file.inline.clone(), file.version)
         };
-        let reply = self
-            .session
-            .change(&call, inline.as_deref().unwrap_or_default());
+        let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
         let mut state = node.state.lock();
         match reply {
             Ok(reply) => {
@@ -462,13 +450,7 @@ fn publication(ino: Ino, file: &FileData) -> Publish {
         _ => PublishData::OnTargets,
     };
     let mtime = file.mtime.map(SetTime::At);
-    Publish {
-        ino,
-        size: file.size,
-        allocated: file.allocated,
-        mtime,
-        data,
-    }
+    Publish { ino, size: file.size, allocated: file.allocated, mtime, data }
 }
 
 #[derive(PartialEq, Eq)]

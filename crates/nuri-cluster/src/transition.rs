@@ -21,9 +21,8 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     if known.is_none() && map.nodes.len() >= MAX_NODES {
         return Err(Status::NOSPC);
     }
-    let id = known.unwrap_or_else(|| {
-        NodeId(map.nodes.iter().map(|n| n.id.0).max().unwrap_or(0) + 1)
-    });
+    let id =
+        known.unwrap_or_else(|| NodeId(map.nodes.iter().map(|n| n.id.0).max().unwrap_or(0) + 1));
     let mut next = map.clone();
     next.nodes.retain(|n| n.id != id);
     let address = request.address.clone();

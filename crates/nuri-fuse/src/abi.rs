@@ -76,7 +76,11 @@ wire! {
     /// Before every reply and notification.
     OutHeader { len: u32, error: i32, unique: u64, }
 }
-wire! { InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], } }
+wire! {
+    InitIn {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11],
+    }
+}
 wire! {
     InitOut {
         major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,

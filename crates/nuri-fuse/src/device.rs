@@ -23,9 +23,7 @@ impl Device {
     /// # Errors
     /// Where the kernel has no FUSE or the caller no right.
     pub fn open() -> io::Result<Device> {
-        Ok(Device {
-            file: OpenOptions::new().read(true).write(true).open(PATH)?,
-        })
+        Ok(Device { file: OpenOptions::new().read(true).write(true).open(PATH)? })
     }
 
     /// The descriptor's number, for the mount options.

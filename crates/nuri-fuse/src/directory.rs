@@ -54,23 +54,10 @@ impl Dispatcher {
         let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::Yes);
         let mut referred = Vec::new();
         let gate_after = |entry: &ListingEntry, off, page: &mut Page, referred: &mut Vec<Ino>| {
-            let out = entry.attr.map(|attr| {
-                self.entry_out(
-                    ino,
-                    &Entry {
-                        ino: entry.ino,
-                        attr,
-                    },
-                )
-            });
+            let out = entry.attr.map(|attr| self.entry_out(ino, &Entry { ino: entry.ino, attr }));
             let plus = out.unwrap_or_default();
-            let fits = page.push(
-                plus.as_bytes(),
-                entry.ino,
-                off,
-                u32::from(entry.kind),
-                &entry.name,
-            );
+            let fits =
+                page.push(plus.as_bytes(), entry.ino, off, u32::from(entry.kind), &entry.name);
             if fits && out.is_some() {
                 referred.push(entry.ino);
             }
@@ -88,9 +75,7 @@ impl Dispatcher {
                 break;
             }
         }
-        referred
-            .iter()
-            .for_each(|ino| self.client.refer_listed(*ino));
+        referred.iter().for_each(|ino| self.client.refer_listed(*ino));
         reply.bytes(&page.bytes);
         Ok(())
     }
@@ -104,20 +89,12 @@ struct Page {
 
 impl Page {
     fn new(limit: usize) -> Page {
-        Page {
-            bytes: Vec::with_capacity(limit),
-            limit,
-        }
+        Page { bytes: Vec::with_capacity(limit), limit }
     }
 
     /// Adds an entry; false where it does not fit.
     fn push(&mut self, plus: &[u8], ino: Ino, off: u64, kind: u32, name: &[u8]) -> bool {
-        let head = Dirent {
-            ino: ino.0,
-            off,
-            namelen: name.len() as u32,
-            kind,
-        };
+        let head = Dirent { ino: ino.0, off, namelen: name.len() as u32, kind };
         let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
         if self.bytes.len() + plus.len() + len > self.limit {
             return false;
@@ -139,20 +116,11 @@ fn fill(
     mut push: impl FnMut(ListingEntry, u64) -> bool,
 ) -> Result<(), Status> {
     let listing = list(from.max(AFTER_DOTS))?;
-    let dots = [
-        (AFTER_DOT, dir, &b"."[..]),
-        (AFTER_DOTS, listing.parent, &b".."[..]),
-    ];
+    let dots = [(AFTER_DOT, dir, &b"."[..]), (AFTER_DOTS, listing.parent, &b".."[..])];
     for (off, ino, name) in dots {
         let dot = || {
             let (kind, name) = (DT_DIR as u8, name.to_vec());
-            ListingEntry {
-                cookie: off,
-                ino,
-                kind,
-                name,
-                attr: None,
-            }
+            ListingEntry { cookie: off, ino, kind, name, attr: None }
         };
         if from < off && !push(dot(), off) {
             return Ok(());
@@ -171,29 +139,16 @@ fn fill(
 pub(crate) fn show_layout(layout: &LayoutReply) -> Vec<u8> {
     let text = match layout {
         LayoutReply::Directory(p) => {
-            format!(
-                "shape={} chunk_size={} width={}",
-                p.shape,
-                p.chunk_size.bytes(),
-                p.width
-            )
+            format!("shape={} chunk_size={} width={}", p.shape, p.chunk_size.bytes(), p.width)
         }
         LayoutReply::File(layout) => {
             let part = |c: &nuri_proto::layout::Component| {
                 let groups: Vec<_> = c.groups.iter().map(ToString::to_string).collect();
                 let (size, width) = (c.chunk_size.bytes(), c.groups.len());
                 let groups = groups.join(",");
-                format!(
-                    "shape={} chunk_size={size} width={width} groups={groups}",
-                    c.shape
-                )
+                format!("shape={} chunk_size={size} width={width} groups={groups}", c.shape)
             };
-            layout
-                .components
-                .iter()
-                .map(part)
-                .collect::<Vec<_>>()
-                .join(" ; ")
+            layout.components.iter().map(part).collect::<Vec<_>>().join(" ; ")
         }
     };
     text.into_bytes()
@@ -226,10 +181,7 @@ mod tests {
     #[test]
     fn policies_round_trip_as_text() {
         let policy = parse_policy(b"chunk_size=65536 width=2").unwrap();
-        assert_eq!(
-            parse_policy(&show_layout(&LayoutReply::Directory(policy))),
-            Ok(policy)
-        );
+        assert_eq!(parse_policy(&show_layout(&LayoutReply::Directory(policy))), Ok(policy));
         assert_eq!(parse_policy(b"chunk_size=1000"), Err(Status::INVAL));
         assert_eq!(parse_policy(b"shape=mirror:2"), Err(Status::INVAL));
         assert_eq!(parse_policy(b"colour=red"), Err(Status::INVAL));

@@ -38,11 +38,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) fn new(client: Arc<Client>, epochs: bool) -> Dispatcher {
-        Dispatcher {
-            client,
-            epochs,
-            buffers: BufPool::new(MAX_WRITE as usize, 8),
-        }
+        Dispatcher { client, epochs, buffers: BufPool::new(MAX_WRITE as usize, 8) }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -94,11 +90,7 @@ impl Dispatcher {
 
     /// How long the kernel may cache names of the directory.
     pub(crate) fn name_time(&self, dir: Ino) -> Duration {
-        if self.epochs {
-            self.client.cache_time(dir)
-        } else {
-            Duration::ZERO
-        }
+        if self.epochs { self.client.cache_time(dir) } else { Duration::ZERO }
     }
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
@@ -109,11 +101,7 @@ impl Dispatcher {
     }
 
     pub(crate) fn entry_out(&self, parent: Ino, entry: &Entry) -> EntryOut {
-        entry_out(
-            entry,
-            self.name_time(parent),
-            self.client.cache_time(entry.ino),
-        )
+        entry_out(entry, self.name_time(parent), self.client.cache_time(entry.ino))
     }
 
     fn lookup(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
@@ -172,10 +160,7 @@ impl Dispatcher {
         let has = |bit| call.valid & bit != 0;
         let time = |now, at, sec: u64, nsec| match (has(now), has(at)) {
             (true, _) => Some(SetTime::Now),
-            (_, true) => Some(SetTime::At(Time {
-                sec: sec as i64,
-                nsec,
-            })),
+            (_, true) => Some(SetTime::At(Time { sec: sec as i64, nsec })),
             _ => None,
         };
         let change = SetAttr {
@@ -184,18 +169,8 @@ impl Dispatcher {
             uid: has(abi::FATTR_UID).then_some(call.uid),
             gid: has(abi::FATTR_GID).then_some(call.gid),
             size: has(abi::FATTR_SIZE).then_some(call.size),
-            atime: time(
-                abi::FATTR_ATIME_NOW,
-                abi::FATTR_ATIME,
-                call.atime,
-                call.atimensec,
-            ),
-            mtime: time(
-                abi::FATTR_MTIME_NOW,
-                abi::FATTR_MTIME,
-                call.mtime,
-                call.mtimensec,
-            ),
+            atime: time(abi::FATTR_ATIME_NOW, abi::FATTR_ATIME, call.atime, call.atimensec),
+            mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
         let attr = self.client.setattr(&change)?;
         let _gate = self.client.reply_gate();
@@ -219,27 +194,14 @@ impl Dispatcher {
         let parent = Self::ino(request);
         let (uid, gid) = (request.header.uid, request.header.gid);
         let (name, exclusive) = (name.to_vec(), Exclusive::Yes);
-        let entry = self.client.make(&Make {
-            parent,
-            name,
-            kind,
-            mode,
-            uid,
-            gid,
-            exclusive,
-        })?;
+        let entry = self.client.make(&Make { parent, name, kind, mode, uid, gid, exclusive })?;
         self.reply_entry(parent, &entry, reply);
         Ok(())
     }
 
     fn symlink(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
         let (name, to) = (request.name()?, request.name()?);
-        self.make(
-            request,
-            reply,
-            name,
-            (MakeKind::Symlink(to.to_vec()), 0o777),
-        )
+        self.make(request, reply, name, (MakeKind::Symlink(to.to_vec()), 0o777))
     }
 
     fn mknod(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
@@ -294,8 +256,7 @@ impl Dispatcher {
         mode: RenameMode,
     ) -> Result<(), Status> {
         let (old, new) = (request.name()?, request.name()?);
-        self.client
-            .rename((Self::ino(request), old), (to, new), mode)?;
+        self.client.rename((Self::ino(request), old), (to, new), mode)?;
         reply.ok();
         Ok(())
     }
@@ -303,9 +264,7 @@ impl Dispatcher {
     fn link(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
         let call: LinkIn = request.take()?;
         let parent = Self::ino(request);
-        let entry = self
-            .client
-            .link(Ino(call.oldnodeid), parent, request.name()?)?;
+        let entry = self.client.link(Ino(call.oldnodeid), parent, request.name()?)?;
         self.reply_entry(parent, &entry, reply);
         Ok(())
     }
@@ -315,15 +274,9 @@ impl Dispatcher {
         let name = request.name()?;
         let parent = Self::ino(request);
         let flags = call.flags as i32;
-        let exclusive = if flags & libc::O_EXCL != 0 {
-            Exclusive::Yes
-        } else {
-            Exclusive::No
-        };
+        let exclusive = if flags & libc::O_EXCL != 0 { Exclusive::Yes } else { Exclusive::No };
         let owner = (request.header.uid, request.header.gid);
-        let entry = self
-            .client
-            .create_file(parent, name, call.mode, owner, exclusive)?;
+        let entry = self.client.create_file(parent, name, call.mode, owner, exclusive)?;
         let fh = match self.client.open(entry.ino) {
             Ok(fh) => fh,
             Err(status) => {
@@ -331,11 +284,7 @@ impl Dispatcher {
                 return Err(status);
             }
         };
-        let open = OpenOut {
-            fh,
-            open_flags: self.open_flags(flags),
-            backing_id: 0,
-        };
+        let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
         let _gate = self.client.reply_gate();
         let mut body = self.entry_out(parent, &entry).as_bytes().to_vec();
         body.extend_from_slice(open.as_bytes());
@@ -418,10 +367,7 @@ impl Dispatcher {
 /// Replies with the length alone (size 0), or the value where it fits.
 fn sized_reply(size: u32, value: &[u8], reply: &Replier<'_>) -> Result<(), Status> {
     if size == 0 {
-        reply.value(&GetxattrOut {
-            size: value.len() as u32,
-            padding: 0,
-        });
+        reply.value(&GetxattrOut { size: value.len() as u32, padding: 0 });
     } else if value.len() > size as usize {
         return Err(Status::RANGE);
     } else {

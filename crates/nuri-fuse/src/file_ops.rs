@@ -42,8 +42,7 @@ impl Dispatcher {
             abi::FSYNC => {
                 let call: FsyncIn = request.take()?;
                 let data_only = call.fsync_flags & FDATASYNC != 0;
-                self.client
-                    .fsync(call.fh, if data_only { Sync::Data } else { Sync::All })?;
+                self.client.fsync(call.fh, if data_only { Sync::Data } else { Sync::All })?;
                 reply.ok();
                 Ok(())
             }
@@ -72,11 +71,7 @@ impl Dispatcher {
         let call: OpenIn = request.take()?;
         let fh = self.client.open(Self::ino(request))?;
         let open_flags = self.open_flags(call.flags as i32);
-        reply.value(&OpenOut {
-            fh,
-            open_flags,
-            backing_id: 0,
-        });
+        reply.value(&OpenOut { fh, open_flags, backing_id: 0 });
         Ok(())
     }
 
@@ -84,9 +79,7 @@ impl Dispatcher {
         let call: ReadIn = request.take()?;
         let mut buf = self.buffers.take();
         buf.set_len(call.size.min(MAX_WRITE) as usize);
-        let len = self
-            .client
-            .read(Self::ino(request), call.offset, &mut buf)?;
+        let len = self.client.read(Self::ino(request), call.offset, &mut buf)?;
         reply.bytes(&buf[..len]);
         Ok(())
     }
@@ -97,21 +90,13 @@ impl Dispatcher {
         let data = request.bytes(call.size as usize)?;
         let flags = call.flags as i32;
         let append = flags & libc::O_APPEND != 0 && call.write_flags & abi::WRITE_CACHE == 0;
-        let position = if append {
-            Position::End
-        } else {
-            Position::At(call.offset)
-        };
+        let position = if append { Position::End } else { Position::At(call.offset) };
         self.client.write(ino, position, data)?;
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
-            self.client
-                .fsync(call.fh, if all { Sync::All } else { Sync::Data })?;
+            self.client.fsync(call.fh, if all { Sync::All } else { Sync::Data })?;
         }
-        reply.value(&WriteOut {
-            size: call.size,
-            padding: 0,
-        });
+        reply.value(&WriteOut { size: call.size, padding: 0 });
         Ok(())
     }
 
@@ -159,13 +144,9 @@ impl Dispatcher {
         let len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
             let position = Position::At(call.off_out);
-            self.client
-                .write(Ino(call.nodeid_out), position, &buf[..len])?;
+            self.client.write(Ino(call.nodeid_out), position, &buf[..len])?;
         }
-        reply.value(&WriteOut {
-            size: len as u32,
-            padding: 0,
-        });
+        reply.value(&WriteOut { size: len as u32, padding: 0 });
         Ok(())
     }
 }

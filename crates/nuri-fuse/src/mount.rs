@@ -44,10 +44,7 @@ pub fn check(point: &Path) -> Result<(), MountError> {
     match std::fs::metadata(point) {
         Ok(meta) if !meta.is_dir() => return Err(MountError::NotDirectory(name)),
         Ok(meta) => {
-            let parent = point
-                .canonicalize()
-                .ok()
-                .and_then(|p| p.parent().map(Path::to_owned));
+            let parent = point.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned));
             let outside = parent.and_then(|p| std::fs::metadata(p).ok());
             if outside.is_some_and(|p| p.dev() != meta.dev()) && is_fuse(point) {
                 return Err(MountError::Mounted(name));
@@ -60,20 +57,14 @@ pub fn check(point: &Path) -> Result<(), MountError> {
         Err(e) => return Err(MountError::Kernel(name, e)),
     }
     let mut entries = std::fs::read_dir(point).map_err(|e| MountError::Kernel(name.clone(), e))?;
-    if entries.next().is_some() {
-        Err(MountError::NotEmpty(name))
-    } else {
-        Ok(())
-    }
+    if entries.next().is_some() { Err(MountError::NotEmpty(name)) } else { Ok(()) }
 }
 
 fn is_fuse(point: &Path) -> bool {
     let Ok(real) = point.canonicalize() else {
         return false;
     };
-    mounts()
-        .iter()
-        .any(|(at, kind)| Path::new(at) == real && kind.starts_with("fuse"))
+    mounts().iter().any(|(at, kind)| Path::new(at) == real && kind.starts_with("fuse"))
 }
 
 /// (mount point, type) of all mounts that this process sees.
@@ -123,9 +114,7 @@ pub fn mount(point: &Path, source: &str, readahead_kib: u32) -> Result<Device, M
 fn device_number(point: &Path) -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let wanted = point.to_str()?;
-    let line = text
-        .lines()
-        .rfind(|l| l.split(' ').nth(4) == Some(wanted))?;
+    let line = text.lines().rfind(|l| l.split(' ').nth(4) == Some(wanted))?;
     line.split(' ').nth(2).map(str::to_owned)
 }
 

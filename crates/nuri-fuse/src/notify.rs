@@ -18,25 +18,15 @@ pub(crate) struct Notifier {
 impl Notifier {
     fn send(&self, code: i32, body: &[u8]) {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
-        let header = OutHeader {
-            len,
-            error: code,
-            unique: 0,
-        };
+        let header = OutHeader { len, error: code, unique: 0 };
         // ENOENT: the kernel does not know the inode, so it caches nothing of it.
-        let _ = self
-            .device
-            .write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+        let _ = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
     }
 }
 
 impl KernelCache for Notifier {
     fn invalidate_inode(&self, ino: Ino) {
-        let body = NotifyInvalInode {
-            ino: ino.0,
-            off: 0,
-            len: 0,
-        };
+        let body = NotifyInvalInode { ino: ino.0, off: 0, len: 0 };
         self.send(NOTIFY_INVAL_INODE, body.as_bytes());
     }
 

@@ -38,15 +38,9 @@ impl Replier<'_> {
 
     fn send(&self, error: i32, body: &[u8]) {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
-        let header = OutHeader {
-            len,
-            error,
-            unique: self.unique,
-        };
+        let header = OutHeader { len, error, unique: self.unique };
         // A request that was aborted meanwhile wants no reply.
-        let _ = self
-            .device
-            .write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+        let _ = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
     }
 }
 

@@ -27,11 +27,7 @@ impl<'a> Request<'a> {
 
     /// Takes a zero-terminated name off the front.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], Status> {
-        let end = self
-            .body
-            .iter()
-            .position(|b| *b == 0)
-            .ok_or(Status::INVAL)?;
+        let end = self.body.iter().position(|b| *b == 0).ok_or(Status::INVAL)?;
         let name = &self.body[..end];
         self.body = &self.body[end + 1..];
         Ok(name)
@@ -53,11 +49,7 @@ mod tests {
 
     #[test]
     fn short_bodies_are_refused() {
-        let header = InHeader {
-            len: 43,
-            opcode: 1,
-            ..InHeader::default()
-        };
+        let header = InHeader { len: 43, opcode: 1, ..InHeader::default() };
         let mut bytes = header.as_bytes().to_vec();
         bytes.extend_from_slice(b"ab\0");
         let mut request = Request::parse(&bytes).unwrap();

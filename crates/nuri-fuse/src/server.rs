@@ -33,9 +33,7 @@ pub struct FuseConfig {
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        FuseConfig {
-            max_readahead: 8 << 20,
-        }
+        FuseConfig { max_readahead: 8 << 20 }
     }
 }
 
@@ -54,9 +52,7 @@ struct Loop {
 pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Result<()> {
     let minor = handshake(&device, config)?;
     let epochs = minor >= MINOR_EPOCH;
-    client.set_kernel_cache(Arc::new(Notifier {
-        device: device.duplicate()?,
-    }));
+    client.set_kernel_cache(Arc::new(Notifier { device: device.duplicate()? }));
     let dispatcher = Dispatcher::new(client, epochs);
     let shared = Arc::new(Loop {
         dispatcher,
@@ -99,10 +95,7 @@ fn read_loop(shared: &Arc<Loop>, device: &Device) {
         let len = match read {
             Ok(len) => len,
             Err(e)
-                if matches!(
-                    e.raw_os_error(),
-                    Some(libc::EINTR | libc::EAGAIN | libc::ENOENT)
-                ) =>
+                if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ENOENT)) =>
             {
                 continue;
             }
@@ -114,9 +107,7 @@ fn read_loop(shared: &Arc<Loop>, device: &Device) {
         }
         if let Some(request) = Request::parse(&buf[..len]) {
             let unique = request.header.unique;
-            shared
-                .dispatcher
-                .answer(request, &Replier { device, unique });
+            shared.dispatcher.answer(request, &Replier { device, unique });
         }
     }
     shared.readers.fetch_sub(1, Ordering::SeqCst);
@@ -153,9 +144,7 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
     let reply = InitOut {
         major: MAJOR,
         minor: MINOR,
-        max_readahead: config
-            .max_readahead
-            .min(init.max_readahead.max(config.max_readahead)),
+        max_readahead: config.max_readahead.min(init.max_readahead.max(config.max_readahead)),
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
         max_background: 64,
@@ -165,10 +154,6 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
         max_pages: (MAX_WRITE / 4096) as u16,
         ..InitOut::default()
     };
-    Replier {
-        device,
-        unique: header.unique,
-    }
-    .value(&reply);
+    Replier { device, unique: header.unique }.value(&reply);
     Ok(init.minor)
 }

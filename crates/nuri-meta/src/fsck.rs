@@ -182,7 +182,7 @@ fn check_inode(
             }
         }
         Body::File(file) => {
-            if file.on_targets {
+            if file.may_have_data() {
                 report.objects.insert(file.object, file.layout.clone());
             }
             let inline = engine.get(&schema::inline_key(Ino(ino)))?;

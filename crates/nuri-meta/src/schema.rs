@@ -130,8 +130,11 @@ pub struct File {
     pub inline: bool,
     /// The targets may hold data of the object.
     pub on_targets: bool,
-    /// Data from here on is still to be punched before the file may grow.
+    /// An unfinished truncation: data from here on is to be punched before the file may grow.
     pub punch_from: Option<u64>,
+    /// A writer may have pushed data beyond this size without publishing it: whoever writes next
+    /// punches from here first.
+    pub grown_from: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -232,6 +235,11 @@ impl Inode {
 }
 
 impl File {
+    /// Whether the targets may hold bytes of the object, published or not.
+    pub fn may_have_data(&self) -> bool {
+        self.on_targets || self.grown_from.is_some()
+    }
+
     /// What a client needs to reach the data.
     pub fn record(&self, inline: Option<Vec<u8>>) -> FileRecord {
         FileRecord {
@@ -239,7 +247,7 @@ impl File {
             layout: self.layout.clone(),
             truncate_version: self.truncate_version,
             inline,
-            punch_from: self.punch_from,
+            punch_from: self.punch_from.into_iter().chain(self.grown_from).min(),
         }
     }
 }

@@ -17,8 +17,8 @@ use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Event, Events, EventsReply, GetAttr, Grant, LayoutGet, LayoutSet, Link, Lookup,
-    Make, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename,
+    Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, Grant, LayoutGet, LayoutSet, Link,
+    Lookup, Make, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename,
     SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
     XattrList, XattrRemove, XattrSet,
 };
@@ -117,6 +117,7 @@ impl MetaServer {
             Op::XattrRemove => self.run::<XattrRemove>(request),
             Op::LayoutSet => self.run::<LayoutSet>(request),
             Op::LayoutGet => self.run::<LayoutGet>(request),
+            Op::Extend => self.run::<Extend>(request),
             Op::StatFs => self.run::<StatFs>(request),
             Op::OrphanRelease => self.run::<OrphanRelease>(request),
             Op::TruncateDone => self.run::<TruncateDone>(request),

@@ -11,11 +11,7 @@ use crate::status::Status;
 /// [`Status::RANGE`] where the encoding is longer than [`MAX_ARGS`].
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Status> {
     let bytes = postcard::to_stdvec(value).map_err(|_| Status::INVAL)?;
-    if bytes.len() > MAX_ARGS {
-        Err(Status::RANGE)
-    } else {
-        Ok(bytes)
-    }
+    if bytes.len() > MAX_ARGS { Err(Status::RANGE) } else { Ok(bytes) }
 }
 
 /// Decodes arguments or a reply. Bytes left over are an error: the peer meant something else.

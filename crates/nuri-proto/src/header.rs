@@ -136,11 +136,7 @@ impl Header {
         let mut stored = [0; 4];
         stored.copy_from_slice(&bytes[HEADER - 4..]);
         let found = crc32c(&bytes[..HEADER - 4]) ^ crc32c(args);
-        if found == u32::from_le_bytes(stored) {
-            Ok(())
-        } else {
-            Err(FrameError::Checksum)
-        }
+        if found == u32::from_le_bytes(stored) { Ok(()) } else { Err(FrameError::Checksum) }
     }
 }
 
@@ -187,9 +183,6 @@ mod tests {
     fn long_lengths_are_refused_before_allocation() {
         let mut header = sample();
         header.payload_len = MAX_PAYLOAD as u32 + 1;
-        assert_eq!(
-            Header::decode(&header.encode(b"")),
-            Err(FrameError::TooLong)
-        );
+        assert_eq!(Header::decode(&header.encode(b"")), Err(FrameError::TooLong));
     }
 }

@@ -108,27 +108,15 @@ impl LayoutPolicy {
         if self.shape != Shape::Stripe {
             return Err(LayoutError::Shape);
         }
-        if self.width > MAX_WIDTH {
-            Err(LayoutError::Width(self.width))
-        } else {
-            Ok(())
-        }
+        if self.width > MAX_WIDTH { Err(LayoutError::Width(self.width)) } else { Ok(()) }
     }
 
     /// The layout of a new file: `width` of the pool's groups, the first one chosen by `seed` so
     /// that files start on different targets.
     pub fn instantiate(&self, pool_groups: &[GroupId], seed: u64) -> Layout {
         let all = pool_groups.len();
-        let width = if self.width == 0 {
-            all
-        } else {
-            all.min(self.width as usize)
-        };
-        let first = if all == 0 {
-            0
-        } else {
-            (seed % all as u64) as usize
-        };
+        let width = if self.width == 0 { all } else { all.min(self.width as usize) };
+        let first = if all == 0 { 0 } else { (seed % all as u64) as usize };
         let groups = (0..width).map(|i| pool_groups[(first + i) % all]).collect();
         let component = Component {
             start: 0,
@@ -138,10 +126,7 @@ impl LayoutPolicy {
             pool: self.pool,
             groups,
         };
-        Layout {
-            generation: 1,
-            components: vec![component],
-        }
+        Layout { generation: 1, components: vec![component] }
     }
 }
 
@@ -158,11 +143,7 @@ impl std::fmt::Display for Shape {
 impl std::str::FromStr for Shape {
     type Err = LayoutError;
     fn from_str(text: &str) -> Result<Shape, LayoutError> {
-        if text == "stripe" {
-            Ok(Shape::Stripe)
-        } else {
-            Err(LayoutError::Shape)
-        }
+        if text == "stripe" { Ok(Shape::Stripe) } else { Err(LayoutError::Shape) }
     }
 }
 
@@ -181,16 +162,10 @@ mod tests {
     #[test]
     fn files_rotate_their_first_group() {
         let groups = [GroupId(0), GroupId(1), GroupId(2)];
-        let policy = LayoutPolicy {
-            width: 2,
-            ..LayoutPolicy::default()
-        };
+        let policy = LayoutPolicy { width: 2, ..LayoutPolicy::default() };
         let firsts: Vec<_> = (0..4).map(|s| policy.instantiate(&groups, s)).collect();
         assert_eq!(firsts[0].components[0].groups, [GroupId(0), GroupId(1)]);
         assert_eq!(firsts[2].components[0].groups, [GroupId(2), GroupId(0)]);
-        assert_eq!(
-            firsts[3].components[0].groups,
-            firsts[0].components[0].groups
-        );
+        assert_eq!(firsts[3].components[0].groups, firsts[0].components[0].groups);
     }
 }

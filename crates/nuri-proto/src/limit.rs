@@ -1,4 +1,4 @@
-//! Every maximum of the system in one place, with the relations between them proved at compile time.
+//! Every maximum of the system in one place, their relations proved at compile time.
 
 /// Unit of checksums and allocation on a target, and of alignment for direct I/O, bytes.
 pub const BLOCK: u64 = 4096;
@@ -37,8 +37,10 @@ pub const MAX_READDIR: u32 = 1024;
 /// Writes shorter than this go to a target's log first; longer ones to new places once, bytes.
 pub const LOG_FIRST: u64 = 64 << 10;
 
-const _: () = assert!(MAX_PAYLOAD as u64 % BLOCK == 0);
-const _: () = assert!(MIN_CHUNK as u64 % BLOCK == 0 && MAX_CHUNK as usize % MAX_PAYLOAD == 0);
+const _: () = assert!((MAX_PAYLOAD as u64).is_multiple_of(BLOCK));
+const _: () = assert!(
+    (MIN_CHUNK as u64).is_multiple_of(BLOCK) && (MAX_CHUNK as usize).is_multiple_of(MAX_PAYLOAD)
+);
 const _: () = assert!(DEFAULT_CHUNK >= MIN_CHUNK && DEFAULT_CHUNK <= MAX_CHUNK);
 const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOAD);
 const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);

@@ -94,16 +94,11 @@ impl Map {
 
     /// Groups of the pool, empty where it does not exist.
     pub fn pool_groups(&self, id: PoolId) -> &[GroupId] {
-        self.pools
-            .iter()
-            .find(|p| p.id == id)
-            .map_or(&[], |p| &p.groups)
+        self.pools.iter().find(|p| p.id == id).map_or(&[], |p| &p.groups)
     }
 
     /// (size, used) over all targets, bytes.
     pub fn capacity(&self) -> (u64, u64) {
-        self.targets
-            .iter()
-            .fold((0, 0), |(size, used), t| (size + t.size, used + t.used))
+        self.targets.iter().fold((0, 0), |(size, used), t| (size + t.size, used + t.used))
     }
 }

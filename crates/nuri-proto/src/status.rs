@@ -86,20 +86,12 @@ statuses! {
 impl Status {
     /// `Ok` for [`Status::OK`], else the status as the error.
     pub fn into_result(self) -> Result<(), Status> {
-        if self == Status::OK {
-            Ok(())
-        } else {
-            Err(self)
-        }
+        if self == Status::OK { Ok(()) } else { Err(self) }
     }
 
     /// The status for an errno of the operating system.
     pub fn from_errno(errno: i32) -> Status {
-        if (1..4096).contains(&errno) {
-            Status(errno as u32)
-        } else {
-            Status::IO
-        }
+        if (1..4096).contains(&errno) { Status(errno as u32) } else { Status::IO }
     }
 
     /// The status for an error of the operating system.

@@ -164,7 +164,9 @@ fn connection(id: usize, mut stream: TcpStream, shared: &Shared) {
 fn serve_calls(stream: &mut TcpStream, shared: &Shared) {
     let mut reader = FrameReader::new();
     loop {
-        let Ok((header, args)) = reader.head(stream) else { return };
+        let Ok((header, args)) = reader.head(stream) else {
+            return;
+        };
         if header.kind != Kind::Request {
             return;
         }
@@ -188,7 +190,9 @@ fn serve_calls(stream: &mut TcpStream, shared: &Shared) {
 }
 
 fn answer(header: &Header, args: &[u8], payload: &[u8], shared: &Shared) -> Reply {
-    let Some(op) = Op::from_wire(header.op) else { return Reply::failed(Status::MALFORMED) };
+    let Some(op) = Op::from_wire(header.op) else {
+        return Reply::failed(Status::MALFORMED);
+    };
     let context = CallContext {
         session: header.session,
         slot: header.slot,

@@ -78,7 +78,10 @@ mod tests {
                 let mut at = offset;
                 for p in pieces(&layout, ObjectId(9), offset, len) {
                     assert_eq!(p.file_offset, at);
-                    assert_eq!(at, u64::from(p.key.stripe) * u64::from(chunk) + u64::from(p.offset));
+                    assert_eq!(
+                        at,
+                        u64::from(p.key.stripe) * u64::from(chunk) + u64::from(p.offset)
+                    );
                     assert_eq!(p.group, GroupId(p.key.stripe % u32::from(width)));
                     assert!(p.len > 0 && p.len as usize <= MAX_PAYLOAD);
                     at += u64::from(p.len);

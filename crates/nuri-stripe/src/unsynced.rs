@@ -51,7 +51,8 @@ impl<T> Unsynced<T> {
 
     /// Targets that hold unsynced bytes, ascending.
     pub fn targets(&self) -> Vec<TargetId> {
-        let holds = |(target, kept): (&TargetId, &Vec<Kept<T>>)| (!kept.is_empty()).then_some(*target);
+        let holds =
+            |(target, kept): (&TargetId, &Vec<Kept<T>>)| (!kept.is_empty()).then_some(*target);
         let mut out: Vec<_> = self.targets.iter().filter_map(holds).collect();
         out.sort();
         out
@@ -65,7 +66,9 @@ impl<T> Unsynced<T> {
     /// The flush answered under `boot`.
     pub fn end_flush(&mut self, ticket: FlushTicket, boot: BootId) -> Settled<T> {
         let mut settled = Settled { durable: Vec::new(), lost: Vec::new() };
-        let Some(kept) = self.targets.get_mut(&ticket.target) else { return settled };
+        let Some(kept) = self.targets.get_mut(&ticket.target) else {
+            return settled;
+        };
         for entry in std::mem::take(kept) {
             if entry.at > ticket.before {
                 kept.push(entry);

@@ -254,11 +254,7 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
 struct Joined;
 
 impl Joined {
-    fn start(
-        join: &str,
-        secret: &Secret,
-        settings: &mut NodeSettings,
-    ) -> Result<Ready, Failure> {
+    fn start(join: &str, secret: &Secret, settings: &mut NodeSettings) -> Result<Ready, Failure> {
         let space = Cluster::connect(join, secret).map_err(Failure::new)?;
         let cluster = space.map().cluster;
         let targets = open_targets(settings, cluster)?;

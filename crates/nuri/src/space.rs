@@ -156,8 +156,9 @@ impl Space {
     pub(crate) fn address(&self) -> Result<String, Failure> {
         let node: Option<NodeSettings> = load_json(&self.node_dir(0).join("node.json"))?;
         let dir = self.dir.display();
-        node.and_then(|n| n.address)
-            .ok_or_else(|| Failure(format!("the space in {dir} never ran; run: nuri up --dir {dir}")))
+        node.and_then(|n| n.address).ok_or_else(|| {
+            Failure(format!("the space in {dir} never ran; run: nuri up --dir {dir}"))
+        })
     }
 
     /// Makes directories and secret. What is there already stays.

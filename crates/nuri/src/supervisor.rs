@@ -86,11 +86,8 @@ fn reaches(address: &str) -> bool {
 }
 
 fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
-    w.pause = if w.started.elapsed() >= STEADY {
-        FIRST_PAUSE
-    } else {
-        (w.pause * 2).min(LONGEST_PAUSE)
-    };
+    w.pause =
+        if w.started.elapsed() >= STEADY { FIRST_PAUSE } else { (w.pause * 2).min(LONGEST_PAUSE) };
     w.started = Instant::now();
     match spawn(space, settings, role) {
         Ok(child) => w.child = Some(child),

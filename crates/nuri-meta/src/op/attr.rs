@@ -51,13 +51,13 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
     }
     let (ino, old) = (inode.attr.ino, inode.attr.size);
     let file = inode.as_file_mut()?;
-    if size == 0 && file.on_targets {
+    if size == 0 && file.may_have_data() {
         let layout = file.layout.clone();
         txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
         txn.counters.next_object += 1;
         file.object = ObjectId(txn.counters.next_object);
         file.on_targets = false;
-        file.punch_from = None;
+        (file.punch_from, file.grown_from) = (None, None);
     }
     file.truncate_version += 1;
     if size < old {
@@ -65,6 +65,9 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
     } else if file.punch_from.is_some() && size > old {
         // Only the lease holder gets here, and it punches before it asks to grow.
         return Err(Status::RETRY);
+    } else {
+        // The holder published all that it pushed before it asked.
+        file.grown_from = file.grown_from.map(|_| size);
     }
     if size == 0 {
         txn.counters.allocated -= inode.attr.allocated.min(txn.counters.allocated);
@@ -91,7 +94,7 @@ fn shrink(
             txn.delete(inline_key(ino));
         }
     }
-    if file.on_targets {
+    if file.may_have_data() {
         file.punch_from = Some(file.punch_from.map_or(size, |from| from.min(size)));
     }
     Ok(())
@@ -106,7 +109,8 @@ impl MetaOp for TruncateDone {
         let Ok(mut inode) = txn.inode(self.ino) else {
             return Ok(());
         };
-        inode.as_file_mut()?.punch_from = None;
+        let file = inode.as_file_mut()?;
+        (file.punch_from, file.grown_from) = (None, None);
         txn.put_inode(&inode)
     }
 }

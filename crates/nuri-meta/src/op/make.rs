@@ -127,6 +127,7 @@ fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
         inline: false,
         on_targets: false,
         punch_from: None,
+        grown_from: None,
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
-use nuri_proto::op::meta::{InodeReply, LeaseMode, Publish, PublishData};
+use nuri_proto::op::meta::{Extend, InodeReply, LeaseMode, Publish, PublishData};
 
 use super::MetaOp;
 use crate::lease::Claim;
@@ -39,6 +39,8 @@ impl MetaOp for Publish {
                 }
                 file.inline = false;
                 file.on_targets = true;
+                // Everything up to the new size is durable; what a dead writer left is above.
+                file.grown_from = file.grown_from.map(|_| self.size);
             }
         }
         let allocated = match self.data {
@@ -55,5 +57,26 @@ impl MetaOp for Publish {
         }
         txn.put_inode(&inode)?;
         Ok(txn.reply(&inode))
+    }
+}
+
+impl MetaOp for Extend {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
+        if txn.leases.held(self.ino, txn.session) != Some(LeaseMode::Write) {
+            return Err(Status::STALE);
+        }
+        let mut inode = txn.inode(self.ino)?;
+        let size = inode.attr.size;
+        let file = inode.as_file_mut()?;
+        if cfg!(nuri_break = "grow_unannounced") {
+            return Ok(());
+        }
+        let known = if file.inline { 0 } else { size };
+        file.grown_from = Some(file.grown_from.map_or(known, |from| from.min(known)));
+        txn.put_inode(&inode)
     }
 }

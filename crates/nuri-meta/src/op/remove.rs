@@ -62,7 +62,7 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
         if file.inline {
             txn.delete(inline_key(ino));
         }
-        if file.on_targets {
+        if file.may_have_data() {
             let layout = file.layout.clone();
             txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
         }

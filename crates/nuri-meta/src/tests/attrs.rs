@@ -1,6 +1,7 @@
 //! Attributes, truncation, inline data, extended attributes, counters, stamps.
 
 use super::*;
+use nuri_proto::clock::SESSION;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE, MAX_XATTR_VALUE};
 
 const ROOT: Ino = Ino::ROOT;
@@ -74,6 +75,34 @@ fn a_shortened_file_grows_only_after_its_rest_was_punched() {
     assert_eq!(c.resize(f, 7000).unwrap().inode.attr.size, 7000);
     assert_eq!(c.resize(f, MAX_FILE + 1), Err(Status::FBIG));
     assert_eq!(c.resize(ROOT, 0), Err(Status::ISDIR));
+    world.fsck();
+}
+
+/// Catches `nuri_break = "grow_unannounced"`.
+#[test]
+fn what_a_dead_writer_pushed_is_punched_by_the_next() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.publish(f, 5000).unwrap();
+    a.put(Extend { ino: f }).unwrap();
+    world.pass(SESSION / 2);
+    b.get(StatFs {}).unwrap();
+    world.pass(SESSION / 2 + std::time::Duration::from_secs(1));
+    assert_eq!(world.server.sessions().len(), 1);
+    let record = b.acquire(f, LeaseMode::Write).unwrap().file.unwrap();
+    assert_eq!(record.punch_from, Some(5000), "the size that was published");
+    b.put(TruncateDone { ino: f }).unwrap();
+    assert_eq!(b.acquire(f, LeaseMode::Write).unwrap().file.unwrap().punch_from, None);
+    b.put(Extend { ino: f }).unwrap();
+    b.publish(f, 9000).unwrap();
+    assert_eq!(b.resize(f, 12_000).unwrap().punch_from, None, "its own growth is no obstacle");
+    let g = b.file(ROOT, "g");
+    b.put(Extend { ino: g }).unwrap();
+    b.unlink(ROOT, "g").unwrap();
+    b.put(OrphanRelease { inos: vec![g] }).unwrap();
+    assert_eq!(world.server.garbage(10).unwrap().len(), 1, "pushed and never published");
+    assert_eq!(a.put(Extend { ino: f }), Err(Status::SESSION_GONE));
     world.fsck();
 }
 

@@ -201,6 +201,14 @@ pub struct SetAttrReply {
     pub punch_from: Option<u64>,
 }
 
+/// A writer is about to put data on the targets beyond the size that the server knows. If it dies
+/// before it publishes, the next writer punches from that size first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Extend {
+    pub ino: Ino,
+}
+call!(Extend => ());
+
 /// The data beyond the last truncation is gone from the targets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TruncateDone {

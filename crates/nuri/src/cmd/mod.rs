@@ -25,9 +25,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let _role = supervisor::enter_role()?;
             node::run(args).map(done)
         }
-        Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => {
-            status::run(&args)
-        }
+        Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Fs(args) => fs::run(args).map(done),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),

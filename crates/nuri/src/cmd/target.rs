@@ -57,7 +57,8 @@ pub(crate) fn check_target(path: &Path) -> Result<CheckView, Failure> {
 impl CheckView {
     pub(crate) fn print(&self) {
         let (chunks, extents, blocks) = (self.chunks, self.extents, self.blocks);
-        let verdict = if self.clean { "clean".into() } else { format!("{} problems", self.problem_count) };
+        let verdict =
+            if self.clean { "clean".into() } else { format!("{} problems", self.problem_count) };
         println!("{}: {verdict}; {chunks} chunks, {extents} extents, {blocks} blocks", self.path);
         self.problems.iter().for_each(|p| println!("  {p}"));
         self.notes.iter().for_each(|n| println!("  note: {n}"));

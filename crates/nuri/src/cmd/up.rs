@@ -131,7 +131,10 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
             },
         };
         if start.elapsed() > START_WAIT {
-            return Err(Failure(format!("the space did not start: {missing}{}", last_words(space))));
+            return Err(Failure(format!(
+                "the space did not start: {missing}{}",
+                last_words(space)
+            )));
         }
         if start.elapsed() > Duration::from_secs(1)
             && let Some(words) = fatal_words(space, settings)
@@ -182,7 +185,10 @@ fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Fail
     let view = StatusView::new(&dir.to_string(), &state);
     let (size, free) = (human(view.capacity.size), human(view.capacity.free));
     let (nodes, targets) = (view.nodes.len(), view.targets.len());
-    println!("space    {dir}: {targets} targets on {nodes} node process(es), {:.1} s", took.as_secs_f64());
+    println!(
+        "space    {dir}: {targets} targets on {nodes} node process(es), {:.1} s",
+        took.as_secs_f64()
+    );
     println!("capacity {size}, {free} free; shape stripe over {targets} targets, chunk 1 MiB");
     match &settings.mount {
         Some(point) => println!("mounted  {}", point.display()),

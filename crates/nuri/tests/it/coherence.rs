@@ -48,8 +48,11 @@ fn appends_of_two_mounts_do_not_overlap() {
         for (who, m) in mounts.iter().enumerate() {
             scope.spawn(move || {
                 for i in 0..150 {
-                    let mut f =
-                        fs::OpenOptions::new().append(true).create(true).open(m.join("log")).unwrap();
+                    let mut f = fs::OpenOptions::new()
+                        .append(true)
+                        .create(true)
+                        .open(m.join("log"))
+                        .unwrap();
                     f.write_all(format!("{who}:{i:05}\n").as_bytes()).unwrap();
                 }
             });

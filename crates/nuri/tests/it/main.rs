@@ -1,6 +1,8 @@
 //! The binary as a user runs it: real processes, real mounts, real kills. Needs root and FUSE;
 //! what is missing fails the test, it is never skipped.
 
+#![allow(clippy::unwrap_used)]
+
 mod bad_input;
 mod coherence;
 mod crash;

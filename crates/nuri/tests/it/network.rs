@@ -19,7 +19,10 @@ impl Wire {
             run("ip", &["netns", "add", name]);
         }
         let (a, b) = (&names[0], &names[1]);
-        run("ip", &["-n", a, "link", "add", "w0", "type", "veth", "peer", "name", "w1", "netns", b]);
+        run(
+            "ip",
+            &["-n", a, "link", "add", "w0", "type", "veth", "peer", "name", "w1", "netns", b],
+        );
         for (name, device, address) in [(a, "w0", "10.77.0.1/24"), (b, "w1", "10.77.0.2/24")] {
             run("ip", &["-n", name, "addr", "add", address, "dev", device]);
             run("ip", &["-n", name, "link", "set", device, "up"]);

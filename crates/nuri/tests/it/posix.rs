@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{
+    FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
+};
 
 use rustix::fs::{FallocateFlags, FileType, Mode, XattrFlags};
 
@@ -95,7 +97,8 @@ fn attributes() {
         fs::create_dir(m.join("g/sub")).unwrap();
         let sub = fs::metadata(m.join("g/sub")).unwrap();
         assert_eq!((sub.gid(), sub.mode() & 0o2000), (77, 0o2000));
-        let stays = run("sh", &["-c", &format!("umask 027; touch {0}/u; stat -c %a {0}/u", m.display())]);
+        let stays =
+            run("sh", &["-c", &format!("umask 027; touch {0}/u; stat -c %a {0}/u", m.display())]);
         assert_eq!(stays.trim(), "640");
         fs::write(m.join("g/mine"), "").unwrap();
         let other = format!("setpriv --reuid=1234 --clear-groups rm -f {}/g/mine", m.display());
@@ -121,7 +124,8 @@ fn special_files() {
 #[test]
 fn sizes_holes_and_appends() {
     with_mount(|m| {
-        let f = OpenOptions::new().read(true).write(true).create_new(true).open(m.join("s")).unwrap();
+        let f =
+            OpenOptions::new().read(true).write(true).create_new(true).open(m.join("s")).unwrap();
         f.set_len(150 << 30).unwrap();
         f.write_all_at(b"far", 120 << 30).unwrap();
         f.write_all_at(&[1; 9000], 5 << 20).unwrap();
@@ -178,10 +182,12 @@ fn copy_range_and_direct_io() {
         fs::write(m.join("a"), &data).unwrap();
         let (a, b) = (File::open(m.join("a")).unwrap(), File::create(m.join("b")).unwrap());
         let (mut from, mut to) = (0, 0);
-        while rustix::fs::copy_file_range(&a, Some(&mut from), &b, Some(&mut to), 1 << 20).unwrap() > 0
+        while rustix::fs::copy_file_range(&a, Some(&mut from), &b, Some(&mut to), 1 << 20).unwrap()
+            > 0
         {}
         assert_eq!(fs::read(m.join("b")).unwrap(), data);
-        let d = OpenOptions::new().read(true).custom_flags(libc_o_direct()).open(m.join("b")).unwrap();
+        let d =
+            OpenOptions::new().read(true).custom_flags(libc_o_direct()).open(m.join("b")).unwrap();
         let mut buf = vec![0; (1 << 20) + 4096];
         let skip = buf.as_ptr().align_offset(4096);
         d.read_exact_at(&mut buf[skip..skip + (1 << 20)], 1 << 20).unwrap();

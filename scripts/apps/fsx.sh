@@ -1,0 +1,24 @@
+# fsx with mmap, holes and copies. OPS: how many operations. The seed is the day's.
+X=$ROOT/target/tools/bin/fsx
+[ -x "$X" ] || cargo install -q fsx --version 0.3.2 --locked --root "$ROOT/target/tools"
+CONFIG=$(mktemp)
+trap 'rm -f $CONFIG' EXIT
+cat >"$CONFIG" <<TOML
+flen = 1048576
+[weights]
+close_open = 1
+invalidate = 1
+truncate = 2
+fsync = 1
+fdatasync = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+punch_hole = 1
+copy_file_range = 1
+posix_fallocate = 1
+TOML
+SEED=$(date +%j)
+cd "$M"
+"$X" -q -f "$CONFIG" -N "$OPS" -S "$SEED" fsx || { echo "fsx seed $SEED"; exit 1; }
