@@ -164,7 +164,7 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
         !l.starts_with("//")
             && (l.contains("unsafe {") || l.contains("unsafe impl") || l.contains("unsafe fn"))
     };
-    if !fenced && name != "xtask/src/tidy.rs" && lines.iter().any(|l| words(&l)) {
+    if !fenced && name != "xtask/src/tidy.rs" && lines.iter().any(words) {
         found.push(format!("{name}: unsafe code outside its fence"));
     }
 }

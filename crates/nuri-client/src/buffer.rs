@@ -6,14 +6,68 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::range::RangeSet;
 
 /// Length of a buffer block: one frame's payload.
 pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 
+/// Idle bytes of whole blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
+const KEEP_IDLE: usize = 64;
+static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// Bytes of one block, from the start to the furthest byte written.
+#[derive(Default)]
+pub(crate) struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// Room for a whole block, reused where there is some.
+    fn whole() -> Bytes {
+        let kept = IDLE.lock().pop();
+        Bytes(kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize)))
+    }
+
+    /// Writes at an offset; what lies between the end and it reads as zeros.
+    fn write(&mut self, at: usize, data: &[u8]) {
+        let end = at + data.len();
+        if self.0.len() < at {
+            self.0.resize(at, 0);
+        }
+        let inside = self.0.len().min(end) - at;
+        self.0[at..at + inside].copy_from_slice(&data[..inside]);
+        self.0.extend_from_slice(&data[inside..]);
+    }
+}
+
+impl Clone for Bytes {
+    fn clone(&self) -> Bytes {
+        let mut copy = Bytes::whole();
+        copy.0.extend_from_slice(&self.0);
+        copy
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        let mut idle = IDLE.lock();
+        if self.0.capacity() == BLOCK as usize && idle.len() < KEEP_IDLE {
+            self.0.clear();
+            idle.push(std::mem::take(&mut self.0));
+        }
+    }
+}
+
 #[derive(Default)]
 struct Block {
-    data: Arc<Vec<u8>>,
+    data: Arc<Bytes>,
     valid: RangeSet,
     dirty: RangeSet,
     flying: RangeSet,
@@ -30,7 +84,7 @@ pub(crate) struct WriteBuffer {
 /// Bytes on their way to a target.
 pub(crate) struct Push {
     pub(crate) block: u64,
-    pub(crate) data: Arc<Vec<u8>>,
+    pub(crate) data: Arc<Bytes>,
     pub(crate) ranges: Vec<(u32, u32)>,
 }
 
@@ -51,15 +105,13 @@ impl WriteBuffer {
     pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
         let b = self.blocks.entry(block).or_default();
         let end = at as usize + data.len();
-        let bytes = Arc::make_mut(&mut b.data);
-        if bytes.capacity() == 0 {
-            // A streaming writer fills the block; a small file must not cost a megabyte.
-            bytes.reserve_exact(if at == 0 && data.len() < 65536 { end } else { BLOCK as usize });
+        // A streaming writer fills the block; a small file must not cost a megabyte.
+        if b.data.0.capacity() < end && (at > 0 || data.len() >= 65536) {
+            let mut whole = Bytes::whole();
+            whole.0.extend_from_slice(&b.data);
+            b.data = Arc::new(whole);
         }
-        if bytes.len() < end {
-            bytes.resize(end.max(at as usize), 0);
-        }
-        bytes[at as usize..end].copy_from_slice(data);
+        Arc::make_mut(&mut b.data).write(at as usize, data);
         let end = end as u32;
         let charged = b.valid.insert(at, end);
         b.dirty.insert(at, end);

@@ -80,8 +80,10 @@ impl Peers {
                 let (n, m) = (self.nuri.nuri.display(), self.nuri.mnt.display());
                 sh(&format!(
                     "{n} fs umount {m}
-                     for i in $(seq 500); do grep -q ' {m} fuse' /proc/mounts && ls {m} >/dev/null && exit 0
-                     sleep 0.02; done; exit 1"
+                     for i in $(seq 500); do
+                         grep -q ' {m} fuse' /proc/mounts && ls {m} >/dev/null && exit 0
+                         sleep 0.02
+                     done; exit 1"
                 ))
                 .map(|_| ())
             }
@@ -97,7 +99,7 @@ impl Peers {
         let facts = facts.unwrap_or_default().replace('\n', " ");
         format!(
             "kernel, processors, fuse.enable_uring: {facts}\n\
-             passthrough: libfuse's passthrough_ll, gcc -O2, its default options (timeout 1 s, cache auto)\n\
+             passthrough: libfuse's passthrough_ll, gcc -O2, default options (cache auto, 1 s)\n\
              nuri: 4 node processes and a mount process over TCP on loopback, chunk 1 MiB, width 4"
         )
     }
