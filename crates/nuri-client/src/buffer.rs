@@ -13,7 +13,7 @@ use crate::range::RangeSet;
 /// Length of a buffer block: one frame's payload.
 pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 
-/// Idle bytes of whole blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
+/// Idle blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
 const KEEP_IDLE: usize = 64;
 static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
@@ -26,6 +26,11 @@ impl Bytes {
     fn whole() -> Bytes {
         let kept = IDLE.lock().pop();
         Bytes(kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize)))
+    }
+
+    /// A whole block of zeros that costs only the pages that are written.
+    fn sparse() -> Bytes {
+        Bytes(vec![0; BLOCK as usize])
     }
 
     /// Writes at an offset; what lies between the end and it reads as zeros.
@@ -105,17 +110,21 @@ impl WriteBuffer {
     pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
         let b = self.blocks.entry(block).or_default();
         let end = at as usize + data.len();
-        // A streaming writer fills the block; a small file must not cost a megabyte.
-        if b.data.0.capacity() < end && (at > 0 || data.len() >= 65536) {
+        // A streaming writer fills the block; neither a small file nor a write deep in a block
+        // must cost a megabyte.
+        if at as usize > b.data.len() {
+            let mut sparse = Bytes::sparse();
+            sparse.write(0, &b.data);
+            b.data = Arc::new(sparse);
+        } else if b.data.0.capacity() < end && (at > 0 || data.len() >= 65536) {
             let mut whole = Bytes::whole();
-            whole.0.extend_from_slice(&b.data);
+            whole.write(0, &b.data);
             b.data = Arc::new(whole);
         }
         Arc::make_mut(&mut b.data).write(at as usize, data);
         let end = end as u32;
         let charged = b.valid.insert(at, end);
         b.dirty.insert(at, end);
-        b.flying.remove(at, end);
         let full = b.dirty.total() == BLOCK;
         (charged, if full { Fill::Full } else { Fill::Partial })
     }
@@ -133,9 +142,11 @@ impl WriteBuffer {
         b.valid.gaps(at, end)
     }
 
-    /// Blocks with dirty bytes.
-    pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
-        self.blocks.iter().filter(|(_, b)| !b.dirty.is_empty()).map(|(i, _)| *i).collect()
+    /// Blocks with dirty bytes and no push in flight. One push of a block at a time: two could
+    /// reach the target in either order.
+    pub(crate) fn pushable_blocks(&self) -> Vec<u64> {
+        let ready = |b: &Block| !b.dirty.is_empty() && b.flying.is_empty();
+        self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
     }
 
     pub(crate) fn has_flying(&self) -> bool {
@@ -166,9 +177,15 @@ impl WriteBuffer {
         let Some(b) = self.blocks.get_mut(&block) else {
             return 0;
         };
-        let gone: Vec<_> = b.flying.within(range.0, range.1).collect();
+        let mut gone = RangeSet::default();
+        for (s, e) in b.flying.within(range.0, range.1) {
+            gone.insert(s, e);
+        }
         b.flying.remove(range.0, range.1);
-        let freed = gone.iter().map(|(s, e)| b.valid.remove(*s, *e)).sum();
+        for (s, e) in b.dirty.iter() {
+            gone.remove(s, e);
+        }
+        let freed = gone.iter().map(|(s, e)| b.valid.remove(s, e)).sum();
         if b.valid.is_empty() {
             self.blocks.remove(&block);
         }
@@ -243,7 +260,7 @@ mod tests {
         assert_eq!(buffer.read(0, 9, &mut out), [(9, 10), (13, 14)]);
         assert_eq!(&out, b"\0abc\0");
         buffer.lost(0, (10, 13));
-        assert_eq!(buffer.dirty_blocks(), [0]);
+        assert_eq!(buffer.pushable_blocks(), [0]);
         buffer.begin_push(0).unwrap();
         buffer.pushed(0, (10, 13));
         assert_eq!(buffer.durable(0, (10, 13)), 3);
@@ -272,6 +289,33 @@ mod tests {
         }
         assert_eq!(buffer.durable(0, (0, 4)), 0);
         assert_eq!(buffer.durable(0, (0, 4)), 4);
+    }
+
+    /// Two pushes of one byte in flight could reach the target in either order.
+    #[test]
+    fn a_block_overwritten_in_flight_is_not_pushed_again_before_the_first_push_ended() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 0, b"old!");
+        buffer.begin_push(0).unwrap();
+        buffer.write(0, 0, b"new!");
+        assert!(buffer.begin_push(0).is_none());
+        assert!(buffer.pushable_blocks().is_empty() && buffer.has_flying());
+        buffer.pushed(0, (0, 4));
+        assert_eq!(buffer.durable(0, (0, 4)), 0);
+        assert_eq!(&buffer.begin_push(0).unwrap().data[..4], b"new!");
+        buffer.write(0, 1, b"E");
+        assert_eq!(buffer.discard(0, (0, 4)), 3, "what is newer than a failed push stays");
+        assert_eq!(buffer.pushable_blocks(), [0]);
+    }
+
+    #[test]
+    fn a_write_deep_in_a_block_costs_what_it_holds() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, BLOCK as u32 - 4, b"deep"), (4, Fill::Partial));
+        let mut out = [1; 6];
+        buffer.read(0, BLOCK as u32 - 6, &mut out);
+        assert_eq!(&out[2..], b"deep");
+        assert_eq!(buffer.write(0, 0, &vec![7; BLOCK as usize]).1, Fill::Full);
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl Shared {
                 let mut state = node.state.lock();
                 loop {
                     let Some(file) = &state.file else { return };
-                    let blocks = file.buffer.dirty_blocks();
+                    let blocks = file.buffer.pushable_blocks();
                     if !blocks.is_empty() {
                         break blocks;
                     }

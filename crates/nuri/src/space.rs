@@ -214,7 +214,11 @@ impl Space {
     pub(crate) fn running(&self, role: Role) -> Option<u32> {
         let path = self.lock_path(role);
         match ExclusiveLock::acquire(&path) {
-            Err(LockError::Held(_)) => fs::read_to_string(&path).ok()?.trim().parse().ok(),
+            // Held by a process that has not yet written its pid: running, as pid 0.
+            Err(LockError::Held(_)) => {
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                Some(text.trim().parse().unwrap_or(0))
+            }
             _ => None,
         }
     }

@@ -129,7 +129,13 @@ impl Space {
     /// The pid of a role's process.
     pub fn pid(&self, role: &str) -> i32 {
         let path = self.path("space").join("run").join(format!("{role}.lock"));
-        std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+        let mut pid = None;
+        // A process that is just starting has taken the lock and not yet written its pid.
+        wait("a pid", Duration::from_secs(5), || {
+            pid = std::fs::read_to_string(&path).unwrap().trim().parse().ok();
+            pid.is_some()
+        });
+        pid.unwrap()
     }
 
     pub fn kill(&self, role: &str) {
