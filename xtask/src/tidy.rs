@@ -75,7 +75,7 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 fn metadata() -> Result<serde_json::Value, String> {
-    let args = ["metadata", "--format-version", "1", "--locked", "--offline"];
+    let args = ["metadata", "--format-version", "1", "--locked"];
     let out = Command::new("cargo").args(args).current_dir(root()).output();
     let out = out.map_err(|e| format!("cargo metadata: {e}"))?;
     if !out.status.success() {
