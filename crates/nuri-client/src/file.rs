@@ -219,7 +219,7 @@ impl Client {
             if let Some(file) = &mut state.file {
                 resized(file, size, reply.object);
             }
-            state.apply(&reply.inode.attr, reply.inode.lease);
+            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.boot());
         }
         if let Some(from) = reply.punch_from {
             self.shared.punch_tail(node, from)?;

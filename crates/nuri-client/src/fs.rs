@@ -133,7 +133,7 @@ impl Shared {
     /// Takes over a reply; returns attributes as a program should see them.
     pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
         self.with(reply.attr.ino, |_, state| {
-            state.apply(&reply.attr, reply.lease);
+            state.apply(&reply.attr, reply.lease, self.session.boot());
             state.view().unwrap_or(reply.attr)
         })
     }
@@ -173,7 +173,7 @@ impl Shared {
             self.finish_truncation(ino, &record, from)?;
         }
         let granted = self.with(ino, |_, state| {
-            state.apply(&reply.inode.attr, reply.inode.lease);
+            state.apply(&reply.inode.attr, reply.inode.lease, self.session.boot());
             let dirty = state.file.as_ref().is_some_and(FileData::is_dirty);
             if state.mode.is_some() && !dirty {
                 state.file = Some(FileData::new(record, &reply.inode.attr));
@@ -296,6 +296,7 @@ impl Client {
         self.shared.with(dir, |_, state| {
             state.names = true;
             if let Some(grant) = lease
+                && grant.is_of(self.shared.session.boot())
                 && grant.number > state.recalled
                 && grant.number > state.number
             {
@@ -308,7 +309,7 @@ impl Client {
     fn refer(&self, reply: &InodeReply) -> Entry {
         let ino = reply.attr.ino;
         let attr = self.shared.with(ino, |_, state| {
-            state.apply(&reply.attr, reply.lease);
+            state.apply(&reply.attr, reply.lease, self.shared.session.boot());
             state.lookups += 1;
             state.view().unwrap_or(reply.attr)
         });
@@ -359,7 +360,7 @@ impl Client {
             {
                 file.mtime = None;
             }
-            state.apply(&reply.inode.attr, reply.inode.lease);
+            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.boot());
             state.view().unwrap_or(reply.inode.attr)
         }))
     }

@@ -131,9 +131,11 @@ impl NodeState {
         Some(attr)
     }
 
-    /// Takes over a reply's attributes and lease. A grant that was recalled meanwhile is void.
-    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>) {
+    /// Takes over a reply's attributes and lease. A grant that was recalled meanwhile, or comes
+    /// from an earlier server, is void. `server_boot` must be read under this state's lock.
+    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, server_boot: u64) {
         if let Some(grant) = lease
+            && grant.is_of(server_boot)
             && grant.number > self.recalled
             && grant.number > self.number
         {
@@ -187,5 +189,23 @@ impl Node {
         if state.revoking {
             self.changed.wait_for(&mut state, Duration::from_millis(10));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_reply_of_an_earlier_server_grants_nothing() {
+        let mut state = NodeState::default();
+        let grant = |boot: u64| {
+            let number = (boot << Grant::EPOCH_SHIFT) + 7;
+            Some(Grant { mode: LeaseMode::Write, number })
+        };
+        state.apply(&Attr::default(), grant(1), 2);
+        assert_eq!(state.mode, None);
+        state.apply(&Attr::default(), grant(2), 2);
+        assert_eq!(state.mode, Some(LeaseMode::Write));
     }
 }

@@ -71,6 +71,11 @@ impl MetaSession {
         Ok(())
     }
 
+    /// Boot of the server as this session knows it.
+    pub(crate) fn boot(&self) -> u64 {
+        self.server_boot.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn id(&self) -> SessionId {
         SessionId(self.id.load(Ordering::SeqCst))
     }
@@ -120,7 +125,7 @@ impl MetaSession {
     pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
         let meta = self.cluster.meta()?;
         let timeout = SESSION_RENEW * 2;
-        let server_boot = self.server_boot.load(Ordering::SeqCst);
+        let server_boot = self.boot();
         let call = Events { acknowledged, server_boot };
         meta.call(self.context(), &call, &[], &mut [], timeout).map(|(reply, _)| reply)
     }

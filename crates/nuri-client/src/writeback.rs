@@ -363,7 +363,7 @@ impl Shared {
                         file.unpublished = None;
                     }
                 }
-                state.apply(&reply.attr, reply.lease);
+                state.apply(&reply.attr, reply.lease, self.session.boot());
                 Ok(())
             }
             // Removed meanwhile: nothing is left to be kept.

@@ -45,7 +45,7 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        LeaseTable { inodes: HashMap::new(), next: epoch << 40, limit }
+        LeaseTable { inodes: HashMap::new(), next: epoch << Grant::EPOCH_SHIFT, limit }
     }
 
     fn holders(&self, ino: Ino) -> &[Holder] {

@@ -53,6 +53,17 @@ pub struct Grant {
     pub number: u64,
 }
 
+impl Grant {
+    /// The upper bits of a number are the epoch of the server that granted it.
+    pub const EPOCH_SHIFT: u32 = 40;
+
+    /// Whether the server that granted it is the one with this boot. A stored reply repeated after
+    /// a restart carries a grant of the earlier server: it is void.
+    pub fn is_of(self, server_boot: u64) -> bool {
+        self.number >> Self::EPOCH_SHIFT == server_boot
+    }
+}
+
 /// An inode as a reply names it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InodeReply {
