@@ -52,12 +52,16 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// Measures all rows and prints the table; fails only where something could not be measured.
-pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
+/// Measures the rows whose name contains `only` and prints the table; fails only where something
+/// could not be measured. A row that reads needs the row before it, which writes.
+pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
+    let rows: Vec<Row> = rows().into_iter().filter(|row| row.name.contains(only)).collect();
+    if rows.is_empty() {
+        return Err(format!("no row's name contains '{only}'"));
+    }
     let peers = Peers::start(dir)?;
     println!("{}", peers.describe());
     let mut rates: BTreeMap<(usize, Peer), Vec<f64>> = BTreeMap::new();
-    let rows = rows();
     for round in 0..rounds {
         for (i, row) in rows.iter().enumerate() {
             for peer in Peer::ALL {

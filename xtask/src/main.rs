@@ -47,6 +47,9 @@ enum Command {
         /// Where to work; needs some GiB
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
+        /// Only the rows whose name contains this
+        #[arg(long, default_value = "")]
+        only: String,
     },
 }
 
@@ -59,7 +62,7 @@ fn main() -> std::process::ExitCode {
         }
         Command::Broken { every } => broken::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
-        Command::Bench { rounds, dir } => bench::run(rounds, &dir),
+        Command::Bench { rounds, dir, only } => bench::run(rounds, &dir, &only),
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
