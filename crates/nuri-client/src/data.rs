@@ -1,8 +1,11 @@
 //! Bulk data: pieces to and from targets, with retries until the request's deadline.
 
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
-use nuri_proto::id::{BootId, ChunkKey, GroupId, ObjectId, TargetId};
+use nuri_proto::id::{BootId, ChunkKey, GroupId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::op::data::{
     Capability, DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite,
@@ -26,6 +29,13 @@ struct Flight<'a> {
     started: Result<Started, Status>,
 }
 
+/// Changes name their session, so that targets can refuse those of one that ended.
+fn on_behalf_of(session: SessionId) -> CallContext {
+    CallContext { session: session.0, ..CallContext::default() }
+}
+
+/// How long one deletion of many objects may take before it is tried again later.
+const DELETE: Duration = Duration::from_secs(10);
 /// Reads in flight at once of one request.
 const FLIGHTS: usize = 8;
 
@@ -41,6 +51,7 @@ impl DataPlane {
     /// Writes one piece; says which target holds it under which boot id.
     pub(crate) fn write(
         &self,
+        session: SessionId,
         piece: &Piece,
         data: &[u8],
         durability: Durability,
@@ -51,7 +62,7 @@ impl DataPlane {
             let capability = Capability::default();
             let call = DataWrite { target, key, offset, durability, capability };
             let peer = self.cluster.target(target)?;
-            let (reply, _) = peer.call(CallContext::default(), &call, data, &mut [], left)?;
+            let (reply, _) = peer.call(on_behalf_of(session), &call, data, &mut [], left)?;
             Ok((target, reply))
         })
     }
@@ -140,6 +151,7 @@ impl DataPlane {
     /// Makes a range a hole, durably. Returns bytes given back.
     pub(crate) fn punch(
         &self,
+        session: SessionId,
         layout: &Layout,
         object: ObjectId,
         offset: u64,
@@ -153,7 +165,7 @@ impl DataPlane {
                 let capability = Capability::default();
                 let call = DataPunch { target, key, offset, len, capability };
                 let peer = self.cluster.target(target)?;
-                let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+                let (reply, _) = peer.call(on_behalf_of(session), &call, &[], &mut [], left)?;
                 if !touched.contains(&(target, reply.boot)) {
                     touched.push((target, reply.boot));
                 }
@@ -173,6 +185,7 @@ impl DataPlane {
     /// Deletes all data of an object from `size` on, durably. Returns bytes given back.
     pub(crate) fn truncate(
         &self,
+        session: SessionId,
         layout: &Layout,
         object: ObjectId,
         size: u64,
@@ -182,44 +195,58 @@ impl DataPlane {
             let chunk = component.chunk_size.bytes();
             let from = u32::try_from(size.div_ceil(chunk)).map_err(|_| Status::FBIG)?;
             for group in &component.groups {
-                freed += self.truncate_group(*group, object, from)?;
+                freed += self.truncate_group(session, *group, object, from)?;
             }
             let tail = size.div_ceil(chunk) * chunk - size;
             if tail > 0 {
-                freed += self.punch(layout, object, size, tail)?;
+                freed += self.punch(session, layout, object, size, tail)?;
             }
         }
         Ok(freed)
     }
 
-    fn truncate_group(&self, group: GroupId, object: ObjectId, from: u32) -> Result<u64, Status> {
+    fn truncate_group(
+        &self,
+        session: SessionId,
+        group: GroupId,
+        object: ObjectId,
+        from: u32,
+    ) -> Result<u64, Status> {
         self.cluster.until(Self::deadline(), |left| {
             let target = self.cluster.member(group)?;
             let capability = Capability::default();
             let call = DataTruncate { target, object, from, capability };
             let peer = self.cluster.target(target)?;
-            let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
+            let (reply, _) = peer.call(on_behalf_of(session), &call, &[], &mut [], left)?;
             Ok(reply.freed)
         })
     }
 
-    /// Deletes whole objects on the groups of their layouts.
-    ///
-    /// # Errors
-    /// The first target's that failed; the others' deletions stand, repeating is harmless.
-    pub fn delete(&self, objects: &[(ObjectId, Layout)]) -> Result<(), Status> {
-        let mut by_target: std::collections::BTreeMap<TargetId, Vec<ObjectId>> = Default::default();
+    /// Deletes whole objects on the groups of their layouts; returns those that are gone from all
+    /// of their targets. Repeating it for the others is harmless.
+    pub fn delete(&self, objects: &[(ObjectId, Layout)]) -> Vec<ObjectId> {
+        let mut by_target: BTreeMap<TargetId, Vec<ObjectId>> = BTreeMap::new();
+        let mut left = HashSet::new();
         for (object, layout) in objects {
             for group in layout.components.iter().flat_map(|c| &c.groups) {
-                by_target.entry(self.cluster.member(*group)?).or_default().push(*object);
+                match self.cluster.member(*group) {
+                    Ok(target) => by_target.entry(target).or_default().push(*object),
+                    Err(_) => drop(left.insert(*object)),
+                }
             }
         }
         for (target, objects) in by_target {
-            let peer = self.cluster.target(target)?;
-            let call = DataDelete { target, objects };
-            peer.call(CallContext::default(), &call, &[], &mut [], REQUEST)?;
+            if self.delete_at(target, &objects).is_err() {
+                left.extend(objects);
+            }
         }
-        Ok(())
+        objects.iter().map(|(object, _)| *object).filter(|o| !left.contains(o)).collect()
+    }
+
+    fn delete_at(&self, target: TargetId, objects: &[ObjectId]) -> Result<(), Status> {
+        let peer = self.cluster.target(target)?;
+        let call = DataDelete { target, objects: objects.to_vec() };
+        peer.call(CallContext::default(), &call, &[], &mut [], DELETE).map(|_| ())
     }
 
     /// Ranges of a chunk that hold data.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use std::time::Instant;
+
 use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
@@ -104,6 +107,20 @@ impl Client {
     /// # Errors
     /// A target's.
     pub fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        let start = Instant::now();
+        loop {
+            let len = self.read_once(ino, offset, out)?;
+            // What was read counts only if the lease was still trusted after it.
+            if self.shared.trusts_leases() {
+                return Ok(len);
+            }
+            if start.elapsed() > REQUEST {
+                return Err(Status::IO);
+            }
+        }
+    }
+
+    fn read_once(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
         let entered = self.shared.enter(ino, LeaseMode::Read)?;
         let (len, gaps, object, layout) = {
             let state = entered.0.state.lock();
@@ -219,7 +236,7 @@ impl Client {
             if let Some(file) = &mut state.file {
                 resized(file, size, reply.object);
             }
-            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.boot());
+            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
         }
         if let Some(from) = reply.punch_from {
             self.shared.punch_tail(node, from)?;
@@ -250,7 +267,7 @@ impl Client {
         self.shared.sync_node(node, SyncScope::All)?;
         let _no_publication = node.sync.lock();
         let now = self.shared.session.now();
-        let (layout, object, end) = {
+        let (session, layout, object, end) = {
             let mut state = node.state.lock();
             let file = state.file.as_mut().ok_or(Status::IO)?;
             let end = end.min(file.size);
@@ -263,9 +280,10 @@ impl Client {
                 self.shared.mark_dirty(node);
                 return Ok(());
             }
-            (file.layout.clone(), file.object, end)
+            (file.session, file.layout.clone(), file.object, end)
         };
-        let freed = self.shared.data.punch(&layout, object, at, end.saturating_sub(at))?;
+        let len = end.saturating_sub(at);
+        let freed = self.shared.data.punch(session, &layout, object, at, len)?;
         if let Some(file) = &mut node.state.lock().file {
             file.allocated = file.allocated.saturating_sub(freed);
         }
@@ -454,12 +472,12 @@ impl Shared {
 
     /// Takes the data beyond a truncation off the targets, then tells the server.
     fn punch_tail(&self, node: &Arc<Node>, from: u64) -> Result<(), Status> {
-        let (layout, object) = {
+        let (session, layout, object) = {
             let state = node.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;
-            (file.layout.clone(), file.object)
+            (file.session, file.layout.clone(), file.object)
         };
-        let freed = self.data.truncate(&layout, object, from)?;
+        let freed = self.data.truncate(session, &layout, object, from)?;
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{KERNEL_TTL, REQUEST};
-use nuri_proto::id::Ino;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::meta::{
     Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet,
@@ -133,7 +133,7 @@ impl Shared {
     /// Takes over a reply; returns attributes as a program should see them.
     pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
         self.with(reply.attr.ino, |_, state| {
-            state.apply(&reply.attr, reply.lease, self.session.boot());
+            state.apply(&reply.attr, reply.lease, self.session.standing());
             state.view().unwrap_or(reply.attr)
         })
     }
@@ -153,10 +153,11 @@ impl Shared {
                     Entered(node.clone())
                 })
             });
-            if let Some(entered) = entered {
-                return Ok(entered);
+            match entered {
+                Some(entered) if self.trusts_leases() => return Ok(entered),
+                Some(_) => self.wait_for_server(),
+                None => self.acquire(ino, need)?,
             }
-            self.acquire(ino, need)?;
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
             }
@@ -164,19 +165,20 @@ impl Shared {
     }
 
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
+        let session = self.session.id();
         let reply = self.session.call(&Acquire { ino, mode })?;
         let Some(record) = reply.file else {
             let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
             return Err(if dir { Status::ISDIR } else { Status::INVAL });
         };
         if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
-            self.finish_truncation(ino, &record, from)?;
+            self.finish_truncation(session, ino, &record, from)?;
         }
         let granted = self.with(ino, |_, state| {
-            state.apply(&reply.inode.attr, reply.inode.lease, self.session.boot());
+            state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
             let dirty = state.file.as_ref().is_some_and(FileData::is_dirty);
             if state.mode.is_some() && !dirty {
-                state.file = Some(FileData::new(record, &reply.inode.attr));
+                state.file = Some(FileData::new(self.session.id(), record, &reply.inode.attr));
             }
             state.mode.is_some()
         });
@@ -188,8 +190,14 @@ impl Shared {
     }
 
     /// A truncation that its client did not finish: under the write lease, before any growth.
-    fn finish_truncation(&self, ino: Ino, record: &FileRecord, from: u64) -> Result<(), Status> {
-        self.data.truncate(&record.layout, record.object, from)?;
+    fn finish_truncation(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        record: &FileRecord,
+        from: u64,
+    ) -> Result<(), Status> {
+        self.data.truncate(session, &record.layout, record.object, from)?;
         self.session.change(&TruncateDone { ino }, &[])
     }
 
@@ -240,6 +248,7 @@ impl Client {
         spawn("flush", |s| s.flush_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
+        spawn("lease-watch", |s| s.lease_watch())?;
         Ok(Client { shared })
     }
 
@@ -279,7 +288,7 @@ impl Client {
     /// names of a directory.
     pub fn cache_time(&self, ino: Ino) -> Duration {
         let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().cacheable());
-        if cacheable { KERNEL_TTL } else { Duration::ZERO }
+        if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
     }
 
     /// Finds a name.
@@ -295,13 +304,7 @@ impl Client {
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
         self.shared.with(dir, |_, state| {
             state.names = true;
-            if let Some(grant) = lease
-                && grant.is_of(self.shared.session.boot())
-                && grant.number > state.recalled
-                && grant.number > state.number
-            {
-                (state.mode, state.number) = (Some(grant.mode), grant.number);
-            }
+            state.take_lease(lease, self.shared.session.standing());
         });
     }
 
@@ -309,7 +312,7 @@ impl Client {
     fn refer(&self, reply: &InodeReply) -> Entry {
         let ino = reply.attr.ino;
         let attr = self.shared.with(ino, |_, state| {
-            state.apply(&reply.attr, reply.lease, self.shared.session.boot());
+            state.apply(&reply.attr, reply.lease, self.shared.session.standing());
             state.lookups += 1;
             state.view().unwrap_or(reply.attr)
         });
@@ -336,7 +339,7 @@ impl Client {
             let state = node.state.lock();
             if state.mode.is_some() { state.view() } else { None }
         });
-        match cached {
+        match cached.filter(|_| self.shared.trusts_leases()) {
             Some(attr) => Ok(attr),
             None => Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?)),
         }
@@ -360,7 +363,7 @@ impl Client {
             {
                 file.mtime = None;
             }
-            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.boot());
+            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.view().unwrap_or(reply.inode.attr)
         }))
     }
@@ -378,7 +381,7 @@ impl Client {
         if let Some(record) = reply.file {
             self.shared.with(entry.ino, |_, state| {
                 if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                    state.file = Some(FileData::new(record, &inode.attr));
+                    state.file = Some(FileData::new(self.shared.session.id(), record, &inode.attr));
                 }
             });
         }

@@ -13,6 +13,7 @@ mod node;
 mod range;
 mod recall;
 mod session;
+mod suspend;
 mod writeback;
 
 pub use cluster::{Cluster, ConnectError};

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::id::{Ino, ObjectId};
+use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::WriteBuffer;
+use crate::session::Standing;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
 pub(crate) struct Node {
@@ -54,6 +55,8 @@ pub(crate) struct NodeState {
 
 /// Data of a regular file under a lease.
 pub(crate) struct FileData {
+    /// Whose lease it is: targets refuse its bytes once that session ended.
+    pub(crate) session: SessionId,
     pub(crate) object: ObjectId,
     pub(crate) layout: Arc<Layout>,
     /// The whole file, while it is small and was never on the targets.
@@ -73,7 +76,7 @@ pub(crate) struct FileData {
 }
 
 impl FileData {
-    pub(crate) fn new(record: FileRecord, attr: &Attr) -> FileData {
+    pub(crate) fn new(session: SessionId, record: FileRecord, attr: &Attr) -> FileData {
         // An empty file begins inline; one with data elsewhere never returns to it.
         let empty = attr.size == 0 && attr.allocated == 0;
         let mut inline = record.inline.or_else(|| empty.then(Vec::new));
@@ -89,6 +92,7 @@ impl FileData {
             unpublished = Some(Instant::now());
         }
         FileData {
+            session,
             object: record.object,
             layout: Arc::new(record.layout),
             inline,
@@ -131,17 +135,20 @@ impl NodeState {
         Some(attr)
     }
 
-    /// Takes over a reply's attributes and lease. A grant that was recalled meanwhile, or comes
-    /// from an earlier server, is void. `server_boot` must be read under this state's lock.
-    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, server_boot: u64) {
+    /// Takes over a lease. One that was recalled meanwhile, or does not count, is void.
+    pub(crate) fn take_lease(&mut self, lease: Option<Grant>, standing: Standing) {
         if let Some(grant) = lease
-            && grant.is_of(server_boot)
+            && standing.counts(grant)
             && grant.number > self.recalled
             && grant.number > self.number
         {
-            self.number = grant.number;
-            self.mode = Some(grant.mode);
+            (self.mode, self.number) = (Some(grant.mode), grant.number);
         }
+    }
+
+    /// Takes over a reply's attributes and lease.
+    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
+        self.take_lease(lease, standing);
         if self.mode.is_none() {
             return;
         }
@@ -197,15 +204,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_reply_of_an_earlier_server_grants_nothing() {
+    fn a_reply_of_an_earlier_server_or_session_grants_nothing() {
         let mut state = NodeState::default();
         let grant = |boot: u64| {
             let number = (boot << Grant::EPOCH_SHIFT) + 7;
             Some(Grant { mode: LeaseMode::Write, number })
         };
-        state.apply(&Attr::default(), grant(1), 2);
+        let standing = Standing { server_boot: 2, void: 0 };
+        state.apply(&Attr::default(), grant(1), standing);
         assert_eq!(state.mode, None);
-        state.apply(&Attr::default(), grant(2), 2);
+        state.apply(&Attr::default(), grant(2), Standing { void: u64::MAX, ..standing });
+        assert_eq!(state.mode, None, "granted to a session that ended");
+        state.apply(&Attr::default(), grant(2), standing);
         assert_eq!(state.mode, Some(LeaseMode::Write));
     }
 }

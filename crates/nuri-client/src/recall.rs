@@ -7,11 +7,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim, Release};
+
+use parking_lot::Mutex;
 
 use crate::fs::Shared;
 use crate::node::Node;
@@ -28,6 +31,9 @@ pub trait KernelCache: Send + Sync + 'static {
 /// Attempts to find a moment without overlapping reads.
 const ROUNDS: u32 = 200;
 const RECLAIM_BATCH: usize = 2048;
+/// Threads that empty the kernel's caches after a loss, and how long they are waited for.
+const INVALIDATORS: usize = 8;
+const INVALIDATION: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 
 impl Shared {
@@ -138,6 +144,28 @@ impl Shared {
         }
     }
 
+    /// As `empty_kernel`, for many inodes, on threads of their own: the kernel blocks on pages
+    /// that are being read, and such a read may wait for what the caller does next. The receiver
+    /// gets a word when all are done.
+    pub(crate) fn empty_kernel_apart(self: &Arc<Self>, nodes: Vec<Arc<Node>>) -> Receiver<()> {
+        let (done, when_done) = channel();
+        let queue = Arc::new(Mutex::new(nodes));
+        for _ in 0..INVALIDATORS {
+            let (shared, queue, done) = (self.clone(), queue.clone(), done.clone());
+            let work = move || {
+                loop {
+                    let next = queue.lock().pop();
+                    let Some(node) = next else { break };
+                    shared.empty_kernel(&node);
+                }
+                drop(done);
+            };
+            // With fewer threads it takes longer.
+            let _ = std::thread::Builder::new().name("invalidate".into()).spawn(work);
+        }
+        when_done
+    }
+
     fn settle_node_for_recall(&self, node: &Arc<Node>) {
         let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
         if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
@@ -170,7 +198,7 @@ impl Shared {
     }
 
     /// The server restarted: tell it what is held here, before anybody else is served.
-    fn reclaim(&self) {
+    fn reclaim(self: &Arc<Self>) {
         let nodes = self.all_nodes();
         let held = |n: &Arc<Node>| {
             let state = n.state.lock();
@@ -198,10 +226,11 @@ impl Shared {
     }
 
     fn reclaimed(
-        &self,
+        self: &Arc<Self>,
         asked: &[(Ino, LeaseMode)],
         grants: &[Option<nuri_proto::op::meta::Grant>],
     ) {
+        let mut lost = Vec::new();
         for ((ino, _), grant) in asked.iter().zip(grants) {
             let Some(node) = self.find(*ino) else {
                 continue;
@@ -211,24 +240,28 @@ impl Shared {
                     let mut state = node.state.lock();
                     (state.mode, state.number) = (Some(grant.mode), grant.number);
                 }
-                None => {
-                    self.empty_kernel(&node);
-                    self.give_up(&node, "the restarted server has another holder");
-                }
+                None => lost.push(node),
             }
         }
+        lost.iter().for_each(|node| {
+            self.give_up(node, "the restarted server has another holder");
+        });
+        let _ = self.empty_kernel_apart(lost).recv_timeout(INVALIDATION);
     }
 
     /// The server ended the session: nothing cached is valid, nothing unsynced can be kept.
-    fn session_lost(&self) {
+    fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
-        for node in self.all_nodes() {
-            self.empty_kernel(&node);
+        self.session.void_grants();
+        let nodes = self.all_nodes();
+        for node in &nodes {
             let held = node.state.lock().mode.is_some();
             if held {
-                self.give_up(&node, "the session ended");
+                self.give_up(node, "the session ended");
             }
         }
+        // What still blocks then is a page whose read waits for the new session.
+        let _ = self.empty_kernel_apart(nodes).recv_timeout(INVALIDATION);
         while !self.stopping() && self.session.renew().is_err() {
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -9,7 +9,7 @@ use nuri_proto::clock::{REQUEST, SESSION_RENEW};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::SESSION_SLOTS;
 use nuri_proto::op::Call;
-use nuri_proto::op::meta::{Events, EventsReply, SessionClose, SessionOpen, Time};
+use nuri_proto::op::meta::{Events, EventsReply, Grant, SessionClose, SessionOpen, Time};
 use nuri_rpc::{CallContext, Deadline};
 use parking_lot::{Condvar, Mutex};
 
@@ -24,11 +24,30 @@ pub(crate) struct MetaSession {
     name: String,
     id: AtomicU64,
     pub(crate) server_boot: AtomicU64,
+    /// Grants up to this number are void.
+    void_grants: AtomicU64,
     /// Server's wall clock less ours, nanoseconds.
     offset: AtomicI64,
+    /// When the call was sent that renewed the session last.
+    renewed: Mutex<Instant>,
     slots: Mutex<Vec<Slot>>,
     slot_free: Condvar,
     recalled: Mutex<HashMap<Ino, (u64, Instant)>>,
+}
+
+/// What tells a grant that counts from a delayed one. Read it under the lock of the state that
+/// the grant changes: then a session's end either finds the grant there or prevents it.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing {
+    pub(crate) server_boot: u64,
+    /// Grants up to this number belong to sessions that ended.
+    pub(crate) void: u64,
+}
+
+impl Standing {
+    pub(crate) fn counts(self, grant: Grant) -> bool {
+        grant.is_of(self.server_boot) && grant.number > self.void
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +65,9 @@ impl MetaSession {
             name: name.into(),
             id: AtomicU64::new(0),
             server_boot: AtomicU64::new(0),
+            void_grants: AtomicU64::new(0),
             offset: AtomicI64::new(0),
+            renewed: Mutex::new(Instant::now()),
             slots: Mutex::new(slots),
             slot_free: Condvar::new(),
             recalled: Mutex::default(),
@@ -59,21 +80,34 @@ impl MetaSession {
     pub(crate) fn renew(&self) -> Result<(), Status> {
         let call = SessionOpen { client: self.name.clone() };
         let deadline = Deadline::after(REQUEST);
-        let reply = self.cluster.until(deadline, |left| {
+        let (sent, reply) = self.cluster.until(deadline, |left| {
             let meta = self.cluster.meta()?;
-            let context = CallContext::default();
-            meta.call(context, &call, &[], &mut [], left).map(|(reply, _)| reply)
+            let (context, sent) = (CallContext::default(), Instant::now());
+            meta.call(context, &call, &[], &mut [], left).map(|(reply, _)| (sent, reply))
         })?;
+        self.void_grants.store(reply.granted, Ordering::SeqCst);
         self.id.store(reply.session.0, Ordering::SeqCst);
         self.server_boot.store(reply.server_boot, Ordering::SeqCst);
         let offset = nanos(reply.server_time) - nanos(local_time());
         self.offset.store(offset, Ordering::SeqCst);
+        *self.renewed.lock() = sent;
         Ok(())
     }
 
-    /// Boot of the server as this session knows it.
-    pub(crate) fn boot(&self) -> u64 {
-        self.server_boot.load(Ordering::SeqCst)
+    /// No grant counts any more, until another session was opened.
+    pub(crate) fn void_grants(&self) {
+        self.void_grants.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// Which grants count now.
+    pub(crate) fn standing(&self) -> Standing {
+        let void = self.void_grants.load(Ordering::SeqCst);
+        Standing { server_boot: self.server_boot.load(Ordering::SeqCst), void }
+    }
+
+    /// How long ago the last call was sent that renewed the session.
+    pub(crate) fn silence(&self) -> Duration {
+        self.renewed.lock().elapsed()
     }
 
     pub(crate) fn id(&self) -> SessionId {
@@ -92,10 +126,20 @@ impl MetaSession {
 
     /// A call that may be repeated.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
-        self.cluster.until(Deadline::after(REQUEST), |left| {
-            let meta = self.cluster.meta()?;
-            meta.call(self.context(), call, &[], &mut [], left).map(|(reply, _)| reply)
-        })
+        let deadline = Deadline::after(REQUEST);
+        loop {
+            let context = self.context();
+            let outcome = self.cluster.until(deadline, |left| {
+                let meta = self.cluster.meta()?;
+                meta.call(context, call, &[], &mut [], left).map(|(reply, _)| reply)
+            });
+            let gone = outcome.as_ref().is_err_and(|status| *status == Status::SESSION_GONE);
+            if !gone || deadline.passed() {
+                return outcome;
+            }
+            // The event worker is about to open another session.
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// A call that must not be done twice: it holds a reply slot until its outcome is known.
@@ -125,9 +169,11 @@ impl MetaSession {
     pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
         let meta = self.cluster.meta()?;
         let timeout = SESSION_RENEW * 2;
-        let server_boot = self.boot();
-        let call = Events { acknowledged, server_boot };
-        meta.call(self.context(), &call, &[], &mut [], timeout).map(|(reply, _)| reply)
+        let server_boot = self.standing().server_boot;
+        let (call, sent) = (Events { acknowledged, server_boot }, Instant::now());
+        let (reply, _) = meta.call(self.context(), &call, &[], &mut [], timeout)?;
+        *self.renewed.lock() = sent;
+        Ok(reply)
     }
 
     /// Ends the session.

@@ -156,13 +156,13 @@ impl Shared {
 
     /// Pushes one block's dirty bytes, if no other push of it is in flight.
     fn push_block(&self, node: &Arc<Node>, block: u64, durability: Durability) {
-        let (push, object, layout) = {
+        let (push, session, object, layout) = {
             let mut state = node.state.lock();
             let Some(file) = &mut state.file else { return };
             let Some(push) = file.buffer.begin_push(block) else {
                 return;
             };
-            (push, file.object, file.layout.clone())
+            (push, file.session, file.object, file.layout.clone())
         };
         let Push { block, data, ranges } = push;
         let announced = self.announce_growth(node, block);
@@ -176,7 +176,7 @@ impl Shared {
                 let from = (piece.file_offset - block * BLOCK) as usize;
                 let bytes = &data[from..from + piece.len as usize];
                 let range = (from as u32, from as u32 + piece.len);
-                match self.data.write(&piece, bytes, durability) {
+                match self.data.write(session, &piece, bytes, durability) {
                     Ok((target, reply)) => {
                         // Held first, named second: a flush that settles the name must find it.
                         self.push_ended(node, block, range, Ok(reply.allocated));
@@ -363,7 +363,7 @@ impl Shared {
                         file.unpublished = None;
                     }
                 }
-                state.apply(&reply.attr, reply.lease, self.session.boot());
+                state.apply(&reply.attr, reply.lease, self.session.standing());
                 Ok(())
             }
             // Removed meanwhile: nothing is left to be kept.

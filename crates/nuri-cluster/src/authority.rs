@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use nuri_io::clock::Clock;
 use nuri_proto::Status;
-use nuri_proto::clock::FAILURE_DETECTION;
-use nuri_proto::id::{ClusterId, Epoch, NodeId};
+use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, SERVICE};
+use nuri_proto::id::{ClusterId, NodeId};
 use nuri_proto::map::Map;
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
-    ClusterState, ClusterStatus, Heartbeat, Join, JoinReply, MapGet, MountReport,
+    Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
+    MountReport,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -32,6 +33,11 @@ pub struct Authority {
 struct State {
     map: Map,
     heard: HashMap<NodeId, Duration>,
+    /// Before it nodes may have been served by an earlier authority.
+    started: Duration,
+    /// Sessions whose changes targets accept, and the version in force at each node.
+    admitted: Option<Admitted>,
+    in_force: HashMap<NodeId, u64>,
     mounts: HashMap<(String, String), (MountReport, Duration)>,
 }
 
@@ -50,7 +56,14 @@ impl Authority {
         let nodes: Vec<_> = map.nodes.iter().map(|n| n.id).collect();
         transition::silence(&mut map, &nodes);
         store.save(&map)?;
-        let state = State { map, heard: HashMap::new(), mounts: HashMap::new() };
+        let state = State {
+            map,
+            heard: HashMap::new(),
+            started: clock.monotonic(),
+            admitted: None,
+            in_force: HashMap::new(),
+            mounts: HashMap::new(),
+        };
         Ok(Authority { store, clock, state: Mutex::new(state) })
     }
 
@@ -84,20 +97,40 @@ impl Authority {
         self.store.save(&next).map_err(|_| Status::IO)?;
         state.map = next;
         state.heard.insert(reply.node, self.clock.monotonic());
+        state.in_force.remove(&reply.node);
         Ok(reply)
     }
 
-    fn heartbeat(&self, beat: &Heartbeat) -> Result<Epoch, Status> {
+    /// From now on targets accept changes of these sessions only, as soon as they hear of it.
+    pub fn admit(&self, list: Admitted) {
+        self.state.lock().admitted = Some(list);
+    }
+
+    /// Whether the list of this version, or a newer one, binds every target: it is in force at its
+    /// node, or the node's service lease ran out.
+    pub fn is_in_force(&self, version: u64) -> bool {
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        state.map.nodes.iter().all(|node| {
+            let heard = state.heard.get(&node.id).copied().unwrap_or(state.started);
+            let bound = state.in_force.get(&node.id).is_some_and(|v| *v >= version);
+            bound || now.saturating_sub(heard) > SERVICE + DRIFT
+        })
+    }
+
+    fn heartbeat(&self, beat: &Heartbeat) -> Result<HeartbeatReply, Status> {
         let mut state = self.state.lock();
         if state.map.node(beat.node).is_none() {
             return Err(Status::WRONG_PEER);
         }
         state.heard.insert(beat.node, self.clock.monotonic());
+        state.in_force.insert(beat.node, beat.admitted);
         if transition::heartbeat(&mut state.map, beat) {
             self.store.save(&state.map).map_err(|_| Status::IO)?;
         }
         self.notice_silence(&mut state);
-        Ok(state.map.epoch)
+        let newer = state.admitted.as_ref().filter(|list| list.version > beat.admitted);
+        Ok(HeartbeatReply { map_epoch: state.map.epoch, admitted: newer.cloned() })
     }
 
     fn notice_silence(&self, state: &mut State) {
@@ -128,5 +161,61 @@ impl Authority {
         let mut mounts: Vec<_> = state.mounts.values().map(|(r, _)| r.clone()).collect();
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
         ClusterState { map, mounts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_io::clock::ManualClock;
+    use nuri_proto::id::SessionId;
+    use nuri_proto::op::cluster::MetaRole;
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl MapStore for Nowhere {
+        fn load(&self) -> Result<Option<Map>, StoreError> {
+            Ok(None)
+        }
+        fn save(&self, _: &Map) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
+        let beat = Heartbeat { node, targets: Vec::new(), admitted };
+        authority.heartbeat(&beat).unwrap().admitted
+    }
+
+    #[test]
+    fn a_list_is_in_force_once_every_node_has_it_or_lost_its_lease() {
+        let clock = Arc::new(ManualClock::default());
+        let id = ClusterId([1; 16]);
+        let authority = Authority::open(Box::new(Nowhere), clock.clone(), id).unwrap();
+        let join = |port: u32| Join {
+            node: None,
+            address: format!("127.0.0.1:{port}"),
+            pid: 1,
+            serves_meta: MetaRole::None,
+            targets: Vec::new(),
+        };
+        let (a, b) =
+            (authority.join(&join(1)).unwrap().node, authority.join(&join(2)).unwrap().node);
+        let list = Admitted { version: 9, horizon: SessionId(4), live: vec![SessionId(2)] };
+        authority.admit(list.clone());
+        assert_eq!(beat(&authority, a, 0), Some(list));
+        assert!(!authority.is_in_force(9));
+        assert_eq!(beat(&authority, a, 9), None, "it has it");
+        assert!(!authority.is_in_force(9), "the other one may still serve");
+        clock.advance(SERVICE);
+        beat(&authority, a, 9);
+        assert!(!authority.is_in_force(9), "clocks differ a little");
+        clock.advance(DRIFT * 2);
+        assert!(authority.is_in_force(9));
+        beat(&authority, b, 0);
+        assert!(!authority.is_in_force(9), "back, without the list");
+        beat(&authority, b, 9);
+        assert!(authority.is_in_force(9));
     }
 }

@@ -10,13 +10,17 @@ use crate::server::MetaServer;
 use crate::txn::kv_status;
 
 impl MetaServer {
-    /// Up to `limit` objects whose deletion is durable in the namespace.
+    /// Up to `limit` objects above `after` whose deletion is durable in the namespace, ascending.
     ///
     /// # Errors
     /// As the store's.
-    pub fn garbage(&self, limit: usize) -> Result<Vec<(ObjectId, Layout)>, Status> {
-        let prefix = schema::family_prefix(Family::Garbage);
-        let pairs = self.engine.scan(&prefix, &prefix, limit).map_err(|e| kv_status(&e))?;
+    pub fn garbage(
+        &self,
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<(ObjectId, Layout)>, Status> {
+        let (prefix, after) = (schema::family_prefix(Family::Garbage), schema::garbage_key(after));
+        let pairs = self.engine.scan(&prefix, &after, limit).map_err(|e| kv_status(&e))?;
         if pairs.is_empty() {
             return Ok(Vec::new());
         }

@@ -48,6 +48,11 @@ impl LeaseTable {
         LeaseTable { inodes: HashMap::new(), next: epoch << Grant::EPOCH_SHIFT, limit }
     }
 
+    /// Number of the last grant.
+    pub fn last(&self) -> u64 {
+        self.next
+    }
+
     fn holders(&self, ino: Ino) -> &[Holder] {
         self.inodes.get(&ino).map_or(&[], Vec::as_slice)
     }

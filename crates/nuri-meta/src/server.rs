@@ -12,7 +12,7 @@ use nuri_io::clock::Clock;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
 use nuri_proto::Status;
-use nuri_proto::clock::{GRACE, RECALL, REQUEST, SESSION, SESSION_RENEW};
+use nuri_proto::clock::{GRACE, REQUEST, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
@@ -25,22 +25,21 @@ use nuri_proto::op::meta::{
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::eviction::Eviction;
 use crate::lease::LeaseTable;
-use crate::op::{MetaOp, reap};
+use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
 use crate::session::{Session, SlotState};
-use crate::txn::{PoolView, Txn, kv_status};
+use crate::txn::{ClusterView, Txn, kv_status};
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
-/// Orphans dropped in one batch.
-const REAP_AT_ONCE: usize = 64;
 
 /// The metadata server of one shard.
 pub struct MetaServer {
     pub(crate) engine: Arc<Embedded>,
-    pools: Arc<dyn PoolView>,
-    clock: Arc<dyn Clock>,
+    pub(crate) cluster: Arc<dyn ClusterView>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) core: Mutex<Core>,
     /// Leases, sessions or slots changed: whoever waits looks again.
     changed: Condvar,
@@ -52,11 +51,16 @@ pub(crate) struct Core {
     pub(crate) leases: LeaseTable,
     pub(crate) counters: Counters,
     pub(crate) sessions: HashMap<SessionId, Session>,
-    recalls: HashMap<(SessionId, Ino), Duration>,
-    grace: Option<Grace>,
+    pub(crate) recalls: HashMap<(SessionId, Ino), Duration>,
+    pub(crate) grace: Option<Grace>,
+    /// Sessions on their way out.
+    pub(crate) evictions: HashMap<SessionId, Eviction>,
+    /// Admission lists published by this server.
+    pub(crate) lists: u64,
 }
 
-struct Grace {
+/// After a restart: nothing is served before every known session came back or is gone.
+pub(crate) struct Grace {
     until: Duration,
     waiting: HashSet<SessionId>,
 }
@@ -69,7 +73,7 @@ impl MetaServer {
     /// [`Status::CORRUPT`] or [`Status::IO`] from the store.
     pub fn open(
         engine: Arc<Embedded>,
-        pools: Arc<dyn PoolView>,
+        cluster: Arc<dyn ClusterView>,
         clock: Arc<dyn Clock>,
     ) -> Result<MetaServer, Status> {
         let stored = engine.get(&schema::counters_key()).map_err(|e| kv_status(&e))?;
@@ -82,10 +86,19 @@ impl MetaServer {
         let waiting: HashSet<_> = sessions.keys().copied().collect();
         let grace = (!waiting.is_empty()).then_some(Grace { until: now + GRACE, waiting });
         let leases = LeaseTable::new(engine.epoch(), LEASE_LIMIT);
-        let core = Core { leases, counters, sessions, recalls: HashMap::new(), grace };
+        let core = Core {
+            leases,
+            counters,
+            sessions,
+            recalls: HashMap::new(),
+            grace,
+            evictions: HashMap::new(),
+            lists: 0,
+        };
         let core = Mutex::new(core);
         let (changed, told) = (Condvar::new(), Condvar::new());
-        let server = MetaServer { engine, pools, clock, core, changed, told };
+        let server = MetaServer { engine, cluster, clock, core, changed, told };
+        server.publish_sessions(&mut server.core.lock());
         if server.core.lock().grace.is_none() {
             server.reap_orphans(&mut server.core.lock())?;
         }
@@ -170,10 +183,11 @@ impl MetaServer {
             }
             self.changed.notify_all();
         }
+        // A refusal tells what was read as much as an answer does ("exists", "not empty").
+        let id = outcome.as_ref().map_or_else(|_| self.engine.last_commit(), |(id, _)| *id);
         drop(core);
-        let (id, reply) = outcome?;
         self.durable(id)?;
-        Ok(reply)
+        outcome.map(|(_, reply)| reply)
     }
 
     fn durable(&self, id: CommitId) -> Result<(), Status> {
@@ -195,26 +209,40 @@ impl MetaServer {
             let Some(grace) = &core.grace else {
                 return Ok(());
             };
-            let now = self.clock.monotonic();
-            if grace.waiting.is_empty() || now >= grace.until {
-                self.end_grace(core)?;
-                return Ok(());
+            let left = grace.until.saturating_sub(self.clock.monotonic());
+            if !self.end_grace(core)? {
+                let pause = left.clamp(Duration::from_millis(10), Duration::from_millis(200));
+                self.changed.wait_for(core, pause);
             }
-            let left = grace.until - now;
-            self.changed.wait_for(core, left.min(Duration::from_millis(200)));
         }
     }
 
-    fn end_grace(&self, core: &mut Core) -> Result<(), Status> {
-        let Some(grace) = core.grace.take() else {
-            return Ok(());
+    /// Ends the grace period where it is over; says whether it has ended.
+    fn end_grace(&self, core: &mut Core) -> Result<bool, Status> {
+        let Some(grace) = &mut core.grace else {
+            return Ok(true);
         };
-        for session in grace.waiting {
-            self.end_session(core, session, "did not come back after the restart")?;
+        let late = self.clock.monotonic() >= grace.until;
+        if !grace.waiting.is_empty() && !late {
+            return Ok(false);
         }
+        // What a lost session holds is not known here: everybody waits until it is fenced.
+        let lost: Vec<_> = std::mem::take(&mut grace.waiting).into_iter().collect();
+        self.evict(core, &lost, "did not come back after the restart");
+        self.expire(core)?;
+        if !core.evictions.is_empty() {
+            return Ok(false);
+        }
+        core.grace = None;
         self.reap_orphans(core)?;
+        self.wake();
+        Ok(true)
+    }
+
+    /// Leases, sessions or events changed.
+    pub(crate) fn wake(&self) {
         self.changed.notify_all();
-        Ok(())
+        self.told.notify_all();
     }
 
     /// Takes the slot for this call, or returns what the call's first attempt answered.
@@ -272,20 +300,15 @@ impl MetaServer {
 
     fn send_recall(&self, core: &mut Core, holder: SessionId, ino: Ino, recall: Option<Recall>) {
         let now = self.clock.monotonic();
-        match (core.sessions.get_mut(&holder), recall) {
-            (Some(session), Some(recall)) => {
-                session.push(Event::Recall(recall));
-                core.recalls.entry((holder, ino)).or_insert(now);
-                self.told.notify_all();
-            }
-            (Some(_), None) => {}
-            (None, _) => {
-                core.leases.drop_session(holder);
-            }
+        // Else it was told already, or is being evicted.
+        if let (Some(session), Some(recall)) = (core.sessions.get_mut(&holder), recall) {
+            session.push(Event::Recall(recall));
+            core.recalls.entry((holder, ino)).or_insert(now);
+            self.told.notify_all();
         }
     }
 
-    fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
+    pub(crate) fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
         let wall = self.clock.wall();
         let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
         // Stamps never go back, also when the clock does.
@@ -293,7 +316,7 @@ impl MetaServer {
         core.counters.stamp = now;
         Txn {
             engine: &*self.engine,
-            pools: &*self.pools,
+            cluster: &*self.cluster,
             leases: &mut core.leases,
             counters: &mut core.counters,
             session,
@@ -364,15 +387,16 @@ impl MetaServer {
         batch.put(schema::counters_key(), schema::encode(&core.counters)?);
         let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
         core.sessions.insert(session, Session::new(call.client, now));
+        let granted = core.leases.last();
         drop(core);
         self.durable(id)?;
         let (server_boot, server_time) = (self.engine.epoch(), time_of(self.clock.wall()));
-        Ok(SessionReply { session, server_boot, server_time, ino_range: (0, 0) })
+        Ok(SessionReply { session, server_boot, server_time, granted })
     }
 
     fn session_close(&self, request: &Request<'_>) -> Result<(), Status> {
         let mut core = self.core.lock();
-        self.end_session(&mut core, SessionId(request.context.session), "")?;
+        self.end_session(&mut core, SessionId(request.context.session))?;
         let id = self.engine.last_commit();
         drop(core);
         self.durable(id)
@@ -426,59 +450,6 @@ impl MetaServer {
         Ok(grants)
     }
 
-    /// Ends sessions that were silent too long or do not obey a recall.
-    fn expire(&self, core: &mut Core) -> Result<(), Status> {
-        if core.grace.is_some() {
-            return Ok(());
-        }
-        let now = self.clock.monotonic();
-        let silent = |(id, s): (&SessionId, &Session)| {
-            (now.saturating_sub(s.heard) > SESSION).then_some(*id)
-        };
-        let silent: Vec<_> = core.sessions.iter().filter_map(silent).collect();
-        for id in silent {
-            self.end_session(core, id, "was silent too long")?;
-        }
-        let stubborn = core.recalls.iter().filter(|(_, at)| now.saturating_sub(**at) > RECALL);
-        let stubborn: HashSet<_> = stubborn.map(|((id, _), _)| *id).collect();
-        for id in stubborn {
-            self.end_session(core, id, "did not give a lease back")?;
-        }
-        Ok(())
-    }
-
-    fn end_session(&self, core: &mut Core, id: SessionId, why: &str) -> Result<(), Status> {
-        let Some(session) = core.sessions.remove(&id) else {
-            return Ok(());
-        };
-        if !why.is_empty() {
-            eprintln!("metadata: session {id} ({}) ended: it {why}", session.client);
-        }
-        core.recalls.retain(|(holder, _), _| *holder != id);
-        let inos = core.leases.drop_session(id);
-        let slots: Vec<_> = session.slots.keys().copied().collect();
-        let mut batch = Batch::new();
-        batch.delete(schema::session_key(id));
-        slots.into_iter().for_each(|slot| batch.delete(schema::slot_key(id, slot)));
-        self.engine.commit(batch).map_err(|e| kv_status(&e))?;
-        self.reap_all(core, id, &inos)?;
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// Drops those of the inodes that are orphans nobody has open, in batches that the log takes.
-    fn reap_all(&self, core: &mut Core, session: SessionId, inos: &[Ino]) -> Result<(), Status> {
-        for part in inos.chunks(REAP_AT_ONCE) {
-            let mut txn = self.txn(core, session);
-            for ino in part {
-                reap(&mut txn, *ino)?;
-            }
-            let (batch, _) = txn.finish()?;
-            self.engine.commit(batch).map_err(|e| kv_status(&e))?;
-        }
-        Ok(())
-    }
-
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {
         let prefix = schema::family_prefix(Family::Orphan);
         let orphans = self.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
@@ -499,11 +470,7 @@ impl MetaServer {
     /// As the store's.
     pub fn tick(&self) -> Result<(), Status> {
         let mut core = self.core.lock();
-        if let Some(grace) = &core.grace
-            && (grace.waiting.is_empty() || self.clock.monotonic() >= grace.until)
-        {
-            self.end_grace(&mut core)?;
-        }
+        self.end_grace(&mut core)?;
         self.expire(&mut core)
     }
 }

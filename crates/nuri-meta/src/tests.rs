@@ -7,6 +7,7 @@
 
 mod attrs;
 mod crash;
+mod eviction;
 mod leases;
 mod model;
 mod names;
@@ -22,7 +23,7 @@ use nuri_io::disk::Disk;
 use nuri_io::mem::MemDisk;
 use nuri_io::rng::Rng;
 use nuri_kv::embedded::{Embedded, KvConfig};
-use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
+use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::*;
 use nuri_proto::{Status, codec};
@@ -30,13 +31,13 @@ use nuri_rpc::{CallContext, Request};
 
 use crate::fsck;
 use crate::server::MetaServer;
-use crate::txn::PoolView;
+use crate::txn::ClusterView;
 
 const KV: KvConfig = KvConfig { segment_bytes: 256 << 10, cache_bytes: 1 << 20 };
 
 struct Pools;
 
-impl PoolView for Pools {
+impl ClusterView for Pools {
     fn groups(&self, _: PoolId) -> Vec<GroupId> {
         (0..3).map(GroupId).collect()
     }

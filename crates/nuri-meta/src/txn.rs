@@ -4,6 +4,7 @@ use nuri_kv::engine::{Batch, Engine, KvError};
 use nuri_proto::Status;
 use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
 use nuri_proto::limit::MAX_NAME;
+use nuri_proto::op::cluster::Admitted;
 use nuri_proto::op::meta::{Grant, InodeReply, LeaseMode, SetTime, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,16 +14,24 @@ use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
 
-/// What the operations need to know of the map.
-pub trait PoolView: Send + Sync + 'static {
+/// What the server needs of the cluster around it.
+pub trait ClusterView: Send + Sync + 'static {
     /// Groups that new files of the pool may use now.
     fn groups(&self, pool: PoolId) -> Vec<GroupId>;
+
+    /// Targets shall accept changes of these sessions only.
+    fn admit(&self, _list: Admitted) {}
+
+    /// Whether the list of that version binds every target by now.
+    fn is_in_force(&self, _version: u64) -> bool {
+        true
+    }
 }
 
 /// A transaction under the server's lock.
 pub struct Txn<'a> {
     pub(crate) engine: &'a dyn Engine,
-    pub(crate) pools: &'a dyn PoolView,
+    pub(crate) cluster: &'a dyn ClusterView,
     pub(crate) leases: &'a mut LeaseTable,
     pub(crate) counters: &'a mut Counters,
     pub(crate) session: SessionId,

@@ -15,6 +15,16 @@ pub const GRACE: Duration = SESSION;
 /// A holder that does not obey a recall for this long is evicted (its flush may have to wait for
 /// a restarting target meanwhile).
 pub const RECALL: Duration = Duration::from_secs(15);
+/// A target accepts changes, and answers reads, this long after it sent a heartbeat that was
+/// answered: then the authority may believe it gone.
+pub const SERVICE: Duration = FAILURE_DETECTION;
+/// What is added before one clock's end of a lease is relied on by another.
+pub const DRIFT: Duration = Duration::from_millis(250);
+/// A client that was not renewed for this long stops trusting its leases and empties the kernel's
+/// caches.
+pub const SUSPEND: Duration = Duration::from_millis(3500);
+/// Nothing that the kernel cached outlives the last renewal by more.
+pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
 /// Unsynced data of a quiet file goes to the targets after this long.
@@ -28,6 +38,11 @@ const fn ms(d: Duration) -> u128 {
 const _: () = assert!(ms(FAILURE_DETECTION) >= 3 * ms(HEARTBEAT));
 const _: () = assert!(ms(SESSION) >= 3 * ms(SESSION_RENEW));
 const _: () = assert!(ms(GRACE) >= ms(SESSION));
-const _: () = assert!(ms(KERNEL_TTL) + ms(SESSION_RENEW) <= ms(SESSION));
+const _: () = assert!(ms(SUSPEND) > 2 * ms(SESSION_RENEW));
+const _: () = assert!(ms(SUSPEND) + 1000 <= ms(CLIENT_LEASE));
+const _: () = assert!(ms(CLIENT_LEASE) + ms(DRIFT) <= ms(SESSION));
+const _: () = assert!(ms(SERVICE) <= ms(FAILURE_DETECTION));
+const _: () = assert!(ms(KERNEL_TTL) <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(RECALL) > ms(SESSION) && ms(REQUEST) > ms(RECALL) + ms(SESSION));
+const _: () = assert!(ms(REQUEST) > ms(RECALL) + ms(SESSION) + 2 * ms(FAILURE_DETECTION));
 const _: () = assert!(ms(REQUEST) > 2 * (ms(SESSION) + ms(GRACE)));

@@ -16,7 +16,7 @@ use nuri_io::rng::Rng;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::fsck;
 use nuri_meta::server::MetaServer;
-use nuri_meta::txn::PoolView;
+use nuri_meta::txn::ClusterView;
 use nuri_proto::clock::GRACE;
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
@@ -34,7 +34,7 @@ const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20 };
 
 struct Pools(u32);
 
-impl PoolView for Pools {
+impl ClusterView for Pools {
     fn groups(&self, _: PoolId) -> Vec<GroupId> {
         (0..self.0).map(GroupId).collect()
     }

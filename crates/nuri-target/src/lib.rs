@@ -3,5 +3,6 @@
 //! [`store`] is the chunk store; it knows nothing of networks, sessions or groups. On-disk formats
 //! are in `docs/disk-format.md`.
 
+pub mod admission;
 pub mod server;
 pub mod store;

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nuri_io::clock::SystemClock;
 use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
 use nuri_io::lock::{ExclusiveLock, LockError};
 use nuri_io::uring::open_disk;
 use nuri_proto::Status;
-use nuri_proto::id::{BootId, ClusterId, Incarnation, TargetId};
+use nuri_proto::id::{BootId, ClusterId, Incarnation, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::TargetState;
-use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{JoinTarget, TargetReport};
 use nuri_proto::op::data::{
     DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite, FlushReply,
     PunchReply, WriteReply,
 };
+use nuri_proto::op::{Call, Op};
 use nuri_rpc::{Reply, Request, reply_to};
 
+use crate::admission::Admission;
 use crate::store::{ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError};
 
 /// Name of the store in a target's directory.
@@ -143,6 +145,8 @@ fn foreign_files(dir: &Path) -> bool {
 
 /// All targets of a node.
 pub struct TargetServer {
+    /// Renewed by whoever sends the node's heartbeats.
+    pub admission: Admission,
     targets: Vec<Arc<Target>>,
     stopping: Arc<AtomicBool>,
 }
@@ -166,7 +170,8 @@ impl TargetServer {
             // Without the thread writers checkpoint by themselves.
             let _ = std::thread::Builder::new().name("checkpoint".into()).spawn(body);
         }
-        TargetServer { targets, stopping }
+        let admission = Admission::new(SystemClock::shared());
+        TargetServer { admission, targets, stopping }
     }
 
     /// What the node's heartbeat says.
@@ -182,18 +187,31 @@ impl TargetServer {
     /// Answers the calls of `op::data`.
     pub fn serve(&self, request: &Request<'_>) -> Reply {
         match request.op {
-            Op::DataWrite => reply_to::<DataWrite>(request.args, |c| self.write(&c, request)),
+            Op::DataWrite => self.change::<DataWrite>(request, |c| self.write(&c, request)),
             Op::DataRead => self.read(request),
             Op::DataFlush => reply_to::<DataFlush>(request.args, |c| self.flush(&c)),
-            Op::DataPunch => reply_to::<DataPunch>(request.args, |c| self.punch(&c)),
-            Op::DataTruncate => reply_to::<DataTruncate>(request.args, |c| self.truncate(&c)),
+            Op::DataPunch => self.change::<DataPunch>(request, |c| self.punch(&c)),
+            Op::DataTruncate => self.change::<DataTruncate>(request, |c| self.truncate(&c)),
             Op::DataDelete => reply_to::<DataDelete>(request.args, |c| {
                 Ok(self.target(c.target)?.store.delete(&c.objects)?)
             }),
             Op::DataExtents => reply_to::<DataExtents>(request.args, |c| {
-                Ok(self.target(c.target)?.store.extents(c.key))
+                let extents = self.target(c.target)?.store.extents(c.key);
+                self.admission.check_lease().map(|()| extents)
             }),
             _ => Reply::failed(Status::NOTSUP),
+        }
+    }
+
+    /// Runs a change on behalf of the request's session, if that is not fenced.
+    fn change<C: Call>(
+        &self,
+        request: &Request<'_>,
+        f: impl FnOnce(C) -> Result<C::Reply, Status>,
+    ) -> Reply {
+        match self.admission.admit(SessionId(request.context.session)) {
+            Ok(_admitted) => reply_to::<C>(request.args, f),
+            Err(status) => Reply::failed(status),
         }
     }
 
@@ -209,7 +227,8 @@ impl TargetServer {
         let mut reply = reply_to::<DataRead>(request.args, |call| {
             check_range(call.offset, call.len as usize)?;
             buf.set_len(call.len as usize);
-            Ok(self.target(call.target)?.store.read(call.key, call.offset, &mut buf)?)
+            self.target(call.target)?.store.read(call.key, call.offset, &mut buf)?;
+            self.admission.check_lease()
         });
         if reply.status == Status::OK {
             reply.payload = Some(buf);

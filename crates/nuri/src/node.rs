@@ -14,12 +14,12 @@ use nuri_io::lock::ExclusiveLock;
 use nuri_io::uring::open_disk;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::server::MetaServer;
-use nuri_meta::txn::PoolView;
+use nuri_meta::txn::ClusterView;
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
-use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId};
+use nuri_proto::id::{ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::map::TargetState;
-use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, MetaRole};
+use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MetaRole};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
 
@@ -61,10 +61,10 @@ impl Service for Services {
     }
 }
 
-/// The authority's map as the metadata server sees it.
+/// The authority as the metadata server sees it.
 struct Pools(Arc<Authority>);
 
-impl PoolView for Pools {
+impl ClusterView for Pools {
     fn groups(&self, pool: PoolId) -> Vec<GroupId> {
         let map = self.0.map();
         let all = map.pool_groups(pool);
@@ -75,6 +75,14 @@ impl PoolView for Pools {
         };
         let serving: Vec<_> = all.iter().filter(up).copied().collect();
         if serving.is_empty() { all.to_vec() } else { serving }
+    }
+
+    fn admit(&self, list: Admitted) {
+        self.0.admit(list);
+    }
+
+    fn is_in_force(&self, version: u64) -> bool {
+        self.0.is_in_force(version)
     }
 }
 
@@ -274,15 +282,28 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
     let ids: Vec<_> = services.targets.reports().iter().map(|r| Some(r.id)).collect();
     loop {
-        let beat = Heartbeat { node, targets: services.targets.reports() };
+        let admission = &services.targets.admission;
+        let (targets, admitted) = (services.targets.reports(), admission.version());
+        let beat = Heartbeat { node, targets, admitted };
         let context = nuri_rpc::CallContext::default();
-        let sent = authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4);
-        if let Err(Status::WRONG_PEER) = sent {
-            let mut again = join.clone();
-            for (target, id) in again.targets.iter_mut().zip(&ids) {
-                target.id = *id;
+        let sent = admission.now();
+        match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
+            Ok((reply, _)) => {
+                let changed = reply.admitted.is_some();
+                admission.renew(sent, reply.admitted);
+                if changed {
+                    // Somebody waits to hear that the list is in force.
+                    continue;
+                }
             }
-            let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+            Err(Status::WRONG_PEER) => {
+                let mut again = join.clone();
+                for (target, id) in again.targets.iter_mut().zip(&ids) {
+                    target.id = *id;
+                }
+                let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+            }
+            Err(_) => {}
         }
         std::thread::sleep(HEARTBEAT);
     }
@@ -334,18 +355,22 @@ fn collect_garbage(meta: &MetaServer, address: &str, secret: &Secret) {
         }
     };
     let data = DataPlane::new(&cluster);
+    // Where this round is, and whether something of it was left.
+    let (mut after, mut left) = (ObjectId(0), false);
     loop {
-        let garbage = meta.garbage(GARBAGE_BATCH).unwrap_or_default();
-        if garbage.is_empty() {
+        let garbage = meta.garbage(after, GARBAGE_BATCH).unwrap_or_default();
+        let Some((last, _)) = garbage.last() else {
+            // What waits for a target that is down is tried again, and holds nothing else up.
+            if left {
+                let _ = cluster.refresh();
+                std::thread::sleep(GARBAGE_TICK * 20);
+            }
             std::thread::sleep(GARBAGE_TICK);
+            (after, left) = (ObjectId(0), false);
             continue;
-        }
-        let objects: Vec<_> = garbage.iter().map(|(object, _)| *object).collect();
-        // A target that is down is tried again later; its garbage waits.
-        let deleted = data.delete(&garbage).and_then(|()| meta.garbage_done(&objects));
-        if deleted.is_err() {
-            let _ = cluster.refresh();
-            std::thread::sleep(GARBAGE_TICK * 10);
-        }
+        };
+        after = *last;
+        let deleted = data.delete(&garbage);
+        left |= deleted.len() < garbage.len() || meta.garbage_done(&deleted).is_err();
     }
 }

@@ -114,7 +114,7 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
 
 fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
     let policy: LayoutPolicy = parent.as_dir()?.policy.unwrap_or_default();
-    let groups = txn.pools.groups(policy.pool);
+    let groups = txn.cluster.groups(policy.pool);
     if groups.is_empty() {
         return Err(Status::RETRY);
     }

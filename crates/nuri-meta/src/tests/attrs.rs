@@ -50,13 +50,13 @@ fn truncation_to_zero_takes_a_new_object_and_leaves_garbage() {
     assert_eq!((reply.inode.attr.size, reply.inode.attr.allocated), (0, 0));
     let now = c.acquire(f, LeaseMode::Write).unwrap().file.unwrap();
     assert!(now.object == reply.object && now.truncate_version > first.truncate_version);
-    let garbage = world.server.garbage(10).unwrap();
+    let garbage = world.server.garbage(ObjectId(0), 10).unwrap();
     assert_eq!(garbage, [(first.object, first.layout.clone())]);
     world.server.garbage_done(&[first.object]).unwrap();
-    assert!(world.server.garbage(10).unwrap().is_empty());
+    assert!(world.server.garbage(ObjectId(0), 10).unwrap().is_empty());
     // Never on the targets: nothing to delete.
     assert_eq!(c.resize(f, 0).unwrap().object, now.object);
-    assert!(world.server.garbage(10).unwrap().is_empty());
+    assert!(world.server.garbage(ObjectId(0), 10).unwrap().is_empty());
     world.fsck();
 }
 
@@ -101,7 +101,11 @@ fn what_a_dead_writer_pushed_is_punched_by_the_next() {
     b.put(Extend { ino: g }).unwrap();
     b.unlink(ROOT, "g").unwrap();
     b.put(OrphanRelease { inos: vec![g] }).unwrap();
-    assert_eq!(world.server.garbage(10).unwrap().len(), 1, "pushed and never published");
+    assert_eq!(
+        world.server.garbage(ObjectId(0), 10).unwrap().len(),
+        1,
+        "pushed and never published"
+    );
     assert_eq!(a.put(Extend { ino: f }), Err(Status::SESSION_GONE));
     world.fsck();
 }

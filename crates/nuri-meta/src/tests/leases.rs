@@ -132,7 +132,7 @@ fn silent_sessions_end_and_free_their_leases_and_orphans() {
     assert_eq!(world.server.sessions(), [(b.id, "test".to_string())]);
     assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
     assert_eq!(b.attr(f), Err(Status::NOENT), "the orphan went with its last session");
-    assert_eq!(world.server.garbage(10).unwrap().len(), 1);
+    assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 1);
     b.resize(g, 7).unwrap();
     world.fsck();
 }
@@ -161,7 +161,7 @@ fn an_orphan_lives_until_every_session_released_it() {
     let g = b.acquire(ROOT, LeaseMode::Read).unwrap();
     b.put(OrphanRelease { inos: vec![f, ROOT] }).unwrap();
     assert_eq!(b.attr(f), Err(Status::NOENT));
-    assert!(g.inode.lease.is_some() && world.server.garbage(10).unwrap().len() == 1);
+    assert!(g.inode.lease.is_some() && world.server.garbage(ObjectId(0), 10).unwrap().len() == 1);
     assert_eq!(world.fsck().orphans, 0);
 }
 
@@ -305,7 +305,10 @@ fn a_session_that_dies_with_thousands_of_orphans_is_cleaned_up() {
     }
     assert_eq!(world.fsck().orphans, 1500);
     a.get(SessionClose {}).unwrap();
-    assert_eq!((world.fsck().orphans, world.server.garbage(9999).unwrap().len()), (0, 1500));
+    assert_eq!(
+        (world.fsck().orphans, world.server.garbage(ObjectId(0), 9999).unwrap().len()),
+        (0, 1500)
+    );
     let world = world.crash(7);
     assert_eq!(world.fsck().inodes, 1);
 }

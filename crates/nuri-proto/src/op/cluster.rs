@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use crate::id::{Epoch, Incarnation, NodeId, TargetId};
+use crate::id::{Epoch, Incarnation, NodeId, SessionId, TargetId};
 use crate::map::{Map, TargetState};
 
 /// Fetches the map.
@@ -49,13 +49,40 @@ pub struct JoinReply {
     pub map: Map,
 }
 
-/// A node lives, and how full its targets are. The reply is the authority's map epoch.
+/// A node lives, and how full its targets are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub node: NodeId,
     pub targets: Vec<TargetReport>,
+    /// Version of the admission list in force at its targets, 0 for none.
+    pub admitted: u64,
 }
-call!(Heartbeat => Epoch);
+call!(Heartbeat => HeartbeatReply);
+
+/// Renews the service lease of the node's targets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeartbeatReply {
+    pub map_epoch: Epoch,
+    /// A list that the node does not have yet: in force before the lease is.
+    pub admitted: Option<Admitted>,
+}
+
+/// Sessions whose changes targets accept: those that live, and those opened after the list was
+/// made. A session that ended is fenced by not being in it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Admitted {
+    /// Rises with every list, also across restarts of the metadata server.
+    pub version: u64,
+    /// The last session that was open when the list was made.
+    pub horizon: SessionId,
+    pub live: Vec<SessionId>,
+}
+
+impl Admitted {
+    pub fn admits(&self, session: SessionId) -> bool {
+        session > self.horizon || self.live.contains(&session)
+    }
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetReport {

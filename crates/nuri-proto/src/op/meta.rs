@@ -95,8 +95,8 @@ pub struct SessionReply {
     pub server_boot: u64,
     /// The server's wall clock: clients stamp by it.
     pub server_time: Time,
-    /// First of the inode numbers, and how many, that the session may name by itself (later use).
-    pub ino_range: (u64, u32),
+    /// Grants up to this number belong to earlier sessions: a delayed reply must not revive one.
+    pub granted: u64,
 }
 
 /// Waits for events, at most `clock::SESSION_RENEW`; also renews the session. Events come again

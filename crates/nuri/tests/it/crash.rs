@@ -120,3 +120,36 @@ fn a_killed_mount_daemon_is_mounted_again() {
     }
     space.down_clean();
 }
+
+/// Bytes used on the first node's targets.
+fn used_on_first(space: &Space) -> u64 {
+    let status = space.status();
+    let first = status["nodes"][0]["id"].clone();
+    let targets = status["targets"].as_array().unwrap();
+    targets.iter().filter(|t| t["node"] == first).map(|t| t["used"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_target_that_hangs_keeps_no_space_of_the_others() {
+    let space = Space::up(&["--nodes", "2"]);
+    let dir = space.mnt().join("d");
+    fs::create_dir(&dir).unwrap();
+    let set = ["fs", "layout", "set", &dir.display().to_string(), "--width", "1"];
+    assert!(crate::support::nuri(&set).status.success());
+    let before = used_on_first(&space);
+    // More objects than one round of deletions, spread over both nodes.
+    for i in 0..700 {
+        fs::write(dir.join(i.to_string()), vec![1; 64 << 10]).unwrap();
+    }
+    rustix::fs::syncfs(fs::File::open(&dir).unwrap()).unwrap();
+    let full = before + (15 << 20);
+    wait("status counts it", Duration::from_secs(10), || used_on_first(&space) > full);
+    let node1 = rustix::process::Pid::from_raw(space.pid("node1")).unwrap();
+    rustix::process::kill_process(node1, rustix::process::Signal::STOP).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    wait("space comes back", Duration::from_secs(45), || {
+        used_on_first(&space) < before + (2 << 20)
+    });
+    rustix::process::kill_process(node1, rustix::process::Signal::CONT).unwrap();
+    space.down_clean();
+}

@@ -6,8 +6,10 @@
 mod bad_input;
 mod coherence;
 mod crash;
+mod fencing;
 mod full;
 mod lifecycle;
 mod network;
 mod posix;
 mod support;
+mod wire;

@@ -1,57 +1,14 @@
 //! Nodes and a client as separate machines: network namespaces with a wire between them.
 
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{NURI, Space, is_mounted, nuri, run, text, wait};
-
-/// Two namespaces joined by a veth pair; gone with the value.
-struct Wire {
-    names: [String; 2],
-}
-
-impl Wire {
-    fn new() -> Wire {
-        let id = std::process::id();
-        let names = [format!("nuri-a{id}"), format!("nuri-b{id}")];
-        for name in &names {
-            run("ip", &["netns", "add", name]);
-        }
-        let (a, b) = (&names[0], &names[1]);
-        run(
-            "ip",
-            &["-n", a, "link", "add", "w0", "type", "veth", "peer", "name", "w1", "netns", b],
-        );
-        for (name, device, address) in [(a, "w0", "10.77.0.1/24"), (b, "w1", "10.77.0.2/24")] {
-            run("ip", &["-n", name, "addr", "add", address, "dev", device]);
-            run("ip", &["-n", name, "link", "set", device, "up"]);
-            run("ip", &["-n", name, "link", "set", "lo", "up"]);
-        }
-        Wire { names }
-    }
-
-    fn command(&self, side: usize, args: &[&str]) -> Command {
-        // Not `ip netns exec`: that would hide the mount in a name space of its own.
-        let mut command = Command::new("nsenter");
-        let net = format!("--net=/var/run/netns/{}", self.names[side]);
-        command.arg(net).arg(NURI).args(args);
-        command.stdin(Stdio::null());
-        command
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
+use crate::support::{Space, is_mounted, nuri, run, text, wait};
+use crate::wire::Wire;
 
 #[test]
 fn a_node_joins_and_a_client_mounts_across_a_wire() {
-    let wire = Wire::new();
+    let wire = Wire::new("join");
     let mut space = Space::bare();
     let (first, second) = (space.make_dir("first"), space.make_dir("second"));
     let token = first.join("token");

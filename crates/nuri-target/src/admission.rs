@@ -1,0 +1,151 @@
+//! Whose changes a node's targets accept, and until when: fencing.
+//!
+//! F1 A change is accepted only under a service lease (renewed by the heartbeat, counted from when
+//!    it was sent) and only from a session that the admission list admits.
+//! F2 A new list is in force only once no change that the old one admitted is still running; the
+//!    lease that came with it begins after that.
+//! F3 A read is answered only if the lease held after its bytes were taken.
+//!
+//! So when the authority heard that a list is in force here, or has not heard of this node for
+//! longer than a lease, nothing of a session outside the list will happen any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nuri_io::clock::Clock;
+use nuri_proto::Status;
+use nuri_proto::clock::SERVICE;
+use nuri_proto::id::SessionId;
+use nuri_proto::op::cluster::Admitted;
+use parking_lot::{RwLock, RwLockReadGuard};
+
+/// The gate before all targets of a node.
+pub struct Admission {
+    clock: Arc<dyn Clock>,
+    /// End of the service lease, milliseconds of the monotonic clock.
+    until: AtomicU64,
+    list: RwLock<Admitted>,
+}
+
+/// Held while a change runs: a new list waits for it.
+pub type Admittance<'a> = RwLockReadGuard<'a, Admitted>;
+
+impl Admission {
+    /// Accepts nothing before the first [`Admission::renew`].
+    pub fn new(clock: Arc<dyn Clock>) -> Admission {
+        Admission { clock, until: AtomicU64::new(0), list: RwLock::default() }
+    }
+
+    /// Now, as `renew` wants it.
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// A heartbeat sent at `sent` was answered, maybe with a newer list. Waits for changes that
+    /// the old list admitted.
+    pub fn renew(&self, sent: Duration, list: Option<Admitted>) {
+        if let Some(list) = list {
+            let mut current = self.list.write();
+            if list.version > current.version {
+                *current = list;
+            }
+        }
+        if self.version() > 0 {
+            let until = (sent + SERVICE).as_millis() as u64;
+            self.until.fetch_max(until, Ordering::SeqCst);
+        }
+    }
+
+    /// Version of the list in force, 0 for none.
+    pub fn version(&self) -> u64 {
+        self.list.read().version
+    }
+
+    /// Whether the service lease holds.
+    ///
+    /// # Errors
+    /// [`Status::RETRY`]: the caller repeats the call until the authority was heard again.
+    pub fn check_lease(&self) -> Result<(), Status> {
+        let now = self.clock.monotonic().as_millis() as u64;
+        if now < self.until.load(Ordering::SeqCst) { Ok(()) } else { Err(Status::RETRY) }
+    }
+
+    /// Admits a change on behalf of `session`.
+    ///
+    /// # Errors
+    /// [`Status::SESSION_GONE`] where the session is fenced; [`Status::RETRY`] without a lease.
+    pub fn admit(&self, session: SessionId) -> Result<Admittance<'_>, Status> {
+        let list = self.list.read();
+        self.check_lease()?;
+        if list.admits(session) || cfg!(nuri_break = "no_fence") {
+            Ok(list)
+        } else {
+            Err(Status::SESSION_GONE)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_io::clock::ManualClock;
+
+    use super::*;
+
+    const OLD: SessionId = SessionId(3);
+    const LIVE: SessionId = SessionId(5);
+
+    fn list(version: u64, live: &[SessionId]) -> Option<Admitted> {
+        Some(Admitted { version, horizon: SessionId(7), live: live.to_vec() })
+    }
+
+    fn admission() -> (Arc<ManualClock>, Admission) {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Duration::from_secs(100));
+        (clock.clone(), Admission::new(clock))
+    }
+
+    /// Catches `nuri_break = "no_fence"`.
+    #[test]
+    fn a_fenced_session_changes_nothing() {
+        let (_, admission) = admission();
+        admission.renew(admission.now(), list(1, &[OLD, LIVE]));
+        assert!(admission.admit(OLD).is_ok());
+        admission.renew(admission.now(), list(2, &[LIVE]));
+        assert_eq!(admission.admit(OLD).err(), Some(Status::SESSION_GONE));
+        assert!(admission.admit(LIVE).is_ok());
+        assert!(admission.admit(SessionId(8)).is_ok(), "opened after the list was made");
+        admission.renew(admission.now(), list(1, &[OLD, LIVE]));
+        assert_eq!(admission.version(), 2, "a delayed older list changes nothing");
+    }
+
+    #[test]
+    fn without_a_heartbeat_nothing_is_served() {
+        let (clock, admission) = admission();
+        assert_eq!(admission.admit(LIVE).err(), Some(Status::RETRY));
+        admission.renew(admission.now(), None);
+        assert_eq!(admission.check_lease(), Err(Status::RETRY), "a lease without a list");
+        let sent = admission.now();
+        clock.advance(SERVICE / 2);
+        admission.renew(sent, list(1, &[LIVE]));
+        assert!(admission.admit(LIVE).is_ok());
+        clock.advance(SERVICE / 2);
+        assert_eq!(admission.admit(LIVE).err(), Some(Status::RETRY), "counted from the sending");
+        assert_eq!(admission.check_lease(), Err(Status::RETRY));
+    }
+
+    #[test]
+    fn a_new_list_waits_for_changes_under_the_old_one() {
+        let (_, admission) = admission();
+        admission.renew(admission.now(), list(1, &[OLD]));
+        let running = admission.admit(OLD).unwrap();
+        std::thread::scope(|scope| {
+            let renewing = scope.spawn(|| admission.renew(admission.now(), list(2, &[])));
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!renewing.is_finished());
+            drop(running);
+            renewing.join().unwrap();
+        });
+        assert_eq!(admission.version(), 2);
+    }
+}
