@@ -13,7 +13,7 @@ use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
 use nuri_stripe::locate::pieces;
 
 use crate::buffer::{BLOCK, Fill};
-use crate::fs::{Client, Shared};
+use crate::fs::{Client, Entered, Shared};
 use crate::node::{FileData, Node};
 use crate::writeback::SyncScope;
 
@@ -107,9 +107,30 @@ impl Client {
     /// # Errors
     /// A target's.
     pub fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        self.read_trusted(|| self.read_once(ino, offset, out))
+    }
+
+    /// As [`Client::read`], for programs that bypass the kernel's cache: reads ahead for them.
+    ///
+    /// # Errors
+    /// A target's.
+    pub fn read_direct(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        self.read_trusted(|| {
+            let entered = self.shared.enter(ino, LeaseMode::Read)?;
+            match self.shared.read_ahead(&entered.0, offset, out) {
+                Some(len) => Ok(len),
+                None => self.read_entered(&entered, offset, out),
+            }
+        })
+    }
+
+    fn read_trusted(
+        &self,
+        mut read: impl FnMut() -> Result<usize, Status>,
+    ) -> Result<usize, Status> {
         let start = Instant::now();
         loop {
-            let len = self.read_once(ino, offset, out)?;
+            let len = read()?;
             // What was read counts only if the lease was still trusted after it.
             if self.shared.trusts_leases() {
                 return Ok(len);
@@ -122,6 +143,15 @@ impl Client {
 
     fn read_once(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
         let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        self.read_entered(&entered, offset, out)
+    }
+
+    fn read_entered(
+        &self,
+        entered: &Entered,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
         let (len, gaps, object, layout) = {
             let state = entered.0.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;

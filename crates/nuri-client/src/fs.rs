@@ -17,6 +17,7 @@ use nuri_proto::op::meta::{
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) data: DataPlane,
     pub(crate) session: MetaSession,
     pub(crate) pipeline: Pipeline,
+    pub(crate) fetcher: Fetcher,
     pub(crate) kernel: RwLock<Option<Arc<dyn KernelCache>>>,
     /// Replies that carry cache times hold it shared until the kernel has them.
     pub(crate) gate: RwLock<()>,
@@ -228,6 +230,7 @@ impl Client {
             data: DataPlane::new(cluster),
             session: MetaSession::open(cluster, &config.name)?,
             pipeline: Pipeline::default(),
+            fetcher: Fetcher::default(),
             kernel: RwLock::new(None),
             gate: RwLock::new(()),
             handles: Mutex::default(),
@@ -244,6 +247,9 @@ impl Client {
         };
         for _ in 0..PUSH_WORKERS {
             spawn("push", |s| s.push_worker())?;
+        }
+        for _ in 0..FETCHERS {
+            spawn("fetch", |s| s.fetch_worker())?;
         }
         spawn("flush", |s| s.flush_worker())?;
         spawn("events", |s| s.event_worker())?;

@@ -13,6 +13,7 @@ use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use parking_lot::{Condvar, Mutex};
 
+use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::session::Standing;
 
@@ -73,6 +74,7 @@ pub(crate) struct FileData {
     pub(crate) published_size: u64,
     /// The server knows that data may be pushed beyond that size.
     pub(crate) extending: bool,
+    pub(crate) ahead: Ahead,
 }
 
 impl FileData {
@@ -104,6 +106,7 @@ impl FileData {
             version: 0,
             published_size: attr.size,
             extending: false,
+            ahead: Ahead::default(),
         }
     }
 

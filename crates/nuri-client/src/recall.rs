@@ -293,6 +293,7 @@ impl Shared {
     pub(crate) fn housekeeper(&self) {
         while !self.stopping() {
             std::thread::sleep(TICK);
+            self.drop_idle_windows();
             let orphans = std::mem::take(&mut *self.orphans.lock());
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);

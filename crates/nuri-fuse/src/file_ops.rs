@@ -79,7 +79,12 @@ impl Dispatcher {
         let call: ReadIn = request.take()?;
         let mut buf = self.buffers.take();
         buf.set_len(call.size.min(MAX_WRITE) as usize);
-        let len = self.client.read(Self::ino(request), call.offset, &mut buf)?;
+        let ino = Self::ino(request);
+        let len = if call.flags as i32 & libc::O_DIRECT != 0 {
+            self.client.read_direct(ino, call.offset, &mut buf)?
+        } else {
+            self.client.read(ino, call.offset, &mut buf)?
+        };
         reply.bytes(&buf[..len]);
         Ok(())
     }

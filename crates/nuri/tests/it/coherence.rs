@@ -82,3 +82,36 @@ fn a_file_removed_elsewhere_lives_while_it_is_open() {
     drop(open);
     space.down_clean();
 }
+
+/// What was fetched ahead for `O_DIRECT` is never older than the last write, from whatever mount.
+#[test]
+fn direct_reads_see_what_was_written_ahead_of_them() {
+    use std::os::unix::fs::OpenOptionsExt;
+    const PIECE: usize = 256 << 10;
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    let mut stamps = [1u8; 64];
+    fs::write(a.join("f"), vec![1; 64 * PIECE]).unwrap();
+    let options = || fs::OpenOptions::new().read(true).write(true).to_owned();
+    let direct =
+        options().custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32).open(a.join("f")).unwrap();
+    let own = options().open(a.join("f")).unwrap();
+    let other = options().open(b.join("f")).unwrap();
+    let mut buf = nuri_io::buf::AlignedBuf::zeroed(PIECE);
+    for round in 0..4u8 {
+        for piece in 0..64usize {
+            direct.read_exact_at(&mut buf, (piece * PIECE) as u64).unwrap();
+            let want = stamps[piece];
+            assert!(buf.iter().all(|byte| *byte == want), "round {round}, piece {piece}");
+            if piece % 9 == 8 {
+                let victim = (piece + 1 + (piece * 7 + round as usize) % 16) % 64;
+                stamps[victim] = stamps[victim].wrapping_add(1);
+                let bytes = vec![stamps[victim]; PIECE];
+                let writer = if (piece + round as usize).is_multiple_of(2) { &own } else { &other };
+                writer.write_all_at(&bytes, (victim * PIECE) as u64).unwrap();
+            }
+        }
+    }
+    drop((direct, own, other));
+    space.down_clean();
+}

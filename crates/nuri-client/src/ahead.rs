@@ -1,0 +1,231 @@
+//! Reading ahead for programs that bypass the kernel's cache, and so its read-ahead (`O_DIRECT`).
+//!
+//! A file's window belongs to its lease: it goes with it. Blocks are fetched only while nothing is
+//! buffered for writing, and count only while the file has not changed since.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nuri_io::buf::{BufPool, PooledBuf};
+use nuri_proto::id::ObjectId;
+use nuri_proto::layout::Layout;
+use parking_lot::{Condvar, Mutex};
+
+use crate::buffer::BLOCK;
+use crate::fs::Shared;
+use crate::node::{FileData, Node};
+
+/// Blocks fetched beyond the one that is read, per file.
+const WINDOW: u64 = 4;
+/// Blocks held for all files together.
+const MAX_BLOCKS: usize = 24;
+/// Reads in a row that make a stream.
+const STREAK: u32 = 2;
+/// Requests from this length on may come in another order, up to so many of them.
+const LONG: u64 = 64 << 10;
+const OVERTAKING: u64 = 4;
+/// A window that nobody reads from for so long is dropped.
+const IDLE: Duration = Duration::from_secs(1);
+/// Threads that fetch.
+pub(crate) const FETCHERS: usize = 3;
+
+/// Blocks on their way to the readers of one file.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    /// Where the next read of the stream begins, and how many came in a row.
+    next: u64,
+    streak: u32,
+    blocks: VecDeque<Arc<Fetch>>,
+    used: Option<Instant>,
+}
+
+/// One block.
+pub(crate) struct Fetch {
+    block: u64,
+    /// The file's when it was asked for.
+    version: u64,
+    object: ObjectId,
+    layout: Arc<Layout>,
+    len: usize,
+    state: Mutex<FetchState>,
+    done: Condvar,
+    _alive: Arc<()>,
+}
+
+enum FetchState {
+    Pending,
+    Ready(PooledBuf),
+    Failed,
+}
+
+/// What is fetched for all files.
+pub(crate) struct Fetcher {
+    queue: Mutex<VecDeque<Arc<Fetch>>>,
+    queued: Condvar,
+    buffers: BufPool,
+    /// Shared with every block that is alive, to count them.
+    alive: Arc<()>,
+    streams: Mutex<Vec<Arc<Node>>>,
+}
+
+impl Default for Fetcher {
+    fn default() -> Self {
+        Fetcher {
+            queue: Mutex::default(),
+            queued: Condvar::new(),
+            buffers: BufPool::new(BLOCK as usize, MAX_BLOCKS / 2),
+            alive: Arc::default(),
+            streams: Mutex::default(),
+        }
+    }
+}
+
+impl Ahead {
+    /// The block's fetch, if there is one that counts. What lies before it is dropped.
+    fn find(&mut self, block: u64, version: u64) -> Option<Arc<Fetch>> {
+        self.blocks.retain(|fetch| fetch.block >= block && fetch.version == version);
+        self.blocks.front().filter(|fetch| fetch.block == block).cloned()
+    }
+
+    /// Notes a read; says how many blocks beyond its own are worth having.
+    fn note(&mut self, offset: u64, len: u64) -> u64 {
+        // Requests of one stream may overtake each other.
+        let near = offset.abs_diff(self.next) <= OVERTAKING * len && len >= LONG;
+        let follows = offset == self.next || near;
+        self.streak = if follows { self.streak.saturating_add(1) } else { 0 };
+        self.next = if follows { self.next.max(offset + len) } else { offset + len };
+        self.used = Some(Instant::now());
+        if self.streak == 0 {
+            self.blocks.clear();
+        }
+        if self.streak >= STREAK { WINDOW } else { 0 }
+    }
+
+    fn has(&self, block: u64) -> bool {
+        self.blocks.iter().any(|fetch| fetch.block == block)
+    }
+}
+
+impl FileData {
+    /// Blocks to fetch so that `depth` of them are there beyond `block`.
+    fn extend_window(&mut self, block: u64, depth: u64, alive: &Arc<()>) -> Vec<Arc<Fetch>> {
+        let mut new = Vec::new();
+        for block in block + 1..=block + depth {
+            let start = block * BLOCK;
+            if start >= self.size || self.ahead.has(block) {
+                continue;
+            }
+            let fetch = Arc::new(Fetch {
+                block,
+                version: self.version,
+                object: self.object,
+                layout: self.layout.clone(),
+                len: (self.size - start).min(BLOCK) as usize,
+                state: Mutex::new(FetchState::Pending),
+                done: Condvar::new(),
+                _alive: alive.clone(),
+            });
+            self.ahead.blocks.push_back(fetch.clone());
+            new.push(fetch);
+        }
+        new
+    }
+}
+
+impl Fetch {
+    fn end(&self, outcome: FetchState) {
+        *self.state.lock() = outcome;
+        self.done.notify_all();
+    }
+
+    /// Waits for the block and copies from `within` it; false where it could not be had.
+    fn copy(&self, within: usize, out: &mut [u8]) -> bool {
+        let mut state = self.state.lock();
+        while matches!(*state, FetchState::Pending) {
+            self.done.wait(&mut state);
+        }
+        match &*state {
+            FetchState::Ready(buf) if within + out.len() <= buf.len() => {
+                out.copy_from_slice(&buf[within..within + out.len()]);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Shared {
+    /// Serves a read from what was fetched ahead, and fetches on. `None` where it must be read
+    /// from the targets.
+    pub(crate) fn read_ahead(&self, node: &Arc<Node>, at: u64, out: &mut [u8]) -> Option<usize> {
+        let within = at % BLOCK;
+        let (fetch, new, len) = {
+            let mut state = node.state.lock();
+            let file = state.file.as_mut()?;
+            let len = file.size.saturating_sub(at).min(out.len() as u64);
+            let whole = file.inline.is_none() && file.buffer.is_empty();
+            if !whole || len == 0 || within + len > BLOCK {
+                file.ahead = Ahead::default();
+                return None;
+            }
+            let fetch = file.ahead.find(at / BLOCK, file.version);
+            let first = file.ahead.used.is_none();
+            let depth = file.ahead.note(at, len);
+            let room = (MAX_BLOCKS + 1).saturating_sub(Arc::strong_count(&self.fetcher.alive));
+            let new = file.extend_window(at / BLOCK, depth.min(room as u64), &self.fetcher.alive);
+            drop(state);
+            if first {
+                self.fetcher.streams.lock().push(node.clone());
+            }
+            (fetch, new, len as usize)
+        };
+        self.fetcher.ask(new);
+        fetch?.copy(within as usize, &mut out[..len]).then_some(len)
+    }
+
+    /// A worker: fetches blocks for as long as the client lives.
+    pub(crate) fn fetch_worker(&self) {
+        while !self.stopping() {
+            let Some(fetch) = self.fetcher.next() else { continue };
+            let mut buf = self.fetcher.buffers.take();
+            buf.set_len(fetch.len);
+            let at = fetch.block * BLOCK;
+            let read = self.data.read(&fetch.layout, fetch.object, at, &mut buf);
+            fetch.end(read.map_or(FetchState::Failed, |()| FetchState::Ready(buf)));
+        }
+    }
+
+    /// Drops windows that nobody reads from any more.
+    pub(crate) fn drop_idle_windows(&self) {
+        self.fetcher.streams.lock().retain(|node| {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { return false };
+            let live = file.ahead.used.is_some_and(|at| at.elapsed() < IDLE);
+            if !live {
+                file.ahead = Ahead::default();
+            }
+            live
+        });
+    }
+}
+
+impl Fetcher {
+    fn ask(&self, fetches: Vec<Arc<Fetch>>) {
+        if fetches.is_empty() {
+            return;
+        }
+        self.queue.lock().extend(fetches);
+        self.queued.notify_all();
+    }
+
+    /// The next block that somebody still wants.
+    fn next(&self) -> Option<Arc<Fetch>> {
+        let mut queue = self.queue.lock();
+        if queue.is_empty() {
+            self.queued.wait_for(&mut queue, Duration::from_millis(200));
+        }
+        queue.retain(|fetch| Arc::strong_count(fetch) > 1);
+        queue.pop_front()
+    }
+}
