@@ -29,6 +29,10 @@ use crate::writeback::{Pipeline, SyncScope};
 /// Workers that push blocks to targets.
 const PUSH_WORKERS: usize = 4;
 
+/// Closed files whose data records are kept for the next open. Beyond it only leases and
+/// attributes stay.
+const KEEP_CLOSED: usize = 50_000;
+
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -117,13 +121,15 @@ impl Shared {
     /// Removes the inode from the table if nothing refers to it, and gives its lease back.
     pub(crate) fn drop_if_unused(&self, node: &Arc<Node>) {
         let mut nodes = self.nodes.lock();
-        let state = node.state.lock();
-        let used = state.lookups > 0
-            || state.opens > 0
+        let mut state = node.state.lock();
+        let busy = state.opens > 0
             || state.active > 0
             || state.revoking
-            || state.file.as_ref().is_some_and(FileData::is_dirty);
-        if used || nodes.get(&node.ino).is_none_or(|n| !Arc::ptr_eq(n, node)) {
+            || state.file.as_ref().is_some_and(|f| f.is_dirty());
+        if !busy && nodes.len() > KEEP_CLOSED {
+            state.file = None;
+        }
+        if busy || state.lookups > 0 || nodes.get(&node.ino).is_none_or(|n| !Arc::ptr_eq(n, node)) {
             return;
         }
         nodes.remove(&node.ino);
@@ -178,9 +184,10 @@ impl Shared {
         }
         let granted = self.with(ino, |_, state| {
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
-            let dirty = state.file.as_ref().is_some_and(FileData::is_dirty);
+            let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             if state.mode.is_some() && !dirty {
-                state.file = Some(FileData::new(self.session.id(), record, &reply.inode.attr));
+                let data = FileData::new(self.session.id(), record, &reply.inode.attr);
+                state.file = Some(Box::new(data));
             }
             state.mode.is_some()
         });
@@ -271,7 +278,7 @@ impl Client {
     /// Writes out everything that is buffered and publishes it.
     pub fn sync_all(&self) {
         for node in self.shared.all_nodes() {
-            let dirty = node.state.lock().file.as_ref().is_some_and(FileData::is_dirty);
+            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
             if dirty {
                 self.shared.settle_node(&node);
             }
@@ -387,7 +394,8 @@ impl Client {
         if let Some(record) = reply.file {
             self.shared.with(entry.ino, |_, state| {
                 if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                    state.file = Some(FileData::new(self.shared.session.id(), record, &inode.attr));
+                    let data = FileData::new(self.shared.session.id(), record, &inode.attr);
+                    state.file = Some(Box::new(data));
                 }
             });
         }

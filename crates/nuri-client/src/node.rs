@@ -40,7 +40,8 @@ pub(crate) struct NodeState {
     pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
-    pub(crate) file: Option<FileData>,
+    /// Apart from the rest: a table of a million inodes holds it for few of them.
+    pub(crate) file: Option<Box<FileData>>,
     /// References of the kernel, and open handles.
     pub(crate) lookups: u64,
     pub(crate) opens: u32,

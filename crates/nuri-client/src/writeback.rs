@@ -200,7 +200,7 @@ impl Shared {
         let needed = {
             let state = node.state.lock();
             let grows = |f: &FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
-            state.file.as_ref().is_some_and(grows)
+            state.file.as_deref().is_some_and(grows)
         };
         if needed {
             self.session.change(&Extend { ino: node.ino }, &[])?;
@@ -434,7 +434,7 @@ impl Shared {
         }
         let mut dirty = self.pipeline.dirty.lock();
         let state = node.state.lock();
-        if !state.file.as_ref().is_some_and(FileData::is_dirty) {
+        if !state.file.as_ref().is_some_and(|f| f.is_dirty()) {
             dirty.remove(&node.ino);
         }
         drop((state, dirty));
