@@ -51,6 +51,7 @@ impl Shared {
                     }
                     reply.events.into_iter().for_each(|event| self.hear(event));
                 }
+                Err(Status::SESSION_GONE) if self.stopping() => return,
                 Err(Status::SESSION_GONE) => {
                     acknowledged = 0;
                     self.session_lost();

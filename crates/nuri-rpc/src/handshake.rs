@@ -5,11 +5,13 @@
 //! 3 client -> server  HMAC-SHA256(secret, "nuri client" | hello 1 | hello 2)
 //! 4 server -> client  HMAC-SHA256(secret, "nuri server" | hello 1 | hello 2)
 //!
-//! All messages have fixed lengths. The server proves nothing to a client that did not.
+//! All messages have fixed lengths. The server proves nothing to a client that did not: it answers
+//! with zeros, so that a wrong secret is told from a connection that broke. All of it has one
+//! deadline.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmac::Mac;
 use nuri_proto::version::{PROTOCOL_MAX, PROTOCOL_MIN, agree};
@@ -52,22 +54,48 @@ fn versions(hello: &[u8; HELLO]) -> Result<(u16, u16), HandshakeError> {
     Ok((u16::from_le_bytes([hello[8], hello[9]]), u16::from_le_bytes([hello[10], hello[11]])))
 }
 
+/// Reads a whole message before the deadline, also from a peer that sends it byte by byte.
+fn read_before(
+    stream: &mut TcpStream,
+    deadline: Instant,
+    mut buf: &mut [u8],
+) -> std::io::Result<()> {
+    while !buf.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(buf) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => buf = &mut buf[n..],
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn begin(stream: &TcpStream) -> std::io::Result<Instant> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    Ok(Instant::now() + TIMEOUT)
+}
+
 /// Runs the client's side.
 pub(crate) fn connect(stream: &mut TcpStream, secret: &Secret) -> Result<(), HandshakeError> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    let deadline = begin(stream)?;
     let mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
     stream.write_all(&mine)?;
     let mut theirs = [0; HELLO];
-    stream.read_exact(&mut theirs)?;
+    read_before(stream, deadline, &mut theirs)?;
     let (version, _) = versions(&theirs)?;
     if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
         return Err(HandshakeError::Version);
     }
     stream.write_all(&secret.mac(&[b"nuri client", &mine, &theirs]).finalize().into_bytes())?;
     let mut proof = [0; PROOF];
-    stream.read_exact(&mut proof).map_err(|_| HandshakeError::Secret)?;
+    read_before(stream, deadline, &mut proof)?;
     secret
         .mac(&[b"nuri server", &mine, &theirs])
         .verify_slice(&proof)
@@ -76,11 +104,9 @@ pub(crate) fn connect(stream: &mut TcpStream, secret: &Secret) -> Result<(), Han
 
 /// Runs the server's side.
 pub(crate) fn accept(stream: &mut TcpStream, secret: &Secret) -> Result<(), HandshakeError> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+    let deadline = begin(stream)?;
     let mut theirs = [0; HELLO];
-    stream.read_exact(&mut theirs)?;
+    read_before(stream, deadline, &mut theirs)?;
     let (min, max) = versions(&theirs)?;
     let version = agree(min, max);
     let mine = hello(version.unwrap_or(0), 0)?;
@@ -89,11 +115,11 @@ pub(crate) fn accept(stream: &mut TcpStream, secret: &Secret) -> Result<(), Hand
         return Err(HandshakeError::Version);
     }
     let mut proof = [0; PROOF];
-    stream.read_exact(&mut proof)?;
-    secret
-        .mac(&[b"nuri client", &theirs, &mine])
-        .verify_slice(&proof)
-        .map_err(|_| HandshakeError::Secret)?;
+    read_before(stream, deadline, &mut proof)?;
+    if secret.mac(&[b"nuri client", &theirs, &mine]).verify_slice(&proof).is_err() {
+        stream.write_all(&[0; PROOF])?;
+        return Err(HandshakeError::Secret);
+    }
     stream.write_all(&secret.mac(&[b"nuri server", &theirs, &mine]).finalize().into_bytes())?;
     stream.set_read_timeout(None)?;
     Ok(())

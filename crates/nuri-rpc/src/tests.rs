@@ -1,3 +1,4 @@
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,6 +89,28 @@ fn payload_travels_both_ways() {
     }
     let refused = peer.call(context, &MapGet {}, &[], &mut [], T);
     assert_eq!(refused.unwrap_err(), Status::NOTSUP);
+}
+
+/// A program must wait for a server that restarts, not be told that its secret is wrong.
+#[test]
+fn a_server_that_dies_in_the_handshake_is_unreachable() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let dying = std::thread::spawn(move || {
+        for bytes in [0, 48] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = [0; 48];
+            stream.read_exact(&mut hello).unwrap();
+            hello[8..10].copy_from_slice(&1u16.to_le_bytes());
+            stream.write_all(&hello[..bytes]).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        let peer = Peer::new(&address, &secret(1));
+        let outcome = peer.call(CallContext::default(), &MapGet {}, &[], &mut [], T);
+        assert_eq!(outcome.err(), Some(Status::UNREACHABLE));
+    }
+    dying.join().unwrap();
 }
 
 #[test]

@@ -72,9 +72,10 @@ pub(crate) struct Up {
     /// Bytes that a target directory may hold, e.g. 500G (default: its share of the free space)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
-    /// Address to listen on; others than loopback open the space to the network
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
-    pub(crate) listen: String,
+    /// Address to listen on (default 127.0.0.1:0, a free loopback port); others than loopback open
+    /// the space to the network. Further nodes take free ports of the same host
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
 }
 
 #[derive(Args)]

@@ -145,6 +145,12 @@ fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
         _ => Failure(format!("cannot listen on {wanted}: {e}")),
     })?;
     let address = listener.local_addr().map_err(at("cannot listen"))?;
+    if address.ip().is_unspecified() {
+        return Err(Failure(format!(
+            "{wanted} is no address that others can reach; \
+             name one of this machine's: --listen IP:PORT"
+        )));
+    }
     settings.address = Some(address.to_string());
     Ok(listener)
 }

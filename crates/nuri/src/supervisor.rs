@@ -109,7 +109,13 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
                 command.arg("--target").arg(target);
             }
             if n > 0 {
-                command.arg("--join").arg(space.address()?);
+                let first = space.address()?;
+                // A node that ran before takes its own address again.
+                if !space.node_dir(n).join("node.json").exists() {
+                    let host = first.rsplit_once(':').map_or(first.as_str(), |(host, _)| host);
+                    command.arg("--listen").arg(format!("{host}:0"));
+                }
+                command.arg("--join").arg(first);
             } else if space.address().is_err() {
                 command.arg("--listen").arg(&settings.listen);
             }

@@ -11,7 +11,7 @@ use super::target::{CheckView, check_target};
 use crate::Failure;
 use crate::cli::Doctor;
 use crate::node::{META_LOG, open_engine};
-use crate::show::print_json;
+use crate::show::{StatusView, print_json};
 use crate::space::{Role, Space};
 use crate::supervisor::roles;
 
@@ -27,17 +27,20 @@ struct DoctorView {
     machine: Vec<String>,
 }
 
+/// `nuri doctor --json` of a space that runs: its contents were not checked.
+#[derive(Serialize)]
+struct RunningView {
+    running: bool,
+    status: StatusView,
+    machine: Vec<String>,
+}
+
 pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
     let space = Space::at(&args.dir.dir);
     let settings = space.existing()?;
     let runs = |role: &Role| space.running(*role).is_some();
     if roles(&settings).iter().any(runs) {
-        let view = status::fetch(&args.dir.dir)?;
-        view.print();
-        machine().iter().for_each(|line| println!("machine   {line}"));
-        println!("A full check needs the space stopped: nuri down, then nuri doctor again.");
-        let ok = view.health.state == "ok";
-        return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return running(args);
     }
     let view = examine(&space, settings.nodes.iter().flatten())?;
     if args.json {
@@ -46,6 +49,20 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
         view.print();
     }
     Ok(if view.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What can be said of a space that runs.
+fn running(args: &Doctor) -> Result<ExitCode, Failure> {
+    let status = status::fetch(&args.dir.dir)?;
+    let code = if status.health.state == "ok" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if args.json {
+        print_json(&RunningView { running: true, status, machine: machine() })?;
+    } else {
+        status.print();
+        machine().iter().for_each(|line| println!("machine   {line}"));
+        println!("A full check needs the space stopped: nuri down, then nuri doctor again.");
+    }
+    Ok(code)
 }
 
 fn examine<'a>(

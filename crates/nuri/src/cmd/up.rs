@@ -13,6 +13,8 @@ use crate::show::{StatusView, human};
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, supervisor};
 
+/// Where a space listens when nobody said where.
+const LOOPBACK: &str = "127.0.0.1:0";
 const START_WAIT: Duration = Duration::from_secs(20);
 /// Share of the free space that targets may take when nobody said how much, percent.
 const SHARE: u64 = 90;
@@ -56,6 +58,18 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
     if let Some(n) = args.nodes.filter(|n| usize::from(*n) != known.nodes.len()) {
         let have = known.nodes.len();
         return Err(Failure(format!("the space in {dir} has {have} nodes, not {n}")));
+    }
+    if let Some(listen) = args.listen.as_ref().filter(|l| **l != known.listen) {
+        if space.address().is_ok() {
+            let was = &known.listen;
+            return Err(Failure(format!(
+                "the space in {dir} was made to listen on {was}, not {listen}; \
+                 its nodes and mounts know that one"
+            )));
+        }
+        // It never came up; maybe the address was the reason.
+        known.listen = listen.clone();
+        space.save(&known)?;
     }
     for path in &args.target {
         let path = std::path::absolute(path).map_err(at(path.display()))?;
@@ -112,7 +126,7 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
         None => free_space(parent)? / count * SHARE / 100,
     };
     space.prepare()?;
-    let listen = args.listen.clone();
+    let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
     let settings = Settings { format: 1, listen, mount, nodes: plan, target_size };
     space.save(&settings)?;
     Ok(settings)

@@ -28,6 +28,12 @@ fn mount_points_flags_and_ports() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     refused(&["up", "--dir", &dir, "--target-size", "64M", "--listen", &address], "is taken");
+    let any = "0.0.0.0:0";
+    refused(&["up", "--dir", &dir, "--listen", any], "no address that others can reach");
+    let out = nuri(&["up", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    assert!(out.status.success(), "a better address is taken: {}", text(&out.stderr));
+    refused(&["up", "--dir", &dir, "--listen", &address], "was made to listen on");
+    space.down_clean();
 }
 
 #[test]
