@@ -12,6 +12,12 @@ pub(crate) enum Share {
     Whole,
 }
 
+/// Builds the release that is tried here.
+pub(crate) fn build() -> Result<(), String> {
+    let mut build = cargo(&["build", "--release", "-q", "-p", "nuri"]);
+    run_command(&mut build, Duration::from_secs(900)).map(|_| ())
+}
+
 /// A space for the programs; ends with the value.
 pub(crate) struct Mounted {
     _tmp: tempfile::TempDir,
@@ -23,10 +29,7 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Builds nuri, starts a space under `base` and mounts it.
     pub(crate) fn up(base: &Path, more: &str) -> Result<Mounted, String> {
-        run_command(
-            &mut cargo(&["build", "--release", "-q", "-p", "nuri"]),
-            Duration::from_secs(900),
-        )?;
+        build()?;
         std::fs::create_dir_all(base).map_err(|e| format!("{}: {e}", base.display()))?;
         let tmp = tempfile::Builder::new().prefix("nuri-").tempdir_in(base);
         let tmp = tmp.map_err(|e| format!("no temporary directory: {e}"))?;
@@ -69,7 +72,7 @@ const APPS: &[App] = &[
     ("git", "git.sh", "", ""),
     ("cargo build", "cargo.sh", "", ""),
     ("SQLite", "sqlite.sh", "ROWS=20000", "ROWS=400000"),
-    ("PostgreSQL", "postgres.sh", "SECONDS_RUN=10", "SECONDS_RUN=30"),
+    ("PostgreSQL", "postgres.sh", "SECONDS_RUN=30", "SECONDS_RUN=30"),
     ("fsx", "fsx.sh", "OPS=100000", "OPS=1000000"),
     ("fio --verify", "fio.sh", "SIZE=64m", "SIZE=1g"),
     ("many files", "many-files.sh", "FLAT=10000 SPREAD=10", "FLAT=100000 SPREAD=1000"),

@@ -1,9 +1,11 @@
 //! Ratios against the local file system and a plain FUSE passthrough, interleaved, in one run.
 //!
-//! Servers, metadata server and mount are separate processes over TCP (`--nodes 4`). Every value
-//! is the median of the rounds; before each read the mount is made anew and caches are dropped.
+//! Servers, metadata server and mount are separate processes over TCP (`--nodes 4`); one process
+//! for all servers is shown apart. Every value is the median of the rounds; before each read the
+//! mount is made anew and caches are dropped.
 
 mod measure;
+mod meter;
 mod peers;
 
 use std::collections::BTreeMap;
@@ -37,6 +39,7 @@ fn rows() -> Vec<Row> {
         row("read 1 MiB, 4 own files", seq(false, MIB, 4, own), Some(1.2), Some(0.7)),
         row("write 1 MiB, 4 one file", seq(true, MIB, 4, one), Some(0.9), Some(0.5)),
         row("read 1 MiB, 4 one file", seq(false, MIB, 4, one), Some(1.2), Some(0.7)),
+        row("write 1 MiB, 8 own files", seq(true, MIB, 8, own), Some(0.9), Some(0.5)),
         row("write 4 KiB", seq(true, 4 * KIB, 1, own), Some(1.0), None),
         row("read 4 KiB", seq(false, 4 * KIB, 1, own), Some(1.0), None),
         row("write 16 KiB", seq(true, 16 * KIB, 1, own), Some(1.0), None),
@@ -72,8 +75,8 @@ pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
         eprintln!("round {} of {rounds} done", round + 1);
     }
     println!(
-        "\n{:<28} {:>10} {:>12} {:>10} {:>9} {:>9}",
-        "", "local", "passthrough", "nuri", "/pass", "/local"
+        "\n{:<28} {:>10} {:>12} {:>10} {:>9} {:>12} {:>14}",
+        "", "local", "passthrough", "nuri", "/pass", "/local", "one process"
     );
     for (i, row) in rows.iter().enumerate() {
         let median = |peer| median(rates.get(&(i, peer)).cloned().unwrap_or_default());
@@ -85,7 +88,11 @@ pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
             None => format!("{got:.2}"),
         };
         let (pass, local) = (verdict(n / p, row.passthrough), verdict(n / l, row.local));
-        println!("{:<28} {l:>10.0} {p:>12.0} {n:>10.0} {pass:>12} {local:>12}  {unit}", row.name);
+        let one = median(Peer::Embedded);
+        println!(
+            "{:<28} {l:>10.0} {p:>12.0} {n:>10.0} {pass:>12} {local:>12} {one:>11.0}  {unit}",
+            row.name
+        );
     }
     println!("\n{}", peers.costs());
     Ok(())

@@ -56,15 +56,14 @@ impl Case {
         match self {
             Case::Sequential { write, block, jobs, files } => {
                 let total = if block < 1 << 20 { SMALL_TOTAL } else { TOTAL };
-                if peer == Peer::Nuri {
-                    peers.count(total as u64);
+                if write { clear(&dir) } else { peers.cold(peer) }?;
+                let transfer = if write { sequential_write } else { sequential_read };
+                let run = || told(transfer(&dir, block, jobs, files, total));
+                if peer == Peer::Nuri && block == 1 << 20 {
+                    peers.metered(write, total, run)
+                } else {
+                    run()
                 }
-                if write {
-                    clear(&dir)?;
-                    return told(sequential_write(&dir, block, jobs, files, total));
-                }
-                peers.cold(peer)?;
-                told(sequential_read(&dir, block, jobs, files, total))
             }
             Case::TreeCreate => {
                 clear(&dir)?;

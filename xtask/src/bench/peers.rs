@@ -1,9 +1,10 @@
-//! The three systems under measurement, on one disk.
+//! The systems under measurement, on one disk.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::meter::Meter;
 use crate::apps::Mounted;
 use crate::shell::script;
 
@@ -12,18 +13,23 @@ use crate::shell::script;
 pub(crate) enum Peer {
     Local,
     Passthrough,
+    /// Servers and mount are processes of their own.
     Nuri,
+    /// One process holds all servers.
+    Embedded,
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 3] = [Peer::Local, Peer::Passthrough, Peer::Nuri];
+    pub(crate) const ALL: [Peer; 4] = [Peer::Local, Peer::Passthrough, Peer::Nuri, Peer::Embedded];
 }
 
-/// All three, running.
+/// All of them, running.
 pub(crate) struct Peers {
     dir: PathBuf,
     nuri: Mounted,
-    written: Cell<u64>,
+    embedded: Mounted,
+    started: [Duration; 2],
+    meter: RefCell<Meter>,
     cpu_at_start: f64,
 }
 
@@ -44,11 +50,21 @@ impl Peers {
                  if [ -f $E/$f ]; then cp $E/$f .; else zcat $E/$f.gz > $f; fi; done
              gcc -O2 passthrough_ll.c $(pkg-config --cflags --libs fuse3) -o passthrough_ll"
         ))?;
-        let nuri = Mounted::up(dir, "--nodes 4 --target-size 8G")?;
-        let written = Cell::new(0);
-        let mut peers = Peers { dir: dir.to_owned(), nuri, written, cpu_at_start: 0.0 };
+        crate::apps::build()?;
+        let timed = |more: &str| {
+            let start = Instant::now();
+            Mounted::up(dir, more).map(|mounted| (mounted, start.elapsed()))
+        };
+        let (nuri, several) = timed("--nodes 4 --target-size 8G")?;
+        let (embedded, one) = timed("--nodes 1 --target-size 8G")?;
+        let meter = RefCell::new(Meter::of(dir));
+        let (dir, started) = (dir.to_owned(), [several, one]);
+        let mut peers = Peers { dir, nuri, embedded, started, meter, cpu_at_start: 0.0 };
         peers.remount(Peer::Passthrough)?;
-        peers.cpu_at_start = peers.cpu_seconds();
+        let mut meter = peers.meter.borrow_mut();
+        meter.look(&peers.nuri.space);
+        peers.cpu_at_start = meter.cpu_seconds();
+        drop(meter);
         Ok(peers)
     }
 
@@ -57,6 +73,7 @@ impl Peers {
             Peer::Local => self.dir.join("local"),
             Peer::Passthrough => self.dir.join("pass"),
             Peer::Nuri => self.nuri.mnt.clone(),
+            Peer::Embedded => self.embedded.mnt.clone(),
         }
     }
 
@@ -75,9 +92,11 @@ impl Peers {
                  ./passthrough_ll -o source={d}/source,allow_other {d}/pass"
             ))
             .map(|_| ()),
-            Peer::Nuri => {
+            Peer::Nuri | Peer::Embedded => {
+                self.meter.borrow_mut().look(&self.nuri.space);
                 // The supervisor mounts again.
-                let (n, m) = (self.nuri.nuri.display(), self.nuri.mnt.display());
+                let space = if peer == Peer::Nuri { &self.nuri } else { &self.embedded };
+                let (n, m) = (space.nuri.display(), space.mnt.display());
                 sh(&format!(
                     "{n} fs umount {m}
                      for i in $(seq 500); do
@@ -90,8 +109,16 @@ impl Peers {
         }
     }
 
-    pub(crate) fn count(&self, bytes: u64) {
-        self.written.set(self.written.get() + bytes);
+    /// Runs a transfer of `bytes` and holds it against the device's own counters.
+    pub(crate) fn metered<T>(&self, write: bool, bytes: usize, f: impl FnOnce() -> T) -> T {
+        let before = self.meter.borrow().device_bytes();
+        let out = f();
+        let mut meter = self.meter.borrow_mut();
+        let after = meter.device_bytes();
+        let side = usize::from(write);
+        meter.asked[side] += bytes as u64;
+        meter.device[side] += after[side].saturating_sub(before[side]);
+        out
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -100,40 +127,29 @@ impl Peers {
         format!(
             "kernel, processors, fuse.enable_uring: {facts}\n\
              passthrough: libfuse's passthrough_ll, gcc -O2, default options (cache auto, 1 s)\n\
-             nuri: 4 node processes and a mount process over TCP on loopback, chunk 1 MiB, width 4"
+             nuri: 4 node processes and a mount process over TCP on loopback, \
+             chunk 1 MiB, width 4"
         )
     }
 
-    fn pids(&self) -> Vec<String> {
-        let run = self.nuri.space.join("run");
-        let read = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).ok();
-        let locks = std::fs::read_dir(run).map(|d| d.flatten().filter_map(read).collect());
-        locks.unwrap_or_default()
-    }
-
-    /// Processor time of all of Nuri's processes that live now.
-    fn cpu_seconds(&self) -> f64 {
-        let ticks = |pid: &String| {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?;
-            let fields: Vec<_> = stat.rsplit(')').next()?.split_whitespace().collect();
-            Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
-        };
-        self.pids().iter().filter_map(ticks).sum::<f64>() / 100.0
-    }
-
-    /// Memory at its highest of each of Nuri's processes, and the servers' processor time.
+    /// What Nuri's processes and the device under them were used for.
     pub(crate) fn costs(&self) -> String {
-        let peak = |pid: &String| {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim())).ok()?;
-            let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        };
-        let peaks: Vec<_> = self.pids().iter().filter_map(peak).map(|k| k >> 10).collect();
-        let cpu = self.cpu_seconds() - self.cpu_at_start;
-        let gib = self.written.get() as f64 / f64::from(1 << 30);
+        let mut meter = self.meter.borrow_mut();
+        meter.look(&self.nuri.space);
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let [asked_read, asked_written] = meter.asked.map(gib);
+        let [device_read, device_written] = meter.device.map(gib);
+        let cpu = meter.cpu_seconds() - self.cpu_at_start;
+        let per = cpu / (asked_read + asked_written).max(0.001);
+        let peaks = meter.peaks();
         format!(
-            "nuri: peak memory of its processes, MiB: {peaks:?}\n\
-             nuri: {cpu:.0} processor seconds of the living processes for {gib:.1} GiB moved"
+            "nuri: start of the space with its mount {:.1} s; one process for all {:.1} s\n\
+             nuri: peak memory, MiB: {peaks}\n\
+             nuri: {cpu:.0} processor seconds, {per:.2} for each GiB moved in the 1 MiB rows\n\
+             nuri: the 1 MiB rows read {asked_read:.1} GiB, the device says {device_read:.1}; \
+             wrote {asked_written:.1} GiB, the device says {device_written:.1}",
+            self.started[0].as_secs_f64(),
+            self.started[1].as_secs_f64(),
         )
     }
 }
