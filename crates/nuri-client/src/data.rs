@@ -1,12 +1,15 @@
 //! Bulk data: pieces to and from targets, with retries until the request's deadline.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{BootId, ChunkKey, GroupId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::Layout;
+use nuri_proto::op::Call;
 use nuri_proto::op::data::{
     Capability, DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite,
     Durability, FlushReply, WriteReply,
@@ -20,6 +23,9 @@ use crate::cluster::Cluster;
 #[derive(Clone)]
 pub struct DataPlane {
     cluster: Cluster,
+    /// Number of the attempt that changes are sent under: raised when one got no answer, so that
+    /// what is left of it can be told from what comes later.
+    attempt: Arc<AtomicU64>,
 }
 
 /// A read under way at one target.
@@ -29,11 +35,6 @@ struct Flight<'a> {
     started: Result<Started, Status>,
 }
 
-/// Changes name their session, so that targets can refuse those of one that ended.
-fn on_behalf_of(session: SessionId) -> CallContext {
-    CallContext { session: session.0, ..CallContext::default() }
-}
-
 /// How long one deletion of many objects may take before it is tried again later.
 const DELETE: Duration = Duration::from_secs(10);
 /// Reads in flight at once of one request.
@@ -41,7 +42,26 @@ const FLIGHTS: usize = 8;
 
 impl DataPlane {
     pub fn new(cluster: &Cluster) -> DataPlane {
-        DataPlane { cluster: cluster.clone() }
+        DataPlane { cluster: cluster.clone(), attempt: Arc::default() }
+    }
+
+    /// Sends a change on behalf of a session: targets refuse those of one that ended.
+    fn change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        payload: &[u8],
+        left: Duration,
+    ) -> Result<C::Reply, Status> {
+        let attempt = self.attempt.load(Ordering::SeqCst);
+        let context =
+            CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
+        let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
+        if let Err(Status::UNREACHABLE) = outcome {
+            self.attempt.fetch_max(attempt + 1, Ordering::SeqCst);
+        }
+        outcome
     }
 
     fn deadline() -> Deadline {
@@ -61,9 +81,7 @@ impl DataPlane {
             let (key, offset) = (piece.key, piece.offset);
             let capability = Capability::default();
             let call = DataWrite { target, key, offset, durability, capability };
-            let peer = self.cluster.target(target)?;
-            let (reply, _) = peer.call(on_behalf_of(session), &call, data, &mut [], left)?;
-            Ok((target, reply))
+            Ok((target, self.change(session, target, &call, data, left)?))
         })
     }
 
@@ -164,8 +182,7 @@ impl DataPlane {
                 let (key, offset, len) = (piece.key, piece.offset, piece.len);
                 let capability = Capability::default();
                 let call = DataPunch { target, key, offset, len, capability };
-                let peer = self.cluster.target(target)?;
-                let (reply, _) = peer.call(on_behalf_of(session), &call, &[], &mut [], left)?;
+                let reply = self.change(session, target, &call, &[], left)?;
                 if !touched.contains(&(target, reply.boot)) {
                     touched.push((target, reply.boot));
                 }
@@ -216,9 +233,7 @@ impl DataPlane {
             let target = self.cluster.member(group)?;
             let capability = Capability::default();
             let call = DataTruncate { target, object, from, capability };
-            let peer = self.cluster.target(target)?;
-            let (reply, _) = peer.call(on_behalf_of(session), &call, &[], &mut [], left)?;
-            Ok(reply.freed)
+            Ok(self.change(session, target, &call, &[], left)?.freed)
         })
     }
 

@@ -20,8 +20,11 @@ use crate::writeback::SyncScope;
 /// An open file.
 pub(crate) struct Handle {
     node: Arc<Node>,
-    /// Errors of the node that this handle reported, or that were before it.
-    seen: AtomicU64,
+    /// Errors of the node that syncs reported, or that were before the handle; and the same for
+    /// closes. A close of a copy of the descriptor, in a child of the program maybe, must not take
+    /// the error from the program's next sync.
+    told_at_sync: AtomicU64,
+    told_at_close: AtomicU64,
 }
 
 /// Where a write goes.
@@ -70,14 +73,16 @@ impl Client {
         // A lease tells the server that the file may be open here.
         let entered = self.shared.enter(ino, LeaseMode::Read)?;
         let node = entered.0.clone();
-        let seen = {
+        let errors = {
             let mut state = node.state.lock();
             state.opens += 1;
-            AtomicU64::new(state.errors)
+            state.errors
         };
         drop(entered);
         let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.shared.handles.lock().insert(fh, Arc::new(Handle { node, seen }));
+        let (told_at_sync, told_at_close) = (AtomicU64::new(errors), AtomicU64::new(errors));
+        let handle = Handle { node, told_at_sync, told_at_close };
+        self.shared.handles.lock().insert(fh, Arc::new(handle));
         Ok(fh)
     }
 
@@ -223,7 +228,7 @@ impl Client {
         if !orphan {
             self.shared.push_all(&handle.node);
         }
-        report_error(&handle)
+        report_error(&handle.node, &handle.told_at_close)
     }
 
     /// Makes data, and with [`Sync::All`] attributes, durable.
@@ -237,7 +242,7 @@ impl Client {
             Sync::All => SyncScope::All,
         };
         let outcome = self.shared.sync_node(&handle.node, scope);
-        report_error(&handle)?;
+        report_error(&handle.node, &handle.told_at_sync)?;
         outcome
     }
 
@@ -378,10 +383,10 @@ fn seek_in(extents: &[(u32, u32)], at: u64, chunk: u64, what: Seek) -> Option<u6
     (what == Seek::Hole && at < chunk).then_some(at)
 }
 
-/// Each handle tells once that data of its file could not be kept.
-fn report_error(handle: &Handle) -> Result<(), Status> {
-    let state = handle.node.state.lock();
-    let seen = handle.seen.swap(state.errors, Ordering::SeqCst);
+/// Tells once that data of the file could not be kept.
+fn report_error(node: &Node, told: &AtomicU64) -> Result<(), Status> {
+    let state = node.state.lock();
+    let seen = told.swap(state.errors, Ordering::SeqCst);
     match state.last_error {
         Some(status) if seen < state.errors => Err(status),
         _ => Ok(()),

@@ -102,17 +102,53 @@ impl Peer {
         timeout: Duration,
     ) -> Result<(C::Reply, usize), Status> {
         loop {
-            let (mut conn, reused) = self.take()?;
-            let outcome = conn
-                .send(context, call, payload, timeout)
-                .and_then(|pending| conn.receive::<C>(pending, into));
-            match outcome {
-                Ok(outcome) => {
-                    self.put_back(conn);
-                    return outcome;
+            match self.attempt(context, call, payload, into, timeout) {
+                (Err(Status::UNREACHABLE), Reused::Yes) => {}
+                (outcome, _) => return outcome,
+            }
+        }
+    }
+
+    /// As [`Peer::call`], never sent twice: for calls that number their attempts.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub fn call_once<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<C::Reply, Status> {
+        self.attempt(context, call, payload, &mut [], timeout).0.map(|(reply, _)| reply)
+    }
+
+    fn attempt<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        into: &mut [u8],
+        timeout: Duration,
+    ) -> (Result<(C::Reply, usize), Status>, Reused) {
+        let (mut conn, reused) = match self.take() {
+            Ok(taken) => taken,
+            Err(status) => return (Err(status), Reused::No),
+        };
+        let outcome = conn
+            .send(context, call, payload, timeout)
+            .and_then(|pending| conn.receive::<C>(pending, into));
+        match outcome {
+            Ok(outcome) => {
+                self.put_back(conn);
+                (outcome, reused)
+            }
+            Err(status) => {
+                if reused == Reused::Yes {
+                    // The others are as old.
+                    self.inner.idle.lock().clear();
                 }
-                Err(Status::UNREACHABLE) if reused == Reused::Yes => self.inner.idle.lock().clear(),
-                Err(status) => return Err(status),
+                (Err(status), reused)
             }
         }
     }

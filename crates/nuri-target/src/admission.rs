@@ -5,10 +5,14 @@
 //! F2 A new list is in force only once no change that the old one admitted is still running; the
 //!    lease that came with it begins after that.
 //! F3 A read is answered only if the lease held after its bytes were taken.
+//! F4 A client whose call got no answer repeats it under a higher *attempt* number. The first
+//!    change of a higher attempt waits for those of lower ones; after it they are refused. So
+//!    what was left in a broken connection never comes after something newer.
 //!
 //! So when the authority heard that a list is in force here, or has not heard of this node for
 //! longer than a lease, nothing of a session outside the list will happen any more.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +22,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::SERVICE;
 use nuri_proto::id::SessionId;
 use nuri_proto::op::cluster::Admitted;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 /// The gate before all targets of a node.
 pub struct Admission {
@@ -26,15 +30,50 @@ pub struct Admission {
     /// End of the service lease, milliseconds of the monotonic clock.
     until: AtomicU64,
     list: RwLock<Admitted>,
+    attempts: Mutex<HashMap<SessionId, Attempts>>,
+    ended: Condvar,
 }
 
-/// Held while a change runs: a new list waits for it.
-pub type Admittance<'a> = RwLockReadGuard<'a, Admitted>;
+/// Changes of one session.
+#[derive(Default)]
+struct Attempts {
+    highest: u64,
+    /// How many run now, by attempt.
+    running: BTreeMap<u64, usize>,
+}
+
+/// Held while a change runs: a new list, and a higher attempt, wait for it.
+pub struct Admittance<'a> {
+    admission: &'a Admission,
+    session: SessionId,
+    attempt: u64,
+    _list: RwLockReadGuard<'a, Admitted>,
+}
+
+impl Drop for Admittance<'_> {
+    fn drop(&mut self) {
+        let mut attempts = self.admission.attempts.lock();
+        let Some(own) = attempts.get_mut(&self.session) else { return };
+        if let Some(running) = own.running.get_mut(&self.attempt) {
+            *running -= 1;
+            if *running == 0 {
+                own.running.remove(&self.attempt);
+                self.admission.ended.notify_all();
+            }
+        }
+    }
+}
 
 impl Admission {
     /// Accepts nothing before the first [`Admission::renew`].
     pub fn new(clock: Arc<dyn Clock>) -> Admission {
-        Admission { clock, until: AtomicU64::new(0), list: RwLock::default() }
+        Admission {
+            clock,
+            until: AtomicU64::new(0),
+            list: RwLock::default(),
+            attempts: Mutex::default(),
+            ended: Condvar::new(),
+        }
     }
 
     /// Now, as `renew` wants it.
@@ -48,6 +87,7 @@ impl Admission {
         if let Some(list) = list {
             let mut current = self.list.write();
             if list.version > current.version {
+                self.attempts.lock().retain(|session, _| list.admits(*session));
                 *current = list;
             }
         }
@@ -74,14 +114,26 @@ impl Admission {
     /// Admits a change on behalf of `session`.
     ///
     /// # Errors
-    /// [`Status::SESSION_GONE`] where the session is fenced; [`Status::RETRY`] without a lease.
-    pub fn admit(&self, session: SessionId) -> Result<Admittance<'_>, Status> {
+    /// [`Status::SESSION_GONE`] where the session is fenced; [`Status::RETRY`] without a lease, or
+    /// where a higher attempt was seen.
+    pub fn admit(&self, session: SessionId, attempt: u64) -> Result<Admittance<'_>, Status> {
         let list = self.list.read();
         self.check_lease()?;
-        if list.admits(session) || cfg!(nuri_break = "no_fence") {
-            Ok(list)
-        } else {
-            Err(Status::SESSION_GONE)
+        if !list.admits(session) && !cfg!(nuri_break = "no_fence") {
+            return Err(Status::SESSION_GONE);
+        }
+        let mut attempts = self.attempts.lock();
+        loop {
+            let own = attempts.entry(session).or_default();
+            if attempt < own.highest && !cfg!(nuri_break = "late_data") {
+                return Err(Status::RETRY);
+            }
+            own.highest = own.highest.max(attempt);
+            if own.running.first_key_value().is_none_or(|(lowest, _)| *lowest >= attempt) {
+                *own.running.entry(attempt).or_default() += 1;
+                return Ok(Admittance { admission: self, session, attempt, _list: list });
+            }
+            self.ended.wait(&mut attempts);
         }
     }
 }
@@ -110,11 +162,11 @@ mod tests {
     fn a_fenced_session_changes_nothing() {
         let (_, admission) = admission();
         admission.renew(admission.now(), list(1, &[OLD, LIVE]));
-        assert!(admission.admit(OLD).is_ok());
+        assert!(admission.admit(OLD, 0).is_ok());
         admission.renew(admission.now(), list(2, &[LIVE]));
-        assert_eq!(admission.admit(OLD).err(), Some(Status::SESSION_GONE));
-        assert!(admission.admit(LIVE).is_ok());
-        assert!(admission.admit(SessionId(8)).is_ok(), "opened after the list was made");
+        assert_eq!(admission.admit(OLD, 0).err(), Some(Status::SESSION_GONE));
+        assert!(admission.admit(LIVE, 0).is_ok());
+        assert!(admission.admit(SessionId(8), 0).is_ok(), "opened after the list was made");
         admission.renew(admission.now(), list(1, &[OLD, LIVE]));
         assert_eq!(admission.version(), 2, "a delayed older list changes nothing");
     }
@@ -122,15 +174,15 @@ mod tests {
     #[test]
     fn without_a_heartbeat_nothing_is_served() {
         let (clock, admission) = admission();
-        assert_eq!(admission.admit(LIVE).err(), Some(Status::RETRY));
+        assert_eq!(admission.admit(LIVE, 0).err(), Some(Status::RETRY));
         admission.renew(admission.now(), None);
         assert_eq!(admission.check_lease(), Err(Status::RETRY), "a lease without a list");
         let sent = admission.now();
         clock.advance(SERVICE / 2);
         admission.renew(sent, list(1, &[LIVE]));
-        assert!(admission.admit(LIVE).is_ok());
+        assert!(admission.admit(LIVE, 0).is_ok());
         clock.advance(SERVICE / 2);
-        assert_eq!(admission.admit(LIVE).err(), Some(Status::RETRY), "counted from the sending");
+        assert_eq!(admission.admit(LIVE, 0).err(), Some(Status::RETRY), "counted from the sending");
         assert_eq!(admission.check_lease(), Err(Status::RETRY));
     }
 
@@ -138,7 +190,7 @@ mod tests {
     fn a_new_list_waits_for_changes_under_the_old_one() {
         let (_, admission) = admission();
         admission.renew(admission.now(), list(1, &[OLD]));
-        let running = admission.admit(OLD).unwrap();
+        let running = admission.admit(OLD, 0).unwrap();
         std::thread::scope(|scope| {
             let renewing = scope.spawn(|| admission.renew(admission.now(), list(2, &[])));
             std::thread::sleep(Duration::from_millis(30));
@@ -147,5 +199,22 @@ mod tests {
             renewing.join().unwrap();
         });
         assert_eq!(admission.version(), 2);
+    }
+
+    /// Catches `nuri_break = "late_data"`.
+    #[test]
+    fn what_is_left_of_a_lower_attempt_is_refused() {
+        let (_, admission) = admission();
+        admission.renew(admission.now(), list(1, &[LIVE, OLD]));
+        let first = admission.admit(LIVE, 0).unwrap();
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| admission.admit(LIVE, 1).map(drop));
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!again.is_finished(), "the first one still runs");
+            drop(first);
+            again.join().unwrap().unwrap();
+        });
+        assert_eq!(admission.admit(LIVE, 0).err(), Some(Status::RETRY));
+        assert!(admission.admit(OLD, 0).is_ok(), "of another session");
     }
 }

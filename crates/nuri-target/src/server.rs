@@ -209,7 +209,7 @@ impl TargetServer {
         request: &Request<'_>,
         f: impl FnOnce(C) -> Result<C::Reply, Status>,
     ) -> Reply {
-        match self.admission.admit(SessionId(request.context.session)) {
+        match self.admission.admit(SessionId(request.context.session), request.context.sequence) {
             Ok(_admitted) => reply_to::<C>(request.args, f),
             Err(status) => Reply::failed(status),
         }
