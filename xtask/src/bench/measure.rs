@@ -57,8 +57,8 @@ impl Case {
             Case::Sequential { write, block, jobs, files } => {
                 let total = if block < 1 << 20 { SMALL_TOTAL } else { TOTAL };
                 if write { clear(&dir) } else { peers.cold(peer) }?;
-                let transfer = if write { sequential_write } else { sequential_read };
-                let run = || told(transfer(&dir, block, jobs, files, total));
+                let transfer = Transfer { block, jobs, files, total };
+                let run = || told(if write { transfer.write(&dir) } else { transfer.read(&dir) });
                 if peer == Peer::Nuri && block == 1 << 20 {
                     peers.metered(write, total, run)
                 } else {
@@ -106,19 +106,6 @@ fn clear(dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-fn part(
-    dir: &Path,
-    job: usize,
-    jobs: usize,
-    files: Files,
-    total: usize,
-) -> (std::path::PathBuf, u64) {
-    match files {
-        Files::Own => (dir.join(format!("own{job}")), 0),
-        Files::Shared => (dir.join("shared"), (job * (total / jobs)) as u64),
-    }
-}
-
 fn mib_per_second(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / took.as_secs_f64()
 }
@@ -138,42 +125,48 @@ where
     Ok(start.elapsed())
 }
 
-fn sequential_write(
-    dir: &Path,
+/// Bytes moved in order, by one job or several.
+struct Transfer {
     block: usize,
     jobs: usize,
     files: Files,
     total: usize,
-) -> std::io::Result<f64> {
-    let took = on_all(jobs, |job| {
-        let (path, from) = part(dir, job, jobs, files, total);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-        let data: Vec<u8> = (0..block).map(|i| (i * 31 + job) as u8).collect();
-        for i in 0..total / jobs / block {
-            file.write_all_at(&data, from + (i * block) as u64)?;
-        }
-        file.sync_all()
-    })?;
-    Ok(mib_per_second(total, took))
 }
 
-fn sequential_read(
-    dir: &Path,
-    block: usize,
-    jobs: usize,
-    files: Files,
-    total: usize,
-) -> std::io::Result<f64> {
-    let took = on_all(jobs, |job| {
-        let (path, from) = part(dir, job, jobs, files, total);
-        let file = File::open(path)?;
-        let mut data = vec![0; block];
-        for i in 0..total / jobs / block {
-            file.read_exact_at(&mut data, from + (i * block) as u64)?;
-        }
-        Ok(())
-    })?;
-    Ok(mib_per_second(total, took))
+impl Transfer {
+    /// Runs `each(file, buffer, offset)` for every block; returns MiB/s.
+    fn run(
+        &self,
+        dir: &Path,
+        options: &OpenOptions,
+        each: impl Fn(&File, &mut [u8], u64) -> std::io::Result<()> + Sync,
+    ) -> std::io::Result<f64> {
+        let took = on_all(self.jobs, |job| {
+            let share = self.total / self.jobs;
+            let (path, from) = match self.files {
+                Files::Own => (dir.join(format!("own{job}")), 0),
+                Files::Shared => (dir.join("shared"), job * share),
+            };
+            let file = options.open(path)?;
+            let mut data: Vec<u8> = (0..self.block).map(|i| (i * 31 + job) as u8).collect();
+            for i in 0..share / self.block {
+                each(&file, &mut data, (from + i * self.block) as u64)?;
+            }
+            file.sync_all()
+        })?;
+        Ok(mib_per_second(self.total, took))
+    }
+
+    fn write(&self, dir: &Path) -> std::io::Result<f64> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        self.run(dir, &options, |file, data, at| file.write_all_at(data, at))
+    }
+
+    fn read(&self, dir: &Path) -> std::io::Result<f64> {
+        let options = OpenOptions::new().read(true).to_owned();
+        self.run(dir, &options, |file, data, at| file.read_exact_at(data, at))
+    }
 }
 
 fn tree_path(dir: &Path, i: usize) -> std::path::PathBuf {
