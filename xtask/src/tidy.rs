@@ -40,8 +40,12 @@ const STRANGERS: &[(&str, &[&str])] = &[
 ];
 
 /// Files that may hold unsafe code.
-const UNSAFE_FILES: &[&str] =
-    &["crates/nuri-io/src/buf.rs", "crates/nuri-io/src/uring.rs", "crates/nuri-fuse/src/device.rs"];
+const UNSAFE_FILES: &[&str] = &[
+    "crates/nuri-io/src/buf.rs",
+    "crates/nuri-io/src/uring.rs",
+    "crates/nuri-fuse/src/device.rs",
+    "crates/nuri-fuse/src/uring.rs",
+];
 
 const LICENCES: &[&str] = &[
     "Apache-2.0",

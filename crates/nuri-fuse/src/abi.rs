@@ -33,6 +33,7 @@ pub const CACHE_SYMLINKS: u64 = 1 << 23;
 pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 pub const INIT_EXT: u64 = 1 << 30;
 pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+pub const OVER_IO_URING: u64 = 1 << 41;
 
 // OPEN reply flags.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
@@ -51,6 +52,10 @@ pub const FATTR_ATIME: u32 = 1 << 4;
 pub const FATTR_MTIME: u32 = 1 << 5;
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
 pub const FATTR_MTIME_NOW: u32 = 1 << 8;
+
+// Commands of a ring entry.
+pub const RING_REGISTER: u32 = 1;
+pub const RING_COMMIT_AND_FETCH: u32 = 2;
 
 // Notifications.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
@@ -156,8 +161,29 @@ wire! {
 }
 wire! { Dirent { ino: u64, off: u64, namelen: u32, kind: u32, } }
 wire! { NotifyInvalInode { ino: u64, off: i64, len: i64, } }
+wire! {
+    /// What a ring command carries beside the buffers.
+    RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
+}
+wire! {
+    /// The end of a ring entry's header: how long its payload is, and what a reply names.
+    RingEntryInOut { flags: u64, commit_id: u64, payload_len: u32, padding: u32, reserved: u64, }
+}
+
+/// Bytes for `InHeader` or `OutHeader`, and for the operation's structure, in a ring entry.
+pub const RING_PART: usize = 128;
+
+/// Header of a ring entry, written by both sides in turn.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RingHeader {
+    pub in_out: [u8; RING_PART],
+    pub op_in: [u8; RING_PART],
+    pub entry: RingEntryInOut,
+}
 
 const _: () = assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
 const _: () = assert!(size_of::<InitIn>() == 64 && size_of::<InitOut>() == 64);
+const _: () = assert!(size_of::<RingCommand>() == 24 && size_of::<RingHeader>() == 288);
 const _: () = assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128);
 const _: () = assert!(size_of::<SetattrIn>() == 88 && size_of::<StatfsOut>() == 80);

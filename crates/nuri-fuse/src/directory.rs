@@ -20,7 +20,7 @@ const AFTER_DOTS: u64 = 2;
 const SMALLEST: u32 = 32;
 
 impl Dispatcher {
-    pub(crate) fn opendir(&self, reply: &Replier<'_>) -> Result<(), Status> {
+    pub(crate) fn opendir(&self, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         reply.value(&OpenOut::default());
         Ok(())
     }
@@ -28,7 +28,7 @@ impl Dispatcher {
     pub(crate) fn readdir(
         &self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: ReadIn = request.take()?;
@@ -38,14 +38,14 @@ impl Dispatcher {
         fill(ino, call.offset, list, |entry, off| {
             page.push(&[], entry.ino, off, u32::from(entry.kind), &entry.name)
         })?;
-        reply.bytes(&page.bytes);
+        reply.owned(page.bytes);
         Ok(())
     }
 
-    pub(crate) fn readdirplus(
-        &self,
+    pub(crate) fn readdirplus<'g>(
+        &'g self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: ReadIn = request.take()?;
@@ -69,14 +69,14 @@ impl Dispatcher {
             gathered.push((entry, off));
             true
         })?;
-        let _gate = self.client.reply_gate();
+        reply.hold(self.client.reply_gate());
         for (entry, off) in &gathered {
             if !gate_after(entry, *off, &mut page, &mut referred) {
                 break;
             }
         }
         referred.iter().for_each(|ino| self.client.refer_listed(*ino));
-        reply.bytes(&page.bytes);
+        reply.owned(page.bytes);
         Ok(())
     }
 }

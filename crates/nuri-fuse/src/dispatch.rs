@@ -42,13 +42,17 @@ impl Dispatcher {
     }
 
     /// Answers one request, or none where the protocol wants none.
-    pub(crate) fn answer(&self, mut request: Request<'_>, reply: &Replier<'_>) {
+    pub(crate) fn answer<'g>(&'g self, mut request: Request<'_>, reply: &mut Replier<'g, '_>) {
         if let Err(status) = self.run(&mut request, reply) {
             reply.error(status.errno());
         }
     }
 
-    fn run(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn run<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         match request.header.opcode {
             abi::LOOKUP => self.lookup(request, reply),
             abi::FORGET => self.forget(request),
@@ -95,8 +99,8 @@ impl Dispatcher {
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
     /// comes now invalidates after this reply and not before.
-    fn reply_entry(&self, parent: Ino, entry: &Entry, reply: &Replier<'_>) {
-        let _gate = self.client.reply_gate();
+    fn reply_entry<'g>(&'g self, parent: Ino, entry: &Entry, reply: &mut Replier<'g, '_>) {
+        reply.hold(self.client.reply_gate());
         reply.value(&self.entry_out(parent, entry));
     }
 
@@ -104,12 +108,16 @@ impl Dispatcher {
         entry_out(entry, self.name_time(parent), self.client.cache_time(entry.ino))
     }
 
-    fn lookup(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn lookup<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let parent = Self::ino(request);
         match self.client.lookup(parent, request.name()?)? {
             Some(entry) => self.reply_entry(parent, &entry, reply),
             None => {
-                let _gate = self.client.reply_gate();
+                reply.hold(self.client.reply_gate());
                 let valid = self.name_time(parent);
                 if valid.is_zero() {
                     return Err(Status::NOENT);
@@ -146,15 +154,23 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn getattr(&self, request: &Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn getattr<'g>(
+        &'g self,
+        request: &Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let attr = self.client.getattr(ino)?;
-        let _gate = self.client.reply_gate();
+        reply.hold(self.client.reply_gate());
         reply.value(&attr_out(&attr, self.client.cache_time(ino)));
         Ok(())
     }
 
-    fn setattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn setattr<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: SetattrIn = request.take()?;
         let has = |bit| call.valid & bit != 0;
@@ -173,20 +189,20 @@ impl Dispatcher {
             mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
         let attr = self.client.setattr(&change)?;
-        let _gate = self.client.reply_gate();
+        reply.hold(self.client.reply_gate());
         reply.value(&attr_out(&attr, self.client.cache_time(ino)));
         Ok(())
     }
 
-    fn readlink(&self, request: &Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn readlink(&self, request: &Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         reply.bytes(&self.client.readlink(Self::ino(request))?);
         Ok(())
     }
 
-    fn make(
-        &self,
+    fn make<'g>(
+        &'g self,
         request: &Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'g, '_>,
         name: &[u8],
         what: (MakeKind, u32),
     ) -> Result<(), Status> {
@@ -199,12 +215,20 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn symlink(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn symlink<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let (name, to) = (request.name()?, request.name()?);
         self.make(request, reply, name, (MakeKind::Symlink(to.to_vec()), 0o777))
     }
 
-    fn mknod(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn mknod<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let call: MknodIn = request.take()?;
         let name = request.name()?;
         let kind = match call.mode & libc::S_IFMT {
@@ -214,7 +238,11 @@ impl Dispatcher {
         self.make(request, reply, name, (kind, call.mode))
     }
 
-    fn mkdir(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn mkdir<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let call: MkdirIn = request.take()?;
         let name = request.name()?;
         self.make(request, reply, name, (MakeKind::Directory, call.mode))
@@ -223,7 +251,7 @@ impl Dispatcher {
     fn remove(
         &self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'_, '_>,
         kind: RemoveKind,
     ) -> Result<(), Status> {
         let name = request.name()?;
@@ -232,12 +260,16 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn rename(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn rename(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: RenameIn = request.take()?;
         self.rename_names(request, reply, Ino(call.newdir), RenameMode::Replace)
     }
 
-    fn rename2(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn rename2(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let call: Rename2In = request.take()?;
         let mode = match call.flags {
             0 => RenameMode::Replace,
@@ -251,7 +283,7 @@ impl Dispatcher {
     fn rename_names(
         &self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'_, '_>,
         to: Ino,
         mode: RenameMode,
     ) -> Result<(), Status> {
@@ -261,7 +293,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn link(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn link<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let call: LinkIn = request.take()?;
         let parent = Self::ino(request);
         let entry = self.client.link(Ino(call.oldnodeid), parent, request.name()?)?;
@@ -269,7 +305,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn create(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn create<'g>(
+        &'g self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
         let call: CreateIn = request.take()?;
         let name = request.name()?;
         let parent = Self::ino(request);
@@ -285,14 +325,14 @@ impl Dispatcher {
             }
         };
         let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
-        let _gate = self.client.reply_gate();
+        reply.hold(self.client.reply_gate());
         let mut body = self.entry_out(parent, &entry).as_bytes().to_vec();
         body.extend_from_slice(open.as_bytes());
-        reply.bytes(&body);
+        reply.owned(body);
         Ok(())
     }
 
-    fn statfs(&self, reply: &Replier<'_>) -> Result<(), Status> {
+    fn statfs(&self, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let (size, used, inodes) = self.client.statfs()?;
         let free = size.saturating_sub(used) / BLOCK;
         // Inodes are bounded by space alone; at least a name and a record each.
@@ -311,7 +351,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn setxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn setxattr(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let call: SetxattrIn = request.take()?;
         let name = request.name()?;
         let value = request.bytes(call.size as usize)?;
@@ -333,7 +377,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn getxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn getxattr(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let call: GetxattrIn = request.take()?;
         let name = request.name()?;
         let ino = Self::ino(request);
@@ -345,7 +393,11 @@ impl Dispatcher {
         sized_reply(call.size, &value, reply)
     }
 
-    fn listxattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn listxattr(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let call: GetxattrIn = request.take()?;
         let names = self.client.xattr_list(Self::ino(request))?;
         let mut list = Vec::new();
@@ -356,7 +408,11 @@ impl Dispatcher {
         sized_reply(call.size, &list, reply)
     }
 
-    fn removexattr(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn removexattr(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let name = request.name()?;
         self.client.xattr_remove(Self::ino(request), name)?;
         reply.ok();
@@ -365,7 +421,7 @@ impl Dispatcher {
 }
 
 /// Replies with the length alone (size 0), or the value where it fits.
-fn sized_reply(size: u32, value: &[u8], reply: &Replier<'_>) -> Result<(), Status> {
+fn sized_reply(size: u32, value: &[u8], reply: &mut Replier<'_, '_>) -> Result<(), Status> {
     if size == 0 {
         reply.value(&GetxattrOut { size: value.len() as u32, padding: 0 });
     } else if value.len() > size as usize {
@@ -376,6 +432,6 @@ fn sized_reply(size: u32, value: &[u8], reply: &Replier<'_>) -> Result<(), Statu
     Ok(())
 }
 
-pub(crate) fn not_implemented(reply: &Replier<'_>) {
+pub(crate) fn not_implemented(reply: &mut Replier<'_, '_>) {
     reply.error(ENOSYS);
 }

@@ -21,7 +21,7 @@ impl Dispatcher {
     pub(crate) fn run_file(
         &self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
         match request.header.opcode {
             abi::OPEN => self.open(request, reply),
@@ -67,7 +67,7 @@ impl Dispatcher {
         }
     }
 
-    fn open(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn open(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: OpenIn = request.take()?;
         let fh = self.client.open(Self::ino(request))?;
         let open_flags = self.open_flags(call.flags as i32);
@@ -75,21 +75,20 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn read(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn read(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: ReadIn = request.take()?;
-        let mut buf = self.buffers.take();
-        buf.set_len(call.size.min(MAX_WRITE) as usize);
         let ino = Self::ino(request);
+        let room = reply.room(call.size.min(MAX_WRITE) as usize);
         let len = if call.flags as i32 & libc::O_DIRECT != 0 {
-            self.client.read_direct(ino, call.offset, &mut buf)?
+            self.client.read_direct(ino, call.offset, room)?
         } else {
-            self.client.read(ino, call.offset, &mut buf)?
+            self.client.read(ino, call.offset, room)?
         };
-        reply.bytes(&buf[..len]);
+        reply.filled(len);
         Ok(())
     }
 
-    fn write(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn write(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: WriteIn = request.take()?;
         let data = request.bytes(call.size as usize)?;
@@ -105,7 +104,11 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn fallocate(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn fallocate(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: FallocateIn = request.take()?;
         let keep = call.mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -122,7 +125,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn lseek(&self, request: &mut Request<'_>, reply: &Replier<'_>) -> Result<(), Status> {
+    fn lseek(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: LseekIn = request.take()?;
         let what = match call.whence as i32 {
@@ -138,7 +141,7 @@ impl Dispatcher {
     fn copy_file_range(
         &self,
         request: &mut Request<'_>,
-        reply: &Replier<'_>,
+        reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
         let from = Self::ino(request);
         let call: CopyFileRangeIn = request.take()?;

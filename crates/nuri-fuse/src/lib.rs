@@ -1,10 +1,12 @@
 //! The FUSE door: our own loop on the kernel's protocol.
 //!
-//! [`mount`] attaches, [`device`] reads requests and writes replies, [`dispatch`] turns opcodes
-//! into calls of the client library, [`notify`] invalidates what the kernel caches. Byte layouts
-//! are in [`abi`].
+//! [`mount`] attaches, [`dispatch`] turns opcodes into calls of the client library, [`notify`]
+//! invalidates what the kernel caches. Requests come by one of two transports, as [`transport`]
+//! finds: [`classic`] readers of [`device`], or [`rings`] whose entries are in [`uring`]. Byte
+//! layouts are in [`abi`].
 
 pub mod abi;
+mod classic;
 pub mod device;
 mod directory;
 mod dispatch;
@@ -13,7 +15,11 @@ pub mod mount;
 mod notify;
 mod reply;
 mod request;
+mod rings;
 pub mod server;
+pub mod transport;
+mod uring;
 
 pub use mount::{MountError, mount, unmount};
 pub use server::{FuseConfig, serve};
+pub use transport::Transport;

@@ -1,46 +1,116 @@
-//! Building replies.
+//! Building replies. A handler says what to answer; the transport sends it when the handler has
+//! returned, because the request's bytes may lie in memory that the kernel takes back with it.
 
-use std::io::IoSlice;
 use std::time::Duration;
 
 use nuri_client::Entry;
+use nuri_io::buf::{BufPool, PooledBuf};
 use nuri_proto::op::meta;
+use parking_lot::RwLockReadGuard;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{Attr, AttrOut, EntryOut, OutHeader};
-use crate::device::Device;
+use crate::abi::{Attr, AttrOut, EntryOut};
 
-/// Where the reply to one request goes.
-pub(crate) struct Replier<'a> {
-    pub(crate) device: &'a Device,
-    pub(crate) unique: u64,
+/// Held from before a reply is built until the kernel has it.
+pub(crate) type Gate<'g> = RwLockReadGuard<'g, ()>;
+
+/// Where the reply to one request is built. `'g` is the gate's life, `'t` the transport's memory.
+pub(crate) struct Replier<'g, 't> {
+    pool: &'t BufPool,
+    /// The transport's own memory for a large reply; may be empty.
+    room: &'t mut [u8],
+    scratch: &'t mut Vec<u8>,
+    pooled: Option<PooledBuf>,
+    reply: Reply<'g>,
 }
 
-impl Replier<'_> {
+/// What a handler answered.
+#[derive(Default)]
+pub(crate) struct Reply<'g> {
+    pub(crate) error: i32,
+    pub(crate) body: Body,
+    pub(crate) gate: Option<Gate<'g>>,
+}
+
+/// Where the bytes of a reply are.
+#[derive(Default)]
+pub(crate) enum Body {
+    /// The protocol wants no reply, or the handler gave none.
+    #[default]
+    Silent,
+    Empty,
+    Scratch,
+    /// So many bytes of the transport's memory.
+    Room(usize),
+    Pooled(PooledBuf),
+}
+
+impl<'g, 't> Replier<'g, 't> {
+    pub(crate) fn new(
+        pool: &'t BufPool,
+        room: &'t mut [u8],
+        scratch: &'t mut Vec<u8>,
+    ) -> Replier<'g, 't> {
+        Replier { pool, room, scratch, pooled: None, reply: Reply::default() }
+    }
+
     /// Success, with raw bytes.
-    pub(crate) fn bytes(&self, body: &[u8]) {
-        self.send(0, body);
+    pub(crate) fn bytes(&mut self, body: &[u8]) {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(body);
+        self.reply.body = Body::Scratch;
+    }
+
+    /// Success, with bytes that were built for it.
+    pub(crate) fn owned(&mut self, body: Vec<u8>) {
+        *self.scratch = body;
+        self.reply.body = Body::Scratch;
     }
 
     /// Success, with a structure.
-    pub(crate) fn value<T: IntoBytes + Immutable>(&self, value: &T) {
-        self.send(0, value.as_bytes());
+    pub(crate) fn value<T: IntoBytes + Immutable>(&mut self, value: &T) {
+        self.bytes(value.as_bytes());
     }
 
     /// Success, with nothing.
-    pub(crate) fn ok(&self) {
-        self.send(0, &[]);
+    pub(crate) fn ok(&mut self) {
+        self.reply.body = Body::Empty;
     }
 
-    pub(crate) fn error(&self, errno: i32) {
-        self.send(-errno, &[]);
+    pub(crate) fn error(&mut self, errno: i32) {
+        self.reply.error = -errno;
+        self.reply.body = Body::Empty;
     }
 
-    fn send(&self, error: i32, body: &[u8]) {
-        let len = (size_of::<OutHeader>() + body.len()) as u32;
-        let header = OutHeader { len, error, unique: self.unique };
-        // A request that was aborted meanwhile wants no reply.
-        let _ = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+    /// Memory for a reply of up to `len` bytes, the transport's own where it has any.
+    pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
+        if len <= self.room.len() {
+            return &mut self.room[..len];
+        }
+        let buf = self.pooled.insert(self.pool.take());
+        buf.set_len(len);
+        buf
+    }
+
+    /// Success, with the first `len` bytes of what `room` gave.
+    pub(crate) fn filled(&mut self, len: usize) {
+        self.reply.body = match self.pooled.take() {
+            Some(mut buf) => {
+                buf.set_len(len);
+                Body::Pooled(buf)
+            }
+            None => Body::Room(len),
+        };
+    }
+
+    /// Keeps the gate until the kernel has the reply.
+    pub(crate) fn hold(&mut self, gate: Gate<'g>) {
+        self.reply.gate = Some(gate);
+    }
+
+    /// What is to be sent.
+    pub(crate) fn finish(self) -> Reply<'g> {
+        self.reply
     }
 }
 

@@ -5,9 +5,11 @@ use zerocopy::FromBytes;
 
 use crate::abi::InHeader;
 
-/// A request: its header and what follows.
+/// A request: its header, the operation's structure where it came apart, and what follows.
 pub(crate) struct Request<'a> {
     pub(crate) header: InHeader,
+    /// Over io_uring the first structure lies apart from the rest; else empty.
+    front: &'a [u8],
     body: &'a [u8],
 }
 
@@ -15,11 +17,21 @@ impl<'a> Request<'a> {
     /// Splits the header off. `None` for bytes that are no request.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Request<'a>> {
         let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
-        (header.len as usize == bytes.len()).then_some(Request { header, body })
+        (header.len as usize == bytes.len()).then_some(Request { header, front: &[], body })
+    }
+
+    /// A request whose parts arrived apart. `front` may be longer than the structure in it.
+    pub(crate) fn of_parts(header: InHeader, front: &'a [u8], body: &'a [u8]) -> Request<'a> {
+        Request { header, front, body }
     }
 
     /// Takes a structure off the front.
     pub(crate) fn take<T: FromBytes>(&mut self) -> Result<T, Status> {
+        if !self.front.is_empty() {
+            let (value, rest) = T::read_from_prefix(self.front).map_err(|_| Status::INVAL)?;
+            self.front = rest;
+            return Ok(value);
+        }
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| Status::INVAL)?;
         self.body = rest;
         Ok(value)
@@ -57,5 +69,15 @@ mod tests {
         assert_eq!(request.name(), Ok(&b"ab"[..]));
         assert_eq!(request.name(), Err(Status::INVAL));
         assert!(Request::parse(&bytes[..42]).is_none());
+    }
+
+    #[test]
+    fn parts_are_taken_from_their_own_places() {
+        let front = [7u8; 12];
+        let mut request = Request::of_parts(InHeader::default(), &front, b"name\0rest");
+        assert_eq!(request.take::<u64>(), Ok(u64::from_ne_bytes([7; 8])));
+        assert_eq!(request.name(), Ok(&b"name"[..]));
+        assert!(request.take::<u64>().is_err(), "a structure is never taken from the data");
+        assert_eq!(request.bytes(4), Ok(&b"rest"[..]));
     }
 }

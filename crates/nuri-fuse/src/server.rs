@@ -1,120 +1,106 @@
-//! The loop: readers of the device, as many as there are requests that wait.
+//! Serving a mount: the handshake, then the transport that it settled on.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nuri_client::Client;
+use parking_lot::{Condvar, Mutex};
+use zerocopy::IntoBytes;
 
 use crate::abi::{
     ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
-    EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, INIT_EXT, MAX_PAGES, PARALLEL_DIROPS, READDIRPLUS_AUTO,
+    EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, INIT_EXT, MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS,
+    READDIRPLUS_AUTO,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH};
+use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
 use crate::dispatch::Dispatcher;
 use crate::notify::Notifier;
-use crate::reply::Replier;
+use crate::reply::{Body, Reply};
 use crate::request::Request;
+use crate::rings::{Probe, Rings};
+use crate::transport::{NoRings, Transport};
 
 /// Largest transfer of one request, bytes.
 pub const MAX_WRITE: u32 = 1 << 20;
-const BUFFER: usize = MAX_WRITE as usize + 4096 * 2;
-/// Readers that wait at first, and at most.
+/// Readers of the device that wait at first; beside rings one is enough.
 const FIRST_READERS: usize = 4;
-const MAX_READERS: usize = 64;
 
 /// Settings of the door.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseConfig {
     /// How far the kernel may read ahead, bytes.
     pub max_readahead: u32,
+    pub transport: Transport,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        FuseConfig { max_readahead: 8 << 20 }
+        FuseConfig { max_readahead: 8 << 20, transport: Transport::default() }
     }
 }
 
-struct Loop {
-    dispatcher: Dispatcher,
-    device: Device,
-    /// Readers that wait for a request now, and all of them.
-    idle: AtomicUsize,
-    readers: AtomicUsize,
+/// Counts the threads that serve a mount.
+#[derive(Clone, Default)]
+pub(crate) struct Serving(Arc<(Mutex<usize>, Condvar)>);
+
+/// One serving thread; ends with the value.
+pub(crate) struct Part(Serving);
+
+impl Serving {
+    pub(crate) fn enter(&self) -> Part {
+        *self.0.0.lock() += 1;
+        Part(self.clone())
+    }
+
+    fn wait_for_the_last(&self) {
+        let mut count = self.0.0.lock();
+        while *count > 0 {
+            self.0.1.wait(&mut count);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        *self.0.0.0.lock() -= 1;
+        self.0.0.1.notify_all();
+    }
+}
+
+/// What the handshake settled.
+struct Agreed {
+    minor: u32,
+    rings: Result<Probe, NoRings>,
 }
 
 /// Serves the mounted device until it is unmounted.
 ///
 /// # Errors
-/// Where the kernel speaks another protocol, or no reader can be started.
+/// Where the kernel speaks another protocol, no thread can be started, or rings are demanded and
+/// cannot be had.
 pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Result<()> {
-    let minor = handshake(&device, config)?;
-    let epochs = minor >= MINOR_EPOCH;
+    let Agreed { minor, rings } = handshake(&device, config)?;
     client.set_kernel_cache(Arc::new(Notifier { device: device.duplicate()? }));
-    let dispatcher = Dispatcher::new(client, epochs);
-    let shared = Arc::new(Loop {
-        dispatcher,
-        device,
-        idle: AtomicUsize::new(0),
-        readers: AtomicUsize::new(0),
-    });
-    for _ in 1..FIRST_READERS {
-        spawn_reader(&shared)?;
+    let dispatcher = Arc::new(Dispatcher::new(client, minor >= MINOR_EPOCH));
+    let serving = Serving::default();
+    let rings = rings.and_then(|probe| Rings::start(&dispatcher, &device, &serving, probe));
+    match &rings {
+        Ok(()) => eprintln!("fuse: requests come over io_uring"),
+        Err(why) if config.transport == Transport::Uring => {
+            return Err(io::Error::other(format!("no FUSE over io_uring: {why}")));
+        }
+        Err(why) => eprintln!("fuse: requests come over /dev/fuse: {why}"),
     }
-    shared.readers.fetch_add(1, Ordering::SeqCst);
-    let own = shared.device.duplicate()?;
-    read_loop(&shared, &own);
-    while shared.readers.load(Ordering::SeqCst) > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    let readers = if rings.is_ok() { 1 } else { FIRST_READERS };
+    Readers::start(&dispatcher, &device, &serving, readers)?;
+    serving.wait_for_the_last();
     Ok(())
 }
 
-fn spawn_reader(shared: &Arc<Loop>) -> io::Result<()> {
-    let device = shared.device.clone_queue()?;
-    let for_thread = shared.clone();
-    shared.readers.fetch_add(1, Ordering::SeqCst);
-    let spawned = std::thread::Builder::new()
-        .name("fuse".into())
-        .spawn(move || read_loop(&for_thread, &device));
-    if spawned.is_err() {
-        shared.readers.fetch_sub(1, Ordering::SeqCst);
-    }
-    spawned.map(|_| ())
-}
-
-/// Reads and answers requests until the mount is gone.
-fn read_loop(shared: &Arc<Loop>, device: &Device) {
-    let mut buf = vec![0; BUFFER];
-    loop {
-        shared.idle.fetch_add(1, Ordering::SeqCst);
-        let read = device.read(&mut buf);
-        let idle = shared.idle.fetch_sub(1, Ordering::SeqCst) - 1;
-        let len = match read {
-            Ok(len) => len,
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ENOENT)) =>
-            {
-                continue;
-            }
-            Err(_) => break,
-        };
-        // A request may wait for another client: somebody must go on reading.
-        if idle == 0 && shared.readers.load(Ordering::SeqCst) < MAX_READERS {
-            let _ = spawn_reader(shared);
-        }
-        if let Some(request) = Request::parse(&buf[..len]) {
-            let unique = request.header.unique;
-            shared.dispatcher.answer(request, &Replier { device, unique });
-        }
-    }
-    shared.readers.fetch_sub(1, Ordering::SeqCst);
-}
-
-/// Answers INIT; returns the kernel's minor version.
-fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
+/// Answers INIT; says what the kernel offers.
+fn handshake(device: &Device, config: FuseConfig) -> io::Result<Agreed> {
     let mut buf = vec![0; BUFFER];
     let len = device.read(&mut buf)?;
     let protocol = || io::Error::other("the kernel's FUSE protocol is not the one we know");
@@ -128,6 +114,24 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
         return Err(protocol());
     }
     let offered = u64::from(init.flags) | u64::from(init.flags2) << 32;
+    // The kernel waits for the rings once the flag is set: only with proof that they can be made.
+    let rings = match config.transport {
+        Transport::Classic => Err(NoRings::Asked),
+        _ if offered & OVER_IO_URING == 0 => Err(NoRings::NotOffered),
+        _ => Probe::new(device).map_err(NoRings::Refused),
+    };
+    let reply = init_out(&init, offered, &rings, config);
+    let body = Reply { error: 0, body: Body::Scratch, gate: None };
+    send(device, header.unique, &body, reply.as_bytes());
+    Ok(Agreed { minor: init.minor, rings })
+}
+
+fn init_out(
+    init: &InitIn,
+    offered: u64,
+    rings: &Result<Probe, NoRings>,
+    config: FuseConfig,
+) -> InitOut {
     let wanted = ASYNC_READ
         | EXPORT_SUPPORT
         | BIG_WRITES
@@ -140,8 +144,8 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
         | EXPLICIT_INVAL_DATA
         | INIT_EXT
         | DIRECT_IO_ALLOW_MMAP;
-    let flags = offered & wanted;
-    let reply = InitOut {
+    let flags = offered & if rings.is_ok() { wanted | OVER_IO_URING } else { wanted };
+    InitOut {
         major: MAJOR,
         minor: MINOR,
         max_readahead: config.max_readahead.min(init.max_readahead.max(config.max_readahead)),
@@ -153,7 +157,5 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<u32> {
         time_gran: 1,
         max_pages: (MAX_WRITE / 4096) as u16,
         ..InitOut::default()
-    };
-    Replier { device, unique: header.unique }.value(&reply);
-    Ok(init.minor)
+    }
 }

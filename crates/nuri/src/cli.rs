@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use nuri_fuse::Transport;
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
@@ -174,6 +175,12 @@ pub(crate) struct Mount {
     /// File with the space's secret (needed with HOST:PORT)
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// How the kernel hands requests over: auto (uring where it can be had), classic, uring
+    ///
+    /// uring is FUSE over io_uring: quicker, needs Linux 6.14 and fuse.enable_uring=Y, which
+    /// auto and uring set themselves (as root). Mounts that `up` made take the variable.
+    #[arg(long, env = "NURI_TRANSPORT", default_value = "auto", verbatim_doc_comment)]
+    pub(crate) transport: Transport,
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) foreground: bool,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use nuri_client::{Client, ClientConfig, Cluster};
 use nuri_fuse::mount::{detach, mounts, unmount};
-use nuri_fuse::{FuseConfig, MountError};
+use nuri_fuse::transport::prepare;
+use nuri_fuse::{FuseConfig, MountError, Transport};
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::op::cluster::MountReport;
 use nuri_rpc::Secret;
@@ -62,6 +63,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let _role = supervisor::enter_role()?;
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
     nuri_fuse::mount::check(&point).map_err(Failure::new)?;
+    let config = FuseConfig { transport: transport(args.transport)?, ..FuseConfig::default() };
     let (address, secret) = resolve(args)?;
     let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -76,9 +78,30 @@ fn mount(args: &Mount) -> Result<(), Failure> {
         }
     };
     report_mount(&cluster, &client, host, &point);
-    let served = nuri_fuse::serve(device, client.clone(), FuseConfig::default());
+    let served = nuri_fuse::serve(device, client.clone(), config);
     client.close();
+    if served.is_err() {
+        // Nobody answers there any more.
+        let _ = detach(&point);
+    }
     served.map_err(at("the mount ended"))
+}
+
+/// Gets the kernel ready for the transport, before the mount's first request asks for it.
+fn transport(wanted: Transport) -> Result<Transport, Failure> {
+    if wanted == Transport::Classic {
+        return Ok(wanted);
+    }
+    match prepare() {
+        Ok(()) => Ok(wanted),
+        Err(why) if wanted == Transport::Uring => {
+            Err(Failure(format!("no FUSE over io_uring: {why}")))
+        }
+        Err(why) => {
+            eprintln!("fuse: no rings: {why}");
+            Ok(Transport::Classic)
+        }
+    }
 }
 
 /// Tells the authority regularly that this mount lives.
@@ -109,6 +132,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     if let Some(token) = &args.token_file {
         command.arg("--token-file").arg(token);
     }
+    command.arg("--transport").arg(args.transport.to_string());
     command.arg(&args.space).arg(&point);
     command.stdin(Stdio::null()).stdout(log).stderr(err);
     let mut child = command.spawn().map_err(at("cannot start the mount process"))?;
