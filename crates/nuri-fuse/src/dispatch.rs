@@ -1,6 +1,7 @@
 //! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nuri_client::{Client, Entry};
@@ -25,6 +26,8 @@ use crate::server::MAX_WRITE;
 const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 /// Setting it (to anything) writes out everything that is buffered.
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
+/// Shows which way requests come, and how many references the kernel has given back.
+const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
 
@@ -34,11 +37,16 @@ pub(crate) struct Dispatcher {
     /// The kernel can drop all names at once; without that names are not cached.
     epochs: bool,
     pub(crate) buffers: BufPool,
+    /// Entries of the rings; none where requests come the classic way.
+    pub(crate) ring_entries: AtomicUsize,
+    forgotten: AtomicU64,
 }
 
 impl Dispatcher {
     pub(crate) fn new(client: Arc<Client>, epochs: bool) -> Dispatcher {
-        Dispatcher { client, epochs, buffers: BufPool::new(MAX_WRITE as usize, 8) }
+        let buffers = BufPool::new(MAX_WRITE as usize, 8);
+        let (ring_entries, forgotten) = Default::default();
+        Dispatcher { client, epochs, buffers, ring_entries, forgotten }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -136,7 +144,7 @@ impl Dispatcher {
 
     fn forget(&self, request: &mut Request<'_>) -> Result<(), Status> {
         if let Ok(forget) = request.take::<ForgetIn>() {
-            self.client.forget(Self::ino(request), forget.nlookup);
+            self.give_back(Self::ino(request), forget.nlookup);
         }
         Ok(())
     }
@@ -149,9 +157,23 @@ impl Dispatcher {
             let Ok(one) = request.take::<ForgetOne>() else {
                 return Ok(());
             };
-            self.client.forget(Ino(one.nodeid), one.nlookup);
+            self.give_back(Ino(one.nodeid), one.nlookup);
         }
         Ok(())
+    }
+
+    fn give_back(&self, ino: Ino, count: u64) {
+        self.forgotten.fetch_add(count, Ordering::Relaxed);
+        self.client.forget(ino, count);
+    }
+
+    fn show_transport(&self) -> Vec<u8> {
+        let forgotten = self.forgotten.load(Ordering::Relaxed);
+        match self.ring_entries.load(Ordering::Relaxed) {
+            0 => format!("transport=classic forgotten={forgotten}"),
+            n => format!("transport=uring entries={n} forgotten={forgotten}"),
+        }
+        .into_bytes()
     }
 
     fn getattr<'g>(
@@ -387,6 +409,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         let value = if name == LAYOUT_ATTRIBUTE {
             crate::directory::show_layout(&self.client.layout(ino)?)
+        } else if name == TRANSPORT_ATTRIBUTE {
+            self.show_transport()
         } else {
             self.client.xattr_get(ino, name)?
         };

@@ -2,8 +2,10 @@
 //!
 //! The kernel gives a request to the queue of the processor that the program runs on. The
 //! entries' threads are bound to that processor, so that no wake-up crosses to another one. A
-//! handler may wait for servers and other clients; each has a thread and an entry of its own, and
-//! when the last free entry of a queue takes a request a further one is registered.
+//! handler may wait for servers and other clients; it keeps its entry meanwhile. All entries are
+//! there from the start, because one that came later would not be given what already waits in the
+//! queue: the kernel (6.18) looks there only when an entry commits. The kernel takes the entry
+//! that became free last, so those that are never needed cost their threads alone.
 
 use std::io;
 use std::sync::Arc;
@@ -15,32 +17,26 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::device::Device;
 use crate::dispatch::Dispatcher;
 use crate::reply::{Body, Replier};
-use crate::server::{MAX_WRITE, Serving};
+use crate::server::Serving;
 use crate::transport::NoRings;
 use crate::uring::RingEntry;
 
-/// Entries in all queues together that keep the memory of large requests: 32 MiB.
+/// Entries of all queues together, and the bounds of a queue's share of them.
+const ENTRIES: usize = 1024;
+const QUEUE_SHARE: std::ops::RangeInclusive<usize> = 8..=64;
+/// Entries of all queues together that keep the memory of a large request: 32 MiB. Others give it
+/// back at once.
 const WARM_ENTRIES: usize = 32;
-/// Entries of a queue at first.
-const FIRST_ENTRIES: usize = 2;
-/// Threads of all queues together, and the bounds of one queue's share.
-const MAX_ENTRIES: usize = 1024;
-const QUEUE_SHARE: std::ops::RangeInclusive<usize> = 16..=256;
 
 /// All entries of a mount.
 pub(crate) struct Rings {
     dispatcher: Arc<Dispatcher>,
     device: Device,
-    serving: Serving,
-    queues: Vec<Queue>,
+    /// Entries that may keep their memory and do not yet.
+    warmth: AtomicUsize,
 }
 
-#[derive(Default)]
-struct Queue {
-    /// Entries that wait for a request now, and all of them.
-    idle: AtomicUsize,
-    count: AtomicUsize,
-}
+type Told = Sender<io::Result<()>>;
 
 /// Proof that entries can be made, and the means to tell the kernel that there will be none.
 pub(crate) struct Probe(RingEntry);
@@ -83,60 +79,47 @@ impl Rings {
         device: &Device,
         serving: &Serving,
     ) -> io::Result<()> {
-        let queues = (0..possible_processors()).map(|_| Queue::default()).collect();
-        let (dispatcher, serving) = (dispatcher.clone(), serving.clone());
-        let rings = Arc::new(Rings { dispatcher, device: device.duplicate()?, serving, queues });
+        let rings = Arc::new(Rings {
+            dispatcher: dispatcher.clone(),
+            device: device.duplicate()?,
+            warmth: AtomicUsize::new(WARM_ENTRIES),
+        });
+        let queues = processors("possible").len().max(1);
         let (told, outcomes) = channel();
-        for qid in 0..rings.queues.len() {
-            for _ in 0..FIRST_ENTRIES {
-                rings.spawn(qid, Some(told.clone()))?;
+        for qid in 0..queues {
+            for _ in 0..queue_share(queues) {
+                rings.spawn(qid, serving, told.clone())?;
             }
         }
         drop(told);
         outcomes.into_iter().collect()
     }
 
-    fn most(&self) -> usize {
-        (MAX_ENTRIES / self.queues.len()).clamp(*QUEUE_SHARE.start(), *QUEUE_SHARE.end())
-    }
-
-    fn spawn(self: &Arc<Self>, qid: usize, told: Option<Sender<io::Result<()>>>) -> io::Result<()> {
-        let queue = &self.queues[qid];
-        let index = queue.count.fetch_add(1, Ordering::SeqCst);
-        let (rings, part) = (self.clone(), self.serving.enter());
+    fn spawn(self: &Arc<Self>, qid: usize, serving: &Serving, told: Told) -> io::Result<()> {
+        let (rings, part) = (self.clone(), serving.enter());
         let body = move || {
-            rings.run(qid, index, told);
-            rings.queues[qid].count.fetch_sub(1, Ordering::SeqCst);
+            rings.run(qid, told);
             drop(part);
         };
-        let spawned = std::thread::Builder::new().name(format!("ring{qid}")).spawn(body);
-        if spawned.is_err() {
-            queue.count.fetch_sub(1, Ordering::SeqCst);
-        }
-        spawned.map(|_| ())
+        std::thread::Builder::new().name(format!("ring{qid}")).spawn(body).map(|_| ())
     }
 
     /// One entry's life.
-    fn run(self: &Arc<Self>, qid: usize, index: usize, told: Option<Sender<io::Result<()>>>) {
-        bind(qid);
-        let made = RingEntry::new(self.device.raw(), qid as u16);
-        let entry = made.and_then(|mut entry| entry.register().map(|()| entry));
-        let (entry, outcome) = match entry {
-            Ok(entry) => (Some(entry), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        if let Some(told) = told {
-            let _ = told.send(outcome);
-        }
-        let Some(mut entry) = entry else {
-            return;
-        };
-        let keeps = index * self.queues.len() < WARM_ENTRIES;
-        let error = loop {
-            if let Err(error) = self.next(qid, &mut entry) {
-                break error;
+    fn run(&self, qid: usize, told: Told) {
+        let mut entry = match self.offer(qid) {
+            Ok(entry) => entry,
+            Err(error) => {
+                let _ = told.send(Err(error));
+                return;
             }
-            if let Err(error) = self.answer(&mut entry, keeps) {
+        };
+        self.dispatcher.ring_entries.fetch_add(1, Ordering::Relaxed);
+        let _ = told.send(Ok(()));
+        drop(told);
+        let mut warm = false;
+        let error = loop {
+            let outcome = entry.wait().and_then(|()| self.answer(&mut entry, &mut warm));
+            if let Err(error) = outcome {
                 break error;
             }
         };
@@ -146,20 +129,17 @@ impl Rings {
         }
     }
 
-    /// Waits for the next request; adds an entry where no other one waits.
-    fn next(self: &Arc<Self>, qid: usize, entry: &mut RingEntry) -> io::Result<()> {
-        let queue = &self.queues[qid];
-        queue.idle.fetch_add(1, Ordering::SeqCst);
-        let outcome = entry.wait();
-        let idle = queue.idle.fetch_sub(1, Ordering::SeqCst) - 1;
-        outcome?;
-        if idle == 0 && queue.count.load(Ordering::SeqCst) < self.most() {
-            let _ = self.spawn(qid, None);
-        }
-        Ok(())
+    /// Makes an entry that belongs to this thread, bound to the queue's processor.
+    fn offer(&self, qid: usize) -> io::Result<RingEntry> {
+        bind(qid)?;
+        let mut entry = RingEntry::new(self.device.raw(), qid as u16)?;
+        entry.register()?;
+        Ok(entry)
     }
 
-    fn answer(&self, entry: &mut RingEntry, keeps: bool) -> io::Result<()> {
+    /// Answers the request in the entry. The reply leaves now if a gate waits for that, else
+    /// together with the wait for the next request.
+    fn answer(&self, entry: &mut RingEntry, warm: &mut bool) -> io::Result<()> {
         let mut scratch = Vec::new();
         let Some((request, room)) = entry.request() else {
             return entry.answer(-libc::EIO, &Body::Empty, &[]);
@@ -168,40 +148,59 @@ impl Rings {
         self.dispatcher.answer(request, &mut replier);
         let reply = replier.finish();
         entry.answer(reply.error, &reply.body, &scratch)?;
-        if reply.gate.is_some() || !keeps {
-            // The gate ends when the kernel has the reply, not when the next request comes.
+        let cools = entry.used_much() && !self.may_keep(warm);
+        if reply.gate.is_some() || cools {
             entry.commit()?;
         }
-        if !keeps {
-            entry.release(MAX_WRITE as usize);
+        if cools {
+            entry.release();
         }
         Ok(())
     }
-}
 
-/// Binds this thread to a processor. One that is off, or that we may not use, still has a queue.
-fn bind(processor: usize) {
-    let mut set = CpuSet::new();
-    if processor < CpuSet::MAX_CPU {
-        set.set(processor);
-        let _ = sched_setaffinity(None, &set);
+    /// Whether an entry may keep the memory of large requests; those that were first may.
+    fn may_keep(&self, warm: &mut bool) -> bool {
+        let take = |left: usize| left.checked_sub(1);
+        if !*warm {
+            *warm = self.warmth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        }
+        *warm
     }
 }
 
-/// How many processors the kernel has queues for.
-fn possible_processors() -> usize {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    count_listed(&text).max(1)
+/// How many entries each of so many queues gets.
+fn queue_share(queues: usize) -> usize {
+    (ENTRIES / queues).clamp(*QUEUE_SHARE.start(), *QUEUE_SHARE.end())
 }
 
-/// How many numbers a list such as `0-3,8` names.
-fn count_listed(list: &str) -> usize {
+/// Binds this thread to a processor. One that is off has a queue too, but no programs.
+fn bind(processor: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    if processor < CpuSet::MAX_CPU {
+        set.set(processor);
+        if let Err(error) = sched_setaffinity(None, &set)
+            && processors("online").contains(&processor)
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of the `possible` processors, for which the kernel has queues, or the `online` ones.
+fn processors(which: &str) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/{which}");
+    listed(&std::fs::read_to_string(path).unwrap_or_default())
+}
+
+/// The numbers that a list such as `0-3,8` names.
+fn listed(list: &str) -> Vec<usize> {
     let number = |text: &str| text.trim().parse::<usize>().ok();
     let part = |part: &str| match part.split_once('-') {
-        Some((from, to)) => Some(number(to)?.checked_sub(number(from)?)? + 1),
-        None => number(part).map(|_| 1),
+        Some((from, to)) => Some(number(from)?..number(to)? + 1),
+        None => number(part).map(|n| n..n + 1),
     };
-    list.split(',').filter_map(part).sum()
+    list.split(',').filter_map(part).flatten().collect()
 }
 
 #[cfg(test)]
@@ -209,10 +208,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted_from_a_list() {
-        assert_eq!(count_listed("0-1\n"), 2);
-        assert_eq!(count_listed("0\n"), 1);
-        assert_eq!(count_listed("0-3,8,10-11\n"), 7);
-        assert_eq!(count_listed(""), 0);
+    fn processors_are_read_from_a_list() {
+        assert_eq!(listed("0-1\n"), [0, 1]);
+        assert_eq!(listed("0\n"), [0]);
+        assert_eq!(listed("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(listed(""), [0; 0]);
+    }
+
+    #[test]
+    fn every_queue_has_entries_on_machines_of_any_size() {
+        assert_eq!([1, 2, 16, 64, 128, 1024].map(queue_share), [64, 64, 64, 16, 8, 8]);
     }
 }

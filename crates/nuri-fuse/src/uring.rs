@@ -46,6 +46,8 @@ pub(crate) struct RingEntry {
     pending: bool,
     commit_id: u64,
     unique: u64,
+    /// Bytes of the payload that the last request or its reply used.
+    used: usize,
 }
 
 /// One page for the header, then the payload. Fresh pages cost nothing until they are used.
@@ -100,7 +102,16 @@ impl RingEntry {
     pub(crate) fn new(device: RawFd, qid: u16) -> io::Result<RingEntry> {
         let ring = Ring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
         let memory = ManuallyDrop::new(Memory::new()?);
-        Ok(RingEntry { ring, memory, device, qid, pending: false, commit_id: 0, unique: 0 })
+        Ok(RingEntry {
+            ring,
+            memory,
+            device,
+            qid,
+            pending: false,
+            commit_id: 0,
+            unique: 0,
+            used: 0,
+        })
     }
 
     /// Offers the entry to the kernel.
@@ -176,6 +187,7 @@ impl RingEntry {
         self.commit_id = header.entry.commit_id;
         self.unique = in_header.unique;
         let len = header.entry.payload_len as usize;
+        self.used = len;
         // A request with data keeps the payload to itself until the handler has returned.
         let (data, room) =
             if len == 0 { (&[][..], payload) } else { (payload.get(..len)?, &mut [][..]) };
@@ -200,6 +212,7 @@ impl RingEntry {
         let out =
             OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: self.unique };
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        self.used = self.used.max(len);
         let commit_id = self.commit_id;
         header.entry = RingEntryInOut { commit_id, payload_len: len as u32, ..Default::default() };
         self.command(RING_COMMIT_AND_FETCH, None)
@@ -210,10 +223,15 @@ impl RingEntry {
         self.submit()
     }
 
-    /// Gives the payload's pages back to the system if `used` bytes are worth it and the kernel
-    /// has not put the next request there already.
-    pub(crate) fn release(&mut self, used: usize) {
-        if used >= WORTH_RELEASING && self.ring.completion().is_empty() {
+    /// Whether the last request, or its reply, touched so much memory that it is worth giving back.
+    pub(crate) fn used_much(&self) -> bool {
+        self.used >= WORTH_RELEASING
+    }
+
+    /// Gives the payload's pages back to the system, unless the kernel has put the next request
+    /// there already. After `commit`.
+    pub(crate) fn release(&mut self) {
+        if self.ring.completion().is_empty() {
             self.memory.release();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use nuri_fuse::transport::{self, Switch};
 use nuri_io::lock::ExclusiveLock;
 use nuri_meta::fsck;
 use serde::Serialize;
@@ -105,12 +106,14 @@ impl DoctorView {
 
 /// What this machine offers.
 fn machine() -> Vec<String> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let mut out = Vec::new();
     let fuse = std::path::Path::new("/dev/fuse").exists();
     out.push(format!("FUSE: {}", if fuse { "there" } else { "missing (modprobe fuse)" }));
-    let over_ring = read("/sys/module/fuse/parameters/enable_uring");
-    out.push(format!("FUSE over io_uring in the kernel: {over_ring} (not used by this release)"));
+    out.push(match transport::available() {
+        Ok(Switch::On) => "mounts: over io_uring (fuse.enable_uring is Y)".into(),
+        Ok(Switch::Off) => "mounts: over io_uring; fuse.enable_uring is N, mounting sets it".into(),
+        Err(why) => format!("mounts: over /dev/fuse, not io_uring: {why}"),
+    });
     let ring = nuri_io::uring::available();
     out.push(format!("io_uring: {}", if ring { "used for disks" } else { "refused, using pread" }));
     out

@@ -12,4 +12,5 @@ mod lifecycle;
 mod network;
 mod posix;
 mod support;
+mod transport;
 mod wire;

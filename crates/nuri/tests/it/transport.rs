@@ -1,0 +1,292 @@
+//! Both ways that the kernel hands requests over: readers of the device, and io_uring rings.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
+
+const TRANSPORTS: [&str; 2] = ["classic", "uring"];
+
+/// A mount in a process of ours.
+struct Foreground {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Foreground {
+    fn new(space: &mut Space, name: &str, transport: &str) -> Foreground {
+        let point = space.make_dir(name);
+        let mut command = Command::new(NURI);
+        command.args(["fs", "mount", "--foreground", "--transport", transport]);
+        command.arg(space.dir()).arg(&point).stdin(Stdio::null());
+        let child = command.spawn().unwrap();
+        space.own_mount(point.clone());
+        wait("the mount", Duration::from_secs(20), || is_mounted(&point));
+        fs::metadata(&point).unwrap();
+        Foreground { child, point }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The process must end by itself, and say that all is well.
+    fn ends_well(mut self) {
+        let mut status = None;
+        wait("the mount's process ends", Duration::from_secs(20), || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.unwrap().success(), "{status:?}");
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        // Also one that a failed test left stopped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number that the mount shows about its transport.
+fn shown(mount: &Path, key: &str) -> Option<String> {
+    let mut buf = [0; 256];
+    let len = rustix::fs::getxattr(mount, "nuri.transport", &mut buf[..]).unwrap();
+    let text = text(&buf[..len]);
+    let found = text.split(' ').find_map(|w| w.strip_prefix(key)?.strip_prefix('='));
+    found.map(str::to_owned)
+}
+
+fn count(mount: &Path, key: &str) -> u64 {
+    shown(mount, key).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_mount_uses_the_transport_that_was_asked_for() {
+    let mut space = Space::up(&[]);
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        assert_eq!(shown(&mount.point, "transport").unwrap(), transport);
+        fs::write(mount.point.join(transport), vec![7; 3 << 20]).unwrap();
+        assert!(nuri(&["fs", "umount", &mount.point.display().to_string()]).status.success());
+        mount.ends_well();
+    }
+    for transport in TRANSPORTS {
+        assert_eq!(fs::read(space.mnt().join(transport)).unwrap(), vec![7; 3 << 20]);
+    }
+    let refused = nuri(&["fs", "mount", "--transport", "pigeon", &space.dir(), "/mnt"]);
+    assert!(text(&refused.stderr).contains("use auto, classic or uring"));
+    space.down_clean();
+}
+
+#[test]
+fn every_size_of_request_passes() {
+    let mut space = Space::up(&[]);
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        let data: Vec<u8> =
+            (0..2_500_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for (i, size) in [1, 4095, 4096, 4097, 131_072, 1 << 20, (1 << 20) + 1, 2_500_000]
+            .into_iter()
+            .enumerate()
+        {
+            let path = mount.point.join(format!("{transport}{i}"));
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&path)
+                .unwrap();
+            file.write_all_at(&data[..size], 0).unwrap();
+            let mut back = vec![0; size];
+            file.read_exact_at(&mut back, 0).unwrap();
+            assert_eq!(back, data[..size]);
+            assert_eq!(
+                fs::read(space.mnt().join(format!("{transport}{i}"))).unwrap(),
+                data[..size]
+            );
+        }
+        // Long names, long link targets, and a listing of more than one page.
+        let dir = mount.point.join(format!("dir-{transport}"));
+        fs::create_dir(&dir).unwrap();
+        let long = "n".repeat(240);
+        (0..400).for_each(|i| drop(File::create(dir.join(format!("{long}{i}"))).unwrap()));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 400);
+        let target = "t".repeat(4000);
+        std::os::unix::fs::symlink(&target, dir.join("link")).unwrap();
+        assert_eq!(fs::read_link(dir.join("link")).unwrap().to_str(), Some(&*target));
+    }
+    space.down_clean();
+}
+
+#[test]
+fn what_the_kernel_forgets_is_given_back() {
+    let mut space = Space::up(&[]);
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        let before = count(&mount.point, "forgotten");
+        for i in 0..1500 {
+            fs::write(mount.point.join(format!("f{i}")), "x").unwrap();
+        }
+        for i in 0..1500 {
+            fs::remove_file(mount.point.join(format!("f{i}"))).unwrap();
+        }
+        wait("all references came back", Duration::from_secs(10), || {
+            count(&mount.point, "forgotten") >= before + 1500
+        });
+    }
+    space.down_clean();
+}
+
+/// Waiters that all need what a stopped mount holds, one file each.
+fn blocked_behind_a_stopped_holder(transport: &str, waiters: usize) {
+    let mut space = Space::up(&[]);
+    let mount = Foreground::new(&mut space, "waits", transport);
+    let holder = Foreground::new(&mut space, "holds", transport);
+    let (held, free) = (holder.point.join("held"), mount.point.join("free"));
+    fs::create_dir(&held).unwrap();
+    fs::create_dir(&free).unwrap();
+    // Opened and unsynced: the holder has each file's write lease.
+    let files: Vec<_> = (0..waiters).map(|i| held.join(i.to_string())).collect();
+    let open: Vec<_> = files
+        .iter()
+        .map(|path| {
+            let mut file = File::create(path).unwrap();
+            file.write_all(b"held").unwrap();
+            file
+        })
+        .collect();
+    holder.signal(Signal::STOP);
+    let (mut worst, mut rounds) = (Duration::ZERO, 0);
+    std::thread::scope(|scope| {
+        let names = (0..waiters).map(|i| mount.point.join("held").join(i.to_string()));
+        let waiting: Vec<_> = names.map(|name| scope.spawn(move || fs::metadata(name))).collect();
+        std::thread::sleep(Duration::from_millis(700));
+        // Within the holder's session: afterwards it is evicted and the waiters go on.
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            let start = Instant::now();
+            let path = free.join("file");
+            fs::write(&path, vec![rounds as u8; 20_000]).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), vec![rounds as u8; 20_000]);
+            assert_eq!(fs::metadata(&path).unwrap().size(), 20_000);
+            worst = worst.max(start.elapsed());
+            rounds += 1;
+        }
+        let waited = waiting.iter().filter(|w| !w.is_finished()).count();
+        holder.signal(Signal::CONT);
+        assert_eq!(waited, waiters, "all waited meanwhile");
+        for waiter in waiting {
+            waiter.join().unwrap().unwrap();
+        }
+    });
+    println!("{transport}: {waiters} waiting, {rounds} rounds beside them, worst {worst:?}");
+    assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+    drop(open);
+    space.down_clean();
+}
+
+#[test]
+fn other_requests_go_on_beside_waiting_ones_classic() {
+    blocked_behind_a_stopped_holder("classic", 50);
+}
+
+/// A queue has 64 entries on machines of up to 16 processors.
+#[test]
+fn other_requests_go_on_beside_waiting_ones_uring() {
+    blocked_behind_a_stopped_holder("uring", 60);
+}
+
+/// Each mount holds a file mapped and dirty that all threads of the other one want to read: the
+/// recalls need WRITE requests served while all those threads wait.
+fn mapped_files_cross(transport: &str) {
+    let mut space = Space::up(&[]);
+    let a = Foreground::new(&mut space, "a", transport);
+    let b = Foreground::new(&mut space, "b", transport);
+    let stop = AtomicBool::new(false);
+    let script = "import mmap,sys,time
+f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),1<<20); n=0
+while True:
+    n+=1
+    for p in range(0,1<<20,4096): m[p:p+8]=n.to_bytes(8,'little')";
+    for mount in [&a, &b] {
+        let own = mount.point.join(mount.point.file_name().unwrap());
+        File::create(&own).unwrap().set_len(1 << 20).unwrap();
+        let mut command = Command::new("python3");
+        space.own_child(command.arg("-c").arg(script).arg(own).spawn().unwrap());
+    }
+    let news = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (reader, other) in [(&a, "b"), (&b, "a")] {
+            for thread in 0..40u64 {
+                let (path, stop, news) = (reader.point.join(other), &stop, &news);
+                scope.spawn(move || {
+                    let mut last = [0; 8];
+                    while !stop.load(Ordering::Relaxed) {
+                        let file = File::open(&path).unwrap();
+                        let mut page = [0; 8];
+                        file.read_exact_at(&mut page, thread % 256 * 4096).unwrap();
+                        assert!(u64::from_le_bytes(page) >= u64::from_le_bytes(last));
+                        news.fetch_add(u64::from(page != last), Ordering::Relaxed);
+                        last = page;
+                    }
+                });
+            }
+        }
+        std::thread::sleep(Duration::from_secs(6));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let news = news.load(Ordering::Relaxed);
+    println!("{transport}: {news} changes of mapped files seen by the other mount");
+    assert!(news > 80 * 3, "{news} changes seen");
+}
+
+#[test]
+fn recalls_of_mapped_files_do_not_wait_for_their_waiters_classic() {
+    mapped_files_cross("classic");
+}
+
+#[test]
+fn recalls_of_mapped_files_do_not_wait_for_their_waiters_uring() {
+    mapped_files_cross("uring");
+}
+
+#[test]
+fn unmounting_under_load_leaves_nothing() {
+    let mut space = Space::up(&[]);
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (dir, stop) = (mount.point.clone(), &stop);
+                scope.spawn(move || {
+                    let path = dir.join(format!("load{thread}"));
+                    while !stop.load(Ordering::Relaxed) {
+                        // Errors are what programs see when their mount is taken away.
+                        let _ = fs::write(&path, vec![thread; 300_000]);
+                        let _ = fs::read(&path);
+                        let _ = fs::remove_file(&path);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(700));
+            let point = mount.point.display().to_string();
+            assert!(nuri(&["fs", "umount", "--force", &point]).status.success());
+            std::thread::sleep(Duration::from_millis(300));
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(!is_mounted(&mount.point));
+        mount.ends_well();
+    }
+    space.down_clean();
+}
