@@ -29,7 +29,13 @@ const SUITES: &[Suite] = &[
     }),
     ("binary, mounts, crashes", || {
         let args = ["test", "-p", "nuri", "--", "--test-threads=2"];
-        call(&mut cargo(&args), 15 * MINUTE)
+        call(cargo(&args).env("NURI_TRANSPORT", "uring"), 15 * MINUTE)
+    }),
+    ("the same without io_uring", || {
+        let args = ["test", "-p", "nuri", "--test", "it", "--", "--test-threads=2"];
+        let parts = ["coherence", "crash", "posix", "lifecycle"];
+        let args = [&args[..], &parts[..]].concat();
+        call(cargo(&args).env("NURI_TRANSPORT", "classic"), 15 * MINUTE)
     }),
     ("simulator", || {
         call(&mut cargo(&["test", "-p", "nuri-sim"]), 10 * MINUTE)?;

@@ -50,7 +50,7 @@ pub fn check(point: &Path) -> Result<(), MountError> {
                 return Err(MountError::Mounted(name));
             }
         }
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => return Err(MountError::Stale(name)),
+        Err(e) if is_dead(&e) => return Err(MountError::Stale(name)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(MountError::Missing(name));
         }
@@ -58,6 +58,13 @@ pub fn check(point: &Path) -> Result<(), MountError> {
     }
     let mut entries = std::fs::read_dir(point).map_err(|e| MountError::Kernel(name.clone(), e))?;
     if entries.next().is_some() { Err(MountError::NotEmpty(name)) } else { Ok(()) }
+}
+
+/// Whether a mount's answer means that its program is gone. The latter two come while it dies:
+/// its requests are taken back one by one.
+pub fn is_dead(error: &std::io::Error) -> bool {
+    let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+    error.raw_os_error().is_some_and(|e| dead.contains(&e))
 }
 
 fn is_fuse(point: &Path) -> bool {

@@ -2,6 +2,7 @@
 //! from recall threads that hold no locks.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use nuri_client::KernelCache;
 use nuri_proto::id::Ino;
@@ -9,10 +10,12 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader};
 use crate::device::Device;
+use crate::rings::Load;
 
 /// Writes notifications on the mount's connection.
 pub(crate) struct Notifier {
     pub(crate) device: Device,
+    pub(crate) load: Arc<Load>,
 }
 
 impl Notifier {
@@ -27,7 +30,8 @@ impl Notifier {
 impl KernelCache for Notifier {
     fn invalidate_inode(&self, ino: Ino) {
         let body = NotifyInvalInode { ino: ino.0, off: 0, len: 0 };
-        self.send(NOTIFY_INVAL_INODE, body.as_bytes());
+        // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
+        self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()));
     }
 
     /// All names of the mount at once: takes no directory's lock, so it cannot wait for an

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::device::Device;
 use crate::dispatch::Dispatcher;
@@ -32,8 +32,42 @@ const WARM_ENTRIES: usize = 32;
 pub(crate) struct Rings {
     dispatcher: Arc<Dispatcher>,
     device: Device,
+    load: Arc<Load>,
     /// Entries that may keep their memory and do not yet.
     warmth: AtomicUsize,
+}
+
+/// How many entries of each queue have a request; none where requests come the classic way.
+pub(crate) struct Load {
+    busy: Vec<AtomicUsize>,
+    share: usize,
+}
+
+impl Load {
+    pub(crate) fn of_machine() -> Load {
+        let queues = processors("possible").len().max(1);
+        let busy = (0..queues).map(|_| AtomicUsize::new(0)).collect();
+        Load { busy, share: queue_share(queues) }
+    }
+
+    fn full(&self, qid: usize) -> bool {
+        self.busy.get(qid).is_some_and(|busy| busy.load(Ordering::Relaxed) >= self.share)
+    }
+
+    /// Runs `f`, during which the kernel may send requests for this thread and wait for them. If
+    /// a queue is full of waiting requests, that is done on the processor of another one.
+    pub(crate) fn apart(&self, f: impl FnOnce()) {
+        let queues = 0..self.busy.len();
+        if !queues.clone().any(|qid| self.full(qid)) {
+            return f();
+        }
+        let before = sched_getaffinity(None);
+        let bound = queues.into_iter().any(|qid| !self.full(qid) && bind(qid).is_ok());
+        f();
+        if let (true, Ok(set)) = (bound, before) {
+            let _ = sched_setaffinity(None, &set);
+        }
+    }
 }
 
 type Told = Sender<io::Result<()>>;
@@ -65,9 +99,10 @@ impl Rings {
         dispatcher: &Arc<Dispatcher>,
         device: &Device,
         serving: &Serving,
-        probe: Probe,
+        means: (Arc<Load>, Probe),
     ) -> Result<(), NoRings> {
-        let outcome = Rings::start_all(dispatcher, device, serving);
+        let (load, probe) = means;
+        let outcome = Rings::start_all(dispatcher, device, serving, load);
         if outcome.is_err() {
             probe.call_off();
         }
@@ -78,16 +113,17 @@ impl Rings {
         dispatcher: &Arc<Dispatcher>,
         device: &Device,
         serving: &Serving,
+        load: Arc<Load>,
     ) -> io::Result<()> {
         let rings = Arc::new(Rings {
             dispatcher: dispatcher.clone(),
             device: device.duplicate()?,
+            load,
             warmth: AtomicUsize::new(WARM_ENTRIES),
         });
-        let queues = processors("possible").len().max(1);
         let (told, outcomes) = channel();
-        for qid in 0..queues {
-            for _ in 0..queue_share(queues) {
+        for qid in 0..rings.load.busy.len() {
+            for _ in 0..rings.load.share {
                 rings.spawn(qid, serving, told.clone())?;
             }
         }
@@ -118,7 +154,12 @@ impl Rings {
         drop(told);
         let mut warm = false;
         let error = loop {
-            let outcome = entry.wait().and_then(|()| self.answer(&mut entry, &mut warm));
+            if let Err(error) = entry.wait() {
+                break error;
+            }
+            self.load.busy[qid].fetch_add(1, Ordering::Relaxed);
+            let outcome = self.answer(&mut entry, &mut warm);
+            self.load.busy[qid].fetch_sub(1, Ordering::Relaxed);
             if let Err(error) = outcome {
                 break error;
             }
@@ -213,6 +254,21 @@ mod tests {
         assert_eq!(listed("0\n"), [0]);
         assert_eq!(listed("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(listed(""), [0; 0]);
+    }
+
+    #[test]
+    fn requests_of_a_recall_go_to_a_queue_with_free_entries() {
+        let load = Load::of_machine();
+        if load.busy.len() < 2 {
+            return;
+        }
+        let all = sched_getaffinity(None).unwrap();
+        for full in [0, 1] {
+            load.busy[full].store(load.share, Ordering::Relaxed);
+            load.apart(|| assert_ne!(rustix::thread::sched_getcpu(), full));
+            load.busy[full].store(0, Ordering::Relaxed);
+            assert_eq!(sched_getaffinity(None).unwrap(), all);
+        }
     }
 
     #[test]

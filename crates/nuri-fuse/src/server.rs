@@ -19,7 +19,7 @@ use crate::dispatch::Dispatcher;
 use crate::notify::Notifier;
 use crate::reply::{Body, Reply};
 use crate::request::Request;
-use crate::rings::{Probe, Rings};
+use crate::rings::{Load, Probe, Rings};
 use crate::transport::{NoRings, Transport};
 
 /// Largest transfer of one request, bytes.
@@ -82,10 +82,13 @@ struct Agreed {
 /// cannot be had.
 pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Result<()> {
     let Agreed { minor, rings } = handshake(&device, config)?;
-    client.set_kernel_cache(Arc::new(Notifier { device: device.duplicate()? }));
+    let load = Arc::new(Load::of_machine());
+    // Before the first request: what its reply lets the kernel cache may be recalled at once.
+    let notifier = Notifier { device: device.duplicate()?, load: load.clone() };
+    client.set_kernel_cache(Arc::new(notifier));
     let dispatcher = Arc::new(Dispatcher::new(client, minor >= MINOR_EPOCH));
     let serving = Serving::default();
-    let rings = rings.and_then(|probe| Rings::start(&dispatcher, &device, &serving, probe));
+    let rings = rings.and_then(|probe| Rings::start(&dispatcher, &device, &serving, (load, probe)));
     match &rings {
         Ok(()) => eprintln!("fuse: requests come over io_uring"),
         Err(why) if config.transport == Transport::Uring => {

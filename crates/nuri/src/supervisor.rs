@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nuri_fuse::mount::{detach, mounts};
+use nuri_fuse::mount::{detach, is_dead, mounts};
 
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at};
@@ -150,8 +150,7 @@ pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
 /// A mount whose daemon died is in the way of the next one.
 fn clear_stale(point: &Path) {
     let mounted = mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri");
-    let dead = std::fs::metadata(point)
-        .is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let dead = std::fs::metadata(point).is_err_and(|e| is_dead(&e));
     if mounted && dead {
         let _ = detach(point);
     }

@@ -147,51 +147,75 @@ fn what_the_kernel_forgets_is_given_back() {
     space.down_clean();
 }
 
+/// Files whose leases a mount holds, and the mount does not answer.
+struct Held {
+    holder: Foreground,
+    names: Vec<PathBuf>,
+    _open: Vec<File>,
+}
+
+impl Held {
+    fn new(space: &mut Space, transport: &str, count: usize, seen_from: &Foreground) -> Held {
+        let holder = Foreground::new(space, &format!("holds-{transport}"), transport);
+        fs::create_dir(holder.point.join("held")).unwrap();
+        let name = |i: usize| format!("held/{i}");
+        let make = |i| {
+            let mut file = File::create(holder.point.join(name(i))).unwrap();
+            file.write_all(b"held").unwrap();
+            file
+        };
+        let open = (0..count).map(make).collect();
+        let names = (0..count).map(|i| seen_from.point.join(name(i))).collect();
+        holder.signal(Signal::STOP);
+        Held { holder, names, _open: open }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Its files are closed next, and closing waits for it.
+        self.holder.signal(Signal::CONT);
+    }
+}
+
+/// Works on a file for so long; returns the rounds and the longest one.
+fn busy_beside(path: &Path, during: Duration) -> (u32, Duration) {
+    let (mut worst, mut rounds) = (Duration::ZERO, 0);
+    let until = Instant::now() + during;
+    while Instant::now() < until {
+        let start = Instant::now();
+        fs::write(path, vec![rounds as u8; 20_000]).unwrap();
+        assert_eq!(fs::read(path).unwrap(), vec![rounds as u8; 20_000]);
+        assert_eq!(fs::metadata(path).unwrap().size(), 20_000);
+        worst = worst.max(start.elapsed());
+        rounds += 1;
+    }
+    (rounds, worst)
+}
+
 /// Waiters that all need what a stopped mount holds, one file each.
 fn blocked_behind_a_stopped_holder(transport: &str, waiters: usize) {
     let mut space = Space::up(&[]);
     let mount = Foreground::new(&mut space, "waits", transport);
-    let holder = Foreground::new(&mut space, "holds", transport);
-    let (held, free) = (holder.point.join("held"), mount.point.join("free"));
-    fs::create_dir(&held).unwrap();
-    fs::create_dir(&free).unwrap();
-    // Opened and unsynced: the holder has each file's write lease.
-    let files: Vec<_> = (0..waiters).map(|i| held.join(i.to_string())).collect();
-    let open: Vec<_> = files
-        .iter()
-        .map(|path| {
-            let mut file = File::create(path).unwrap();
-            file.write_all(b"held").unwrap();
-            file
-        })
-        .collect();
-    holder.signal(Signal::STOP);
-    let (mut worst, mut rounds) = (Duration::ZERO, 0);
+    // A directory of its own: the holder has a lease on the root.
+    fs::create_dir(mount.point.join("own")).unwrap();
+    let held = Held::new(&mut space, transport, waiters, &mount);
     std::thread::scope(|scope| {
-        let names = (0..waiters).map(|i| mount.point.join("held").join(i.to_string()));
-        let waiting: Vec<_> = names.map(|name| scope.spawn(move || fs::metadata(name))).collect();
+        let wait = |name| scope.spawn(move || fs::metadata(name));
+        let waiting: Vec<_> = held.names.iter().map(wait).collect();
         std::thread::sleep(Duration::from_millis(700));
         // Within the holder's session: afterwards it is evicted and the waiters go on.
-        let until = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < until {
-            let start = Instant::now();
-            let path = free.join("file");
-            fs::write(&path, vec![rounds as u8; 20_000]).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), vec![rounds as u8; 20_000]);
-            assert_eq!(fs::metadata(&path).unwrap().size(), 20_000);
-            worst = worst.max(start.elapsed());
-            rounds += 1;
-        }
+        let (rounds, worst) = busy_beside(&mount.point.join("own/free"), Duration::from_secs(2));
         let waited = waiting.iter().filter(|w| !w.is_finished()).count();
-        holder.signal(Signal::CONT);
+        held.holder.signal(Signal::CONT);
         assert_eq!(waited, waiters, "all waited meanwhile");
         for waiter in waiting {
             waiter.join().unwrap().unwrap();
         }
+        println!("{transport}: {waiters} waiting, {rounds} rounds beside them, worst {worst:?}");
+        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
     });
-    println!("{transport}: {waiters} waiting, {rounds} rounds beside them, worst {worst:?}");
-    assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
-    drop(open);
+    drop(held);
     space.down_clean();
 }
 
@@ -204,6 +228,65 @@ fn other_requests_go_on_beside_waiting_ones_classic() {
 #[test]
 fn other_requests_go_on_beside_waiting_ones_uring() {
     blocked_behind_a_stopped_holder("uring", 60);
+}
+
+fn bind_to(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// More waiters on one processor than its queue has entries: the other one's programs go on.
+#[test]
+fn a_full_queue_stops_its_own_processor_only() {
+    let mut space = Space::up(&[]);
+    let mount = Foreground::new(&mut space, "waits", "uring");
+    fs::create_dir(mount.point.join("own")).unwrap();
+    let held = Held::new(&mut space, "uring", 80, &mount);
+    std::thread::scope(|scope| {
+        let wait = |name| {
+            scope.spawn(move || {
+                bind_to(0);
+                fs::metadata(name)
+            })
+        };
+        let waiting: Vec<_> = held.names.iter().map(wait).collect();
+        std::thread::sleep(Duration::from_millis(700));
+        let beside = scope.spawn(|| {
+            bind_to(1);
+            busy_beside(&mount.point.join("own/free"), Duration::from_secs(2))
+        });
+        let (rounds, worst) = beside.join().unwrap();
+        let waited = waiting.iter().filter(|w| !w.is_finished()).count();
+        held.holder.signal(Signal::CONT);
+        assert_eq!(waited, 80, "all waited meanwhile");
+        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+    });
+    drop(held);
+    space.down_clean();
+}
+
+/// A program killed while it waits ends at the latest with the answer, and leaves all in order.
+#[test]
+fn killed_waiters_end() {
+    let mut space = Space::up(&[]);
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        fs::create_dir(mount.point.join("own")).unwrap();
+        let held = Held::new(&mut space, transport, 5, &mount);
+        let cat = |name: &PathBuf| Command::new("cat").arg(name).stdout(Stdio::null()).spawn();
+        let mut cats: Vec<_> = held.names.iter().map(|name| cat(name).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(300));
+        cats.iter_mut().for_each(|cat| cat.kill().unwrap());
+        held.holder.signal(Signal::CONT);
+        wait("killed programs end", Duration::from_secs(10), || {
+            cats.iter_mut().all(|cat| cat.try_wait().unwrap().is_some())
+        });
+        drop(held);
+        fs::remove_dir_all(mount.point.join("held")).unwrap();
+        fs::remove_dir_all(mount.point.join("own")).unwrap();
+    }
+    space.down_clean();
 }
 
 /// Each mount holds a file mapped and dirty that all threads of the other one want to read: the
