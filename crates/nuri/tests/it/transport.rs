@@ -157,8 +157,9 @@ struct Held {
 impl Held {
     fn new(space: &mut Space, transport: &str, count: usize, seen_from: &Foreground) -> Held {
         let holder = Foreground::new(space, &format!("holds-{transport}"), transport);
-        fs::create_dir(holder.point.join("held")).unwrap();
-        let name = |i: usize| format!("held/{i}");
+        let dir = format!("held-{transport}");
+        fs::create_dir(holder.point.join(&dir)).unwrap();
+        let name = |i: usize| format!("{dir}/{i}");
         let make = |i| {
             let mut file = File::create(holder.point.join(name(i))).unwrap();
             file.write_all(b"held").unwrap();
@@ -272,7 +273,6 @@ fn killed_waiters_end() {
     let mut space = Space::up(&[]);
     for transport in TRANSPORTS {
         let mount = Foreground::new(&mut space, transport, transport);
-        fs::create_dir(mount.point.join("own")).unwrap();
         let held = Held::new(&mut space, transport, 5, &mount);
         let cat = |name: &PathBuf| Command::new("cat").arg(name).stdout(Stdio::null()).spawn();
         let mut cats: Vec<_> = held.names.iter().map(|name| cat(name).unwrap()).collect();
@@ -283,8 +283,6 @@ fn killed_waiters_end() {
             cats.iter_mut().all(|cat| cat.try_wait().unwrap().is_some())
         });
         drop(held);
-        fs::remove_dir_all(mount.point.join("held")).unwrap();
-        fs::remove_dir_all(mount.point.join("own")).unwrap();
     }
     space.down_clean();
 }
