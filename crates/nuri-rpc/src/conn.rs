@@ -12,10 +12,6 @@ use crate::frame::{self, FrameReader};
 use crate::handshake::{self, HandshakeError};
 use crate::secret::Secret;
 
-/// How long a short exchange's reply is polled for before the thread sleeps.
-const POLL: Duration = Duration::from_micros(60);
-/// A payload up to this long makes an exchange short, bytes.
-const SHORT: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// On whose behalf a call is made. A sequence above 0 makes a repeated call return the first
@@ -40,7 +36,6 @@ pub struct Conn {
 #[must_use = "the reply must be received before the connection is used again"]
 pub struct Pending {
     request: u64,
-    short: bool,
 }
 
 impl Conn {
@@ -102,7 +97,7 @@ impl Conn {
         };
         let sent = frame::send(&mut self.stream, header, &args, payload);
         sent.map_err(|_| Status::UNREACHABLE)?;
-        Ok(Pending { request, short: payload.len() <= SHORT })
+        Ok(Pending { request })
     }
 
     /// Takes the reply; its payload goes to the front of `into`, its length is returned. The
@@ -116,9 +111,6 @@ impl Conn {
         pending: Pending,
         into: &mut [u8],
     ) -> Result<Result<(C::Reply, usize), Status>, Status> {
-        if pending.short && into.is_empty() {
-            self.reader.poll(&self.stream, POLL);
-        }
         let (header, args) =
             self.reader.head(&mut self.stream).map_err(|e| frame::to_status(&e))?;
         let len = header.payload_len as usize;

@@ -2,15 +2,13 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::checksum::crc32c;
 use nuri_proto::header::{HEADER, Header};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 
-const AHEAD: usize = 4096;
+/// Holds a frame with a payload of 4 KiB whole: one system call takes it.
+const AHEAD: usize = 8192;
 
 /// Reads frames. A connection carries one call at a time, so bytes read ahead always belong to
 /// the frame at hand.
@@ -38,24 +36,6 @@ impl From<io::Error> for RecvError {
 impl FrameReader {
     pub(crate) fn new() -> FrameReader {
         FrameReader { buf: vec![0; AHEAD], filled: 0 }
-    }
-
-    /// Polls for the first bytes of a frame for a short while instead of sleeping: waking a
-    /// sleeping thread on another processor costs more than many a reply takes.
-    pub(crate) fn poll(&mut self, stream: &TcpStream, at_most: Duration) {
-        self.filled = 0;
-        let start = Instant::now();
-        while start.elapsed() < at_most {
-            match recv(stream, &mut self.buf[..], RecvFlags::DONTWAIT) {
-                Ok((_, n)) if n > 0 => {
-                    self.filled = n;
-                    return;
-                }
-                Err(Errno::AGAIN) => std::hint::spin_loop(),
-                // The reader that follows meets the same trouble and tells it.
-                Ok(_) | Err(_) => return,
-            }
-        }
     }
 
     fn fill(&mut self, stream: &mut TcpStream, want: usize) -> Result<(), RecvError> {
