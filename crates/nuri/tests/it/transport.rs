@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
@@ -50,6 +51,9 @@ impl Foreground {
 
 impl Drop for Foreground {
     fn drop(&mut self) {
+        // Aborts the connection first: a recall of the daemon waits in the kernel for requests that
+        // a killed daemon would never answer, and would keep it from ending.
+        let _ = unmount(&self.point, UnmountFlags::FORCE | UnmountFlags::DETACH);
         // Also one that a failed test left stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
