@@ -182,6 +182,27 @@ impl Client {
     /// # Errors
     /// `FBIG`; `NOSPC` and `IO` appear at sync and close, where the bytes could not be kept.
     pub fn write(&self, ino: Ino, position: Position, data: &[u8]) -> Result<u64, Status> {
+        self.write_under(position, data, || self.shared.enter(ino, LeaseMode::Write))
+    }
+
+    /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
+    /// lease is recalled that is part of the recall, whatever the lease was.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
+        self.write_under(Position::At(offset), data, || {
+            let recalled = self.shared.enter_recalled(ino);
+            recalled.map_or_else(|| self.shared.enter(ino, LeaseMode::Write), Ok)
+        })
+    }
+
+    fn write_under(
+        &self,
+        position: Position,
+        data: &[u8],
+        enter: impl FnOnce() -> Result<Entered, Status>,
+    ) -> Result<u64, Status> {
         let len = data.len() as u64;
         if let Position::At(offset) = position
             && offset.saturating_add(len) > MAX_FILE
@@ -189,7 +210,7 @@ impl Client {
             return Err(Status::FBIG);
         }
         self.shared.reserve(len);
-        let entered = match self.shared.enter(ino, LeaseMode::Write) {
+        let entered = match enter() {
             Ok(entered) => entered,
             Err(status) => {
                 self.shared.unreserve(len);

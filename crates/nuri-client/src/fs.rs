@@ -172,6 +172,19 @@ impl Shared {
         }
     }
 
+    /// Enters an operation that an own recall waits for, under whatever lease is being recalled.
+    pub(crate) fn enter_recalled(&self, ino: Ino) -> Option<Entered> {
+        let node = self.find(ino)?;
+        let mut state = node.state.lock();
+        let under_recall = state.revoking && state.mode.is_some() && state.file.is_some();
+        if !under_recall || !self.trusts_leases() {
+            return None;
+        }
+        state.active += 1;
+        drop(state);
+        Some(Entered(node))
+    }
+
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
         let session = self.session.id();
         let reply = self.session.call(&Acquire { ino, mode })?;

@@ -93,9 +93,13 @@ impl Dispatcher {
         let call: WriteIn = request.take()?;
         let data = request.bytes(call.size as usize)?;
         let flags = call.flags as i32;
-        let append = flags & libc::O_APPEND != 0 && call.write_flags & abi::WRITE_CACHE == 0;
-        let position = if append { Position::End } else { Position::At(call.offset) };
-        self.client.write(ino, position, data)?;
+        if call.write_flags & abi::WRITE_CACHE != 0 {
+            self.client.write_mapped(ino, call.offset, data)?;
+        } else {
+            let append = flags & libc::O_APPEND != 0;
+            let position = if append { Position::End } else { Position::At(call.offset) };
+            self.client.write(ino, position, data)?;
+        }
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
             self.client.fsync(call.fh, if all { Sync::All } else { Sync::Data })?;

@@ -141,6 +141,16 @@ pub fn unmount(point: &Path) -> Result<(), MountError> {
     }
 }
 
+/// Ends a mount whose daemon is gone or will not finish: requests that wait fail, and so do all
+/// that programs have open there.
+///
+/// # Errors
+/// Where it is no mount point.
+pub fn abort(point: &Path) -> Result<(), MountError> {
+    rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)
+        .map_err(|e| MountError::Kernel(point.display().to_string(), e.into()))
+}
+
 /// Takes the mount point out of the name space at once, whoever uses it.
 ///
 /// # Errors

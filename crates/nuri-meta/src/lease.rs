@@ -191,6 +191,19 @@ impl LeaseTable {
         self.holders(ino).iter().find(|h| h.session == session)?.mode
     }
 
+    /// Whether the session may report what it wrote. A reader under recall may too: its kernel hands
+    /// over pages that a program changed through a mapping, of which nobody was told. Nobody else
+    /// writes before that recall is answered.
+    pub fn may_publish(&self, ino: Ino, session: SessionId) -> bool {
+        let mut holders = self.holders(ino).iter();
+        let own = holders.find(|h| h.session == session);
+        own.is_some_and(|h| match h.mode {
+            Some(LeaseMode::Write) => true,
+            Some(LeaseMode::Read) => h.recalled.is_some(),
+            None => false,
+        })
+    }
+
     /// Number of inodes with leases or interest.
     pub fn len(&self) -> usize {
         self.inodes.len()
@@ -235,6 +248,17 @@ mod tests {
         table.conflicts(claim(Want::Shared), B);
         let sharper = table.conflicts(claim(Want::Alone), B);
         assert_eq!(sharper[0].1.unwrap().keep, None);
+    }
+
+    #[test]
+    fn a_reader_may_publish_only_under_its_recall() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Read).unwrap();
+        assert!(!table.may_publish(F, A));
+        table.conflicts(claim(Want::Alone), B);
+        assert!(table.may_publish(F, A) && !table.may_publish(F, B));
+        table.recall_done(F, A, grant.number, None);
+        assert!(!table.may_publish(F, A));
     }
 
     /// Catches `nuri_break = "grant_during_recall"`.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nuri_fuse::mount::{detach, is_dead, mounts};
+use nuri_fuse::mount::{abort, is_dead, mounts};
 
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at};
@@ -20,12 +20,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A process that ran this long starts with a short pause again.
 const STEADY: Duration = Duration::from_secs(10);
+/// A killed process that is not gone by then waits for something in the kernel.
+const DYING: Duration = Duration::from_millis(500);
 const END_WAIT: Duration = Duration::from_secs(10);
 
 struct Watched {
     started: Instant,
     pause: Duration,
     child: Option<Child>,
+    dying: Option<Instant>,
 }
 
 /// Runs in the foreground of the supervisor's process.
@@ -44,11 +47,15 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
                 started: Instant::now() - STEADY,
                 pause: FIRST_PAUSE,
                 child: None,
+                dying: None,
             });
             if let Some(child) = &mut w.child
                 && matches!(child.try_wait(), Ok(Some(_)))
             {
                 w.child = None;
+            }
+            if *role == Role::Mount {
+                end_dying_mount(space, &settings, w);
             }
             let runs = w.child.is_some() || space.running(*role).is_some();
             alive |= runs;
@@ -61,6 +68,24 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
         }
         std::thread::sleep(TICK);
     }
+}
+
+/// A mount daemon that was killed may not come to its end: a thread of it waits in the kernel, in an
+/// invalidation, for a page whose request only the daemon could answer. Ending the mount answers it.
+fn end_dying_mount(space: &Space, settings: &Settings, w: &mut Watched) {
+    if !space.running(Role::Mount).is_some_and(is_zombie) {
+        w.dying = None;
+    } else if w.dying.get_or_insert_with(Instant::now).elapsed() > DYING
+        && let Some(point) = &settings.mount
+    {
+        let _ = abort(point);
+    }
+}
+
+/// Whether the process was killed and some thread of it is still there.
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 /// Nodes in their order, then the mount.
@@ -152,7 +177,7 @@ fn clear_stale(point: &Path) {
     let mounted = mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri");
     let dead = std::fs::metadata(point).is_err_and(|e| is_dead(&e));
     if mounted && dead {
-        let _ = detach(point);
+        let _ = abort(point);
     }
 }
 

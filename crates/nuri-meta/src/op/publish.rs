@@ -2,7 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
-use nuri_proto::op::meta::{Extend, InodeReply, LeaseMode, Publish, PublishData};
+use nuri_proto::op::meta::{Extend, InodeReply, Publish, PublishData};
 
 use super::MetaOp;
 use crate::lease::Claim;
@@ -16,7 +16,7 @@ impl MetaOp for Publish {
 
     fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<InodeReply, Status> {
         // Without the lease another writer may have been there: the report is void.
-        if txn.leases.held(self.ino, txn.session) != Some(LeaseMode::Write) {
+        if !txn.leases.may_publish(self.ino, txn.session) {
             return Err(Status::STALE);
         }
         if self.size > MAX_FILE {
@@ -66,7 +66,7 @@ impl MetaOp for Extend {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
-        if txn.leases.held(self.ino, txn.session) != Some(LeaseMode::Write) {
+        if !txn.leases.may_publish(self.ino, txn.session) {
             return Err(Status::STALE);
         }
         let mut inode = txn.inode(self.ino)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_client::{Client, ClientConfig, Cluster};
-use nuri_fuse::mount::{detach, mounts, unmount};
+use nuri_fuse::mount::{abort, detach, mounts, unmount};
 use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, MountError, Transport};
 use nuri_proto::clock::HEARTBEAT;
@@ -82,7 +82,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     client.close();
     if served.is_err() {
         // Nobody answers there any more.
-        let _ = detach(&point);
+        let _ = abort(&point);
     }
     served.map_err(at("the mount ended"))
 }

@@ -115,3 +115,44 @@ fn direct_reads_see_what_was_written_ahead_of_them() {
     drop((direct, own, other));
     space.down_clean();
 }
+
+/// Maps a file and writes one byte to each of its even pages; ends when told.
+const MAPPER: &str = "import mmap,sys
+f=open(sys.argv[1],'r+b'); m=mmap.mmap(f.fileno(),0)
+for at in range(0,len(m),8192): m[at]=65
+print('dirty',flush=True); sys.stdin.read()";
+
+/// The kernel holds pages that a program changed through a mapping; nobody told the mount. Another
+/// mount looks at the file (the lease is shared now), then writes it.
+#[test]
+fn dirty_mapped_pages_survive_another_mounts_write() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    // One file on the targets, one within the metadata.
+    for (name, len) in [("large", 1 << 20), ("small", 8192)] {
+        fs::write(a.join(name), vec![b'0'; len]).unwrap();
+        let mut mapper = Command::new("python3");
+        mapper.arg("-c").arg(MAPPER).arg(a.join(name));
+        let mut child = mapper.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "dirty\n");
+        assert_eq!(fs::metadata(b.join(name)).unwrap().len(), len as u64);
+        fs::read(b.join(name)).unwrap();
+        let start = std::time::Instant::now();
+        let writer = fs::OpenOptions::new().write(true).open(b.join(name)).unwrap();
+        writer.write_all_at(b"B", 4096).unwrap();
+        writer.sync_all().unwrap();
+        assert!(start.elapsed().as_secs() < 5, "{name}: the holder could not give its lease back");
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        for mount in [&a, &b] {
+            let bytes = fs::read(mount.join(name)).unwrap();
+            assert_eq!((bytes[0], bytes[1], bytes[4096]), (b'A', b'0', b'B'), "{name}");
+            assert!(bytes.iter().step_by(8192).all(|byte| *byte == b'A'), "{name}");
+        }
+    }
+    space.down_clean();
+}

@@ -153,3 +153,32 @@ fn a_target_that_hangs_keeps_no_space_of_the_others() {
     rustix::process::kill_process(node1, rustix::process::Signal::CONT).unwrap();
     space.down_clean();
 }
+
+/// Its recall waits in the kernel for a page that it was about to deliver itself.
+#[test]
+fn a_mount_daemon_killed_in_a_recall_is_mounted_again() {
+    let mut space = Space::up(&["--nodes", "2"]);
+    let (mnt, other) = (space.mnt(), space.mount("other"));
+    fs::write(other.join("f"), vec![7; 8 << 20]).unwrap();
+    fs::File::open(other.join("f")).unwrap().sync_all().unwrap();
+    let old = space.pid("mount");
+    let node1 = rustix::process::Pid::from_raw(space.pid("node1")).unwrap();
+    rustix::process::kill_process(node1, rustix::process::Signal::STOP).unwrap();
+    let file = mnt.join("f");
+    let reads = std::thread::spawn(move || fs::read(file));
+    std::thread::sleep(Duration::from_millis(500));
+    let file = other.join("f");
+    let writes = std::thread::spawn(move || {
+        fs::OpenOptions::new().write(true).open(file).and_then(|mut f| f.write_all(b"new"))
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    space.kill("mount");
+    assert!(reads.join().unwrap().is_err(), "the reader is told");
+    rustix::process::kill_process(node1, rustix::process::Signal::CONT).unwrap();
+    writes.join().unwrap().unwrap();
+    wait("another daemon mounts", Duration::from_secs(15), || {
+        is_mounted(&mnt) && space.pid("mount") != old && fs::metadata(mnt.join("f")).is_ok()
+    });
+    assert_eq!(&fs::read(mnt.join("f")).unwrap()[..4], b"new\x07");
+    space.down_clean();
+}
