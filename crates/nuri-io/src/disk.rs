@@ -1,6 +1,7 @@
 //! What a store needs of a disk. One suite (`disk_suite`) runs for every implementation.
 
 use std::io;
+use std::ops::Range;
 
 /// One part of a batch.
 pub enum DiskOp<'a> {
@@ -39,6 +40,24 @@ pub trait Disk: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether ranges may lack room on the device until they are written, and can give it back.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    /// Takes room for the range beforehand, so that writing it never fails for want of space. Its
+    /// content is undefined until it is written.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
+
+    /// The next range at or after `from` that was written and has its room, if there is one.
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        let len = self.len()?;
+        Ok((from < len).then_some(from..len))
+    }
+
     /// Runs independent transfers, at once where the device can. The first error is returned
     /// after all have ended.
     fn submit(&self, ops: &mut [DiskOp<'_>]) -> io::Result<()> {
@@ -72,6 +91,15 @@ impl<D: Disk + ?Sized> Disk for std::sync::Arc<D> {
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).punch(offset, len)
+    }
+    fn is_sparse(&self) -> bool {
+        (**self).is_sparse()
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).allocate(offset, len)
+    }
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        (**self).next_written(from)
     }
     fn submit(&self, ops: &mut [DiskOp<'_>]) -> io::Result<()> {
         (**self).submit(ops)

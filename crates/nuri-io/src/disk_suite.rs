@@ -17,6 +17,7 @@ pub fn suite<D: Disk>(open: impl Fn() -> D) {
     batches(&open());
     random_against_vec(&open());
     parallel_writers(&open());
+    room(&open());
 }
 
 fn must<T>(result: std::io::Result<T>) -> T {
@@ -126,4 +127,27 @@ fn parallel_writers(disk: &impl Disk) {
         must(disk.read_at(i << 16, &mut back));
         assert!(back[..] == pattern(1 << 16, i)[..]);
     }
+}
+
+/// Room is known where it was taken, and not where it was given back.
+fn room(disk: &impl Disk) {
+    if !disk.is_sparse() {
+        return;
+    }
+    let written = |from| must(disk.next_written(from));
+    must(disk.set_len(8 << 20));
+    must(disk.allocate(0, 1 << 20));
+    must(disk.write_at(2 << 20, &pattern(1 << 20, 1)));
+    must(disk.sync());
+    assert_eq!(written(1 << 20), Some(2 << 20..3 << 20));
+    assert_eq!(written(0x21_0000), Some(0x21_0000..3 << 20));
+    assert_eq!(written(3 << 20), None);
+    must(disk.punch(0x24_0000, 0x8_0000));
+    assert_eq!(written(2 << 20), Some(2 << 20..0x24_0000));
+    assert_eq!(written(0x24_0000), Some(0x2c_0000..3 << 20));
+    let mut back = AlignedBuf::zeroed(1 << 20);
+    must(disk.read_at(2 << 20, &mut back));
+    let want = pattern(1 << 20, 1);
+    assert!(back[..0x4_0000] == want[..0x4_0000] && back[0xc_0000..] == want[0xc_0000..]);
+    assert!(back[0x4_0000..0xc_0000].iter().all(|b| *b == 0), "a hole reads as zeros");
 }

@@ -7,10 +7,13 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fdatasync, fstat, open};
+use rustix::fs::{
+    FallocateFlags, FileType, Mode, OFlags, SeekFrom, fallocate, fdatasync, fstat, open, seek,
+};
 use rustix::io::{Errno, pread, pwrite};
 
 use crate::buf::{ALIGN, AlignedBuf};
@@ -67,20 +70,6 @@ impl FileDisk {
         self.direct
     }
 
-    /// Asks the file system to set space aside for the range; a device needs none.
-    ///
-    /// # Errors
-    /// ENOSPC where there is not enough. A file system that cannot is no error.
-    pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.block_device || len == 0 {
-            return Ok(());
-        }
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            other => other.map_err(io::Error::from),
-        }
-    }
-
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -117,6 +106,17 @@ impl FileDisk {
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
+        }
+        Ok(())
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
+        let zeros = AlignedBuf::zeroed(BOUNCE);
+        let mut at = offset;
+        while at < offset + len {
+            let take = (offset + len - at).min(zeros.len() as u64);
+            self.write_at(at, &zeros[..take as usize])?;
+            at += take;
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ fn takes_direct(fd: &rustix::fd::OwnedFd) -> bool {
 impl Disk for FileDisk {
     fn len(&self) -> io::Result<u64> {
         if self.block_device {
-            return Ok(rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?);
+            return Ok(seek(&self.file, SeekFrom::End(0))?);
         }
         Ok(fstat(&self.file)?.st_size as u64)
     }
@@ -219,6 +219,31 @@ impl Disk for FileDisk {
 
     fn sync(&self) -> io::Result<()> {
         Ok(fdatasync(&self.file)?)
+    }
+
+    fn is_sparse(&self) -> bool {
+        !self.block_device
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.block_device || len == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(offset, len),
+            other => other.map_err(io::Error::from),
+        }
+    }
+
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        let start = match seek(&self.file, SeekFrom::Data(from)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            // No word about holes: a device, or a file system that has none.
+            Err(Errno::INVAL) => return Ok(Some(from..self.len()?).filter(|r| !r.is_empty())),
+            Err(e) => return Err(e.into()),
+        };
+        Ok(Some(start..seek(&self.file, SeekFrom::Hole(start))?))
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -30,6 +31,7 @@ struct Image {
 enum Event {
     Write { offset: u64, data: Arc<[u8]> },
     SetLen(u64),
+    Punch { offset: u64, len: u64 },
     Sync,
 }
 
@@ -109,17 +111,44 @@ impl Image {
         self.len = len;
     }
 
+    /// Whole pages go, parts of pages become zeros.
+    fn punch(&mut self, offset: u64, len: u64) {
+        let end = (offset + len).min(self.len);
+        let (first, last) = (offset.div_ceil(PAGE as u64), end / PAGE as u64);
+        let whole: Vec<u64> = self.pages.range(first..last.max(first)).map(|(p, _)| *p).collect();
+        whole.iter().for_each(|page| drop(self.pages.remove(page)));
+        for at in [offset, end.saturating_sub(1)].into_iter().filter(|at| *at < end) {
+            let start = at / PAGE as u64 * PAGE as u64;
+            if let Some(page) = self.pages.get_mut(&(at / PAGE as u64)) {
+                let (from, to) = (offset.max(start) - start, (end - start).min(PAGE as u64));
+                Arc::make_mut(page)[from as usize..to as usize].fill(0);
+            }
+        }
+    }
+
+    fn next_written(&self, from: u64) -> Option<Range<u64>> {
+        let mut pages = self.pages.range(from / PAGE as u64..).map(|(page, _)| *page);
+        let first = pages.next()?;
+        let more = pages.zip(first + 1..).take_while(|(page, next)| page == next).count();
+        let end = (first + 1 + more as u64) * PAGE as u64;
+        Some(from.max(first * PAGE as u64)..end.min(self.len))
+    }
+
     fn apply(&mut self, event: &Event) {
         match event {
             Event::Write { offset, data } => self.write(*offset, data),
             Event::SetLen(len) => self.set_len(*len),
+            Event::Punch { offset, len } => self.punch(*offset, *len),
             Event::Sync => {}
         }
     }
 
-    /// Keeps, drops or tears one unsynced write.
+    /// Keeps, drops or tears one unsynced write; keeps or drops an unsynced punch.
     fn apply_maybe(&mut self, event: &Event, rng: &mut Rng) {
         let Event::Write { offset, data } = event else {
+            if matches!(event, Event::Punch { .. }) && rng.one_in(2) {
+                return;
+            }
             return self.apply(event);
         };
         match rng.below(3) {
@@ -243,7 +272,7 @@ impl MemDisk {
         state.base.write(offset, &byte);
     }
 
-    /// Bytes of pages that were ever written.
+    /// Bytes of pages that were written and not punched.
     pub fn resident(&self) -> u64 {
         (self.state.lock().now.pages.len() * PAGE) as u64
     }
@@ -308,6 +337,29 @@ impl Disk for MemDisk {
         state.count.bytes_written += data.len() as u64;
         state.record(Event::Write { offset, data: data.into() });
         Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.step()?;
+        state.record(Event::Punch { offset, len });
+        Ok(())
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    /// Writes zeros, which takes room as nothing else does here.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        (0..len).step_by(PAGE).try_for_each(|at| {
+            let take = (len - at).min(PAGE as u64) as usize;
+            self.write_at(offset + at, &[0; PAGE][..take])
+        })
+    }
+
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        Ok(self.state.lock().now.next_written(from))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -179,6 +180,15 @@ impl Disk for UringDisk {
     }
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.file.punch(offset, len)
+    }
+    fn is_sparse(&self) -> bool {
+        self.file.is_sparse()
+    }
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(offset, len)
+    }
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        self.file.next_written(from)
     }
 
     fn submit(&self, ops: &mut [DiskOp<'_>]) -> io::Result<()> {

@@ -89,7 +89,12 @@ impl Target {
                 capacity_bytes,
                 log_bytes: FormatOptions::LOG_BYTES,
             };
-            ChunkStore::format(&disk, options).map_err(|e| TargetError::Format(name(), e))?;
+            ChunkStore::format(&disk, options).map_err(|e| {
+                if path.is_dir() {
+                    let _ = std::fs::remove_file(&file);
+                }
+                TargetError::Format(name(), e)
+            })?;
         }
         let boot = BootId(random()?);
         let store = ChunkStore::open(disk, boot, StoreConfig::default())
@@ -164,6 +169,7 @@ impl TargetServer {
                         && let Err(error) = target.store.checkpoint()
                     {
                         eprintln!("target {}: {error}", target.path.display());
+                        std::thread::sleep(IDLE);
                     }
                 }
             };

@@ -1,7 +1,8 @@
 //! Which data blocks are free: a bitmap with next-fit runs.
 //!
 //! In memory only, rebuilt from the index at opening. A request is served by one run where one is
-//! found nearby, else by several, so that it fails only when too few blocks are free at all.
+//! found nearby, else by several, so that it fails only when too few blocks are free at all. A
+//! second bitmap tells which free blocks were written and so have their room on the device.
 
 /// Neighbouring data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,9 +16,12 @@ pub const MAX_RUN: u32 = 256;
 /// How many blocks a search for one long run passes before it takes several short ones.
 const WINDOW: u64 = 1 << 18;
 
-/// See the module's text. A set bit is a used block.
+/// See the module's text.
 pub struct FreeMap {
+    /// A set bit is a used block.
     words: Vec<u64>,
+    /// A set bit is a free block that was written.
+    written: Vec<u64>,
     blocks: u64,
     free: u64,
     cursor: u64,
@@ -32,7 +36,8 @@ impl FreeMap {
         {
             *last = !0 << (blocks % 64);
         }
-        FreeMap { words, blocks, free: blocks, cursor: 0 }
+        let written = vec![0; words.len()];
+        FreeMap { words, written, blocks, free: blocks, cursor: 0 }
     }
 
     /// Free blocks.
@@ -68,8 +73,46 @@ impl FreeMap {
         true
     }
 
-    /// Gives a run back.
+    /// Gives a run back that was written.
     pub fn give(&mut self, run: Run) {
+        self.give_blank(run);
+        self.set_written(run);
+    }
+
+    /// The free blocks of the run were written.
+    pub fn set_written(&mut self, run: Run) {
+        for (word, mask) in spans(run) {
+            self.written[word] |= mask & !self.words[word];
+        }
+    }
+
+    /// Takes a run of free blocks that were written: the first one from block `from` on.
+    pub fn take_written(&mut self, from: u64, most: u32) -> Option<Run> {
+        let start = next_bit(&self.written, from, 0)?;
+        let run = Run { start, len: bits(&self.written, start, most, 0) };
+        self.mark(run);
+        Some(run)
+    }
+
+    /// Takes the last free blocks, at most `count`, away from where others are taken.
+    pub fn take_last(&mut self, count: u64) -> Vec<Run> {
+        let (mut runs, mut left) = (Vec::new(), count);
+        while left > 0
+            && let Some(last) = self.last_free()
+        {
+            let most = left.min(u64::from(MAX_RUN));
+            let free = (0..most.min(last + 1)).take_while(|back| self.is_free(last - back));
+            let len = free.count() as u64;
+            let run = Run { start: last + 1 - len, len: len as u32 };
+            self.mark(run);
+            left -= len;
+            runs.push(run);
+        }
+        runs
+    }
+
+    /// Gives a run back that has no room on the device.
+    pub fn give_blank(&mut self, run: Run) {
         for (word, mask) in spans(run) {
             debug_assert_eq!(self.words[word] & mask, mask, "freed twice: {run:?}");
             self.free += u64::from((self.words[word] & mask).count_ones());
@@ -80,6 +123,7 @@ impl FreeMap {
     fn mark(&mut self, run: Run) {
         for (word, mask) in spans(run) {
             self.words[word] |= mask;
+            self.written[word] &= !mask;
         }
         self.free -= u64::from(run.len);
     }
@@ -121,31 +165,47 @@ impl FreeMap {
     }
 
     fn next_free(&self, from: u64) -> Option<u64> {
-        if from >= self.blocks {
-            return None;
-        }
-        let mut word = (from / 64) as usize;
-        let mut free = !self.words[word] & (!0 << (from % 64));
-        while free == 0 {
-            word += 1;
-            free = !*self.words.get(word)?;
-        }
-        Some(word as u64 * 64 + u64::from(free.trailing_zeros()))
+        next_bit(&self.words, from, !0)
+    }
+
+    fn last_free(&self) -> Option<u64> {
+        let word = self.words.iter().rposition(|word| *word != !0)?;
+        Some(word as u64 * 64 + 63 - u64::from(self.words[word].leading_ones()))
+    }
+
+    fn is_free(&self, block: u64) -> bool {
+        self.words[(block / 64) as usize] >> (block % 64) & 1 == 0
     }
 
     fn free_len(&self, start: u64, max: u32) -> u32 {
-        let mut len = 0;
-        while len < max {
-            let at = start + u64::from(len);
-            let Some(word) = self.words.get((at / 64) as usize) else { break };
-            let run = (word >> (at % 64)).trailing_zeros().min(64 - (at % 64) as u32);
-            if run == 0 {
-                break;
-            }
-            len += run;
-        }
-        len.min(max)
+        bits(&self.words, start, max, !0)
     }
+}
+
+/// The first bit from `from` on that differs from those of `not`.
+fn next_bit(words: &[u64], from: u64, not: u64) -> Option<u64> {
+    let mut word = (from / 64) as usize;
+    let mut found = (words.get(word)? ^ not) & (!0 << (from % 64));
+    while found == 0 {
+        word += 1;
+        found = words.get(word)? ^ not;
+    }
+    Some(word as u64 * 64 + u64::from(found.trailing_zeros()))
+}
+
+/// How many bits from `start` on differ from those of `not`, at most `max`.
+fn bits(words: &[u64], start: u64, max: u32, not: u64) -> u32 {
+    let mut len = 0;
+    while len < max {
+        let at = start + u64::from(len);
+        let Some(word) = words.get((at / 64) as usize) else { break };
+        let run = (!(word ^ not) >> (at % 64)).trailing_zeros().min(64 - (at % 64) as u32);
+        if run == 0 {
+            break;
+        }
+        len += run;
+    }
+    len.min(max)
 }
 
 /// The words that a run touches, with the bits of it.
@@ -189,6 +249,25 @@ mod tests {
         assert!(!map.claim(Run { start: 299, len: 2 }));
         assert!(map.claim(Run { start: 10, len: 5 }));
         assert!(!map.claim(Run { start: 4095, len: 2 }));
+    }
+
+    #[test]
+    fn written_and_last_blocks_are_found() {
+        let mut map = FreeMap::new(1000);
+        assert_eq!(map.take_written(0, 9), None);
+        let all = map.take(1000).unwrap();
+        map.give(Run { start: 60, len: 70 });
+        map.give_blank(Run { start: 200, len: 10 });
+        map.set_written(Run { start: 205, len: 50 });
+        assert_eq!(map.take_written(0, 64), Some(Run { start: 60, len: 64 }));
+        assert_eq!(map.take_written(124, 64), Some(Run { start: 124, len: 6 }));
+        assert_eq!(map.take_last(7), [Run { start: 203, len: 7 }]);
+        assert_eq!((map.take_written(0, 64), map.free()), (None, 3));
+        assert_eq!(map.take_last(7), [Run { start: 200, len: 3 }]);
+        assert_eq!((map.take_last(7), map.free()), (vec![], 0));
+        all.iter().for_each(|run| map.give(*run));
+        let runs = map.take_last(300);
+        assert_eq!(runs, [Run { start: 744, len: 256 }, Run { start: 700, len: 44 }]);
     }
 
     #[test]

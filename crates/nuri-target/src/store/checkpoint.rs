@@ -13,9 +13,13 @@
 //! 7 memory: cut the log to L, free the old image
 //! ```
 //!
+//! Where the device has no room for new places in 3 or for the image in 5, they are taken from the
+//! reserve instead, which has it (`room.rs`).
+//!
 //! In place is safe in 3 because the log holds the block until 6. The lock is held in 1, 4 and 7
 //! only. Between 1 and 4 no freed block finds a new owner, else 3 could write over it.
 
+use std::io;
 use std::sync::Arc;
 
 use nuri_io::buf::AlignedBuf;
@@ -25,13 +29,13 @@ use parking_lot::MutexGuard;
 
 use super::alloc::{MAX_RUN, Run};
 use super::contents::Small;
-use super::error::StoreError;
+use super::error::{StoreError, is_full};
 use super::image;
 use super::index::Extent;
 use super::journal::Batch;
 use super::state::State;
 use super::sums::{bind, write_pages};
-use super::superblock::{LogStart, Superblock};
+use super::superblock::{CheckpointAt, LogStart, Superblock};
 use super::{BLOCK, ChunkStore};
 
 /// Most bytes of small writes copied for one batch of transfers.
@@ -73,8 +77,7 @@ impl<D: Disk> ChunkStore<D> {
     /// Applies small writes, writes the index and frees log space. Writers go on meanwhile.
     ///
     /// # Errors
-    /// No space where the file system under the store is full: nothing is lost, and a later call
-    /// may succeed. Any other error takes the store out of service.
+    /// Any I/O error takes the store out of service.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         let alone = self.checkpointing.lock();
         self.run(&alone)
@@ -90,14 +93,15 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     fn run(&self, _alone: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
-        let Some(begun) = self.begin()? else { return Ok(()) };
+        let Some(mut begun) = self.begin()? else { return Ok(()) };
         if let Some(batch) = begun.batch {
             self.write_batch(batch)?;
         }
-        if let Err(error) = self.move_out(&begun.moves) {
-            self.undo(&begun.moves);
-            return Err(error);
+        let mut moved = self.move_out(&begun.moves);
+        if moved.as_ref().is_err_and(is_full) && self.replace(&mut begun.moves) {
+            moved = self.move_out(&begun.moves);
         }
+        moved.map_err(|e| self.state.lock().fail("data write", &e))?;
         let places: Vec<Run> = begun.moves.iter().map(Move::run).collect();
         self.load_sums(&places)?;
         let snapshot = self.settle(&begun.moves, &places, begun.start)?;
@@ -121,12 +125,12 @@ impl<D: Disk> ChunkStore<D> {
         let mut moves = list(state);
         let count = moves.iter().filter(|m| m.fresh).count() as u64;
         // Set aside when the small writes were taken in.
-        let runs = state.free.take(count).ok_or(StoreError::NoSpace)?;
-        let mut places = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.len));
+        let runs = state.take(count).ok_or(StoreError::NoSpace)?;
+        state.landing = count;
         let birth = state.next_birth;
         state.next_birth += 1;
+        place(&mut moves, &runs);
         for fresh in moves.iter_mut().filter(|m| m.fresh) {
-            fresh.to = places.next().unwrap_or_default();
             fresh.birth = birth;
             state.contents.placed(fresh.key, fresh.block);
         }
@@ -137,7 +141,7 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Step 3: neighbours on the disk go together.
-    fn move_out(&self, moves: &[Move]) -> Result<(), StoreError> {
+    fn move_out(&self, moves: &[Move]) -> io::Result<()> {
         let mut order: Vec<&Move> = moves.iter().collect();
         order.sort_unstable_by_key(|m| m.to);
         for part in order.chunks(APPLY_BYTES / BLOCK) {
@@ -155,20 +159,19 @@ impl<D: Disk> ChunkStore<D> {
                     ops.push(DiskOp::Write { offset, data: now });
                 }
             }
-            self.disk.submit(&mut ops).map_err(|e| self.data_error(&e))?;
+            self.disk.submit(&mut ops)?;
         }
         Ok(())
     }
 
-    /// The file system under the store is full. The log and the overlay still have everything.
-    fn undo(&self, moves: &[Move]) {
-        let mut state = self.state.lock();
-        for m in moves.iter().filter(|m| m.fresh) {
-            state.free.give(m.run());
-            state.contents.unplaced(m.key, m.block);
-        }
-        state.quarantine = false;
-        state.release();
+    /// New places had no room: takes those of the reserve. False where it has too few.
+    fn replace(&self, moves: &mut [Move]) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(runs) = state.reserve.take(state.landing) else { return false };
+        moves.iter().filter(|m| m.fresh).for_each(|m| state.free.give_blank(m.run()));
+        place(moves, &runs);
+        true
     }
 
     /// Step 4.
@@ -184,11 +187,12 @@ impl<D: Disk> ChunkStore<D> {
         self.pin_sums(state, places)?;
         moves.iter().for_each(|m| settle_one(state, m));
         state.quarantine = false;
+        state.landing = 0;
         state.release();
         let empty = state.contents.index.counts().0 == 0;
         let image = if empty { Vec::new() } else { state.contents.index.encode() };
         let blocks = image::blocks_for(image.len() as u64);
-        let runs = state.free.take(blocks).ok_or(StoreError::NoSpace)?;
+        let runs = state.take(blocks).ok_or(StoreError::NoSpace)?;
         let mut next = state.superblock.clone();
         next.sequence += 1;
         next.checkpoint.generation += 1;
@@ -200,10 +204,10 @@ impl<D: Disk> ChunkStore<D> {
 
     /// Steps 5 to 7.
     fn publish(&self, snapshot: Snapshot) -> Result<(), StoreError> {
-        let Snapshot { image, runs, pages, mut next, .. } = snapshot;
+        let Snapshot { image, mut runs, pages, mut next, .. } = snapshot;
         let generation = next.checkpoint.generation;
         let written = write_pages(&self.disk, self.regions.sums_at, &pages)
-            .and_then(|()| image::write(&self.disk, &self.regions, generation, &runs, &image))
+            .and_then(|()| self.write_image(generation, &mut runs, &image))
             .and_then(|at| {
                 next.checkpoint = at;
                 self.disk.sync()?;
@@ -215,13 +219,41 @@ impl<D: Disk> ChunkStore<D> {
         state.journal.advance_tail(next.log.position);
         state.superblock = next;
         for run in std::mem::replace(&mut state.image, runs) {
-            state.free.give(run);
+            state.give(run);
         }
         state.sums.written();
         state.sums.trim();
         state.checkpoints += 1;
         Ok(())
     }
+
+    /// Writes the image into the runs, or into others where those have no room.
+    fn write_image(
+        &self,
+        generation: u64,
+        runs: &mut Vec<Run>,
+        image: &[u8],
+    ) -> io::Result<CheckpointAt> {
+        let write = |runs: &[Run]| image::write(&self.disk, &self.regions, generation, runs, image);
+        let first = write(runs);
+        if !first.as_ref().is_err_and(is_full) {
+            return first;
+        }
+        let mut state = self.state.lock();
+        let Some(others) = state.reserve.take(image::blocks_for(image.len() as u64)) else {
+            return first;
+        };
+        runs.iter().for_each(|run| state.free.give_blank(*run));
+        drop(state);
+        *runs = others;
+        write(runs)
+    }
+}
+
+/// Spreads the fresh moves over the runs.
+fn place(moves: &mut [Move], runs: &[Run]) {
+    let places = runs.iter().flat_map(|run| run.start..run.start + u64::from(run.len));
+    moves.iter_mut().filter(|m| m.fresh).zip(places).for_each(|(m, place)| m.to = place);
 }
 
 fn list(state: &State) -> Vec<Move> {
@@ -246,7 +278,7 @@ fn settle_one(state: &mut State, m: &Move) {
     if m.fresh {
         // Deleted meanwhile, or a large write took over: the place is not needed.
         if now.is_some() || state.contents.overlaid(m.key, m.block).is_none() {
-            state.free.give(m.run());
+            state.give(m.run());
             return;
         }
         let extent = Extent { at: m.block, len: 1, block: m.to, birth: m.birth };

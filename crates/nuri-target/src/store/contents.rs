@@ -178,18 +178,6 @@ impl Contents {
         }
     }
 
-    /// The place found was given up again.
-    pub fn unplaced(&mut self, key: ChunkKey, block: u32) {
-        if self.index.block(key, block).is_some() {
-            return;
-        }
-        if let Some(over) = self.overlay.get_mut(&(key, block))
-            && !std::mem::replace(&mut over.fresh, true)
-        {
-            self.fresh += 1;
-        }
-    }
-
     /// Takes a block off the overlay if it is still this very one.
     pub fn settle(&mut self, key: ChunkKey, block: u32, small: &Arc<Small>) {
         if self.small(key, block).is_some_and(|now| Arc::ptr_eq(now, small)) {

@@ -46,8 +46,19 @@ impl From<StoreError> for Status {
 pub enum FormatError {
     #[error("{0} bytes are too few for a store: give it at least {1}")]
     TooSmall(u64, u64),
-    #[error("cannot write the new store")]
+    /// What must never lack room needs it at once, in MiB.
+    #[error(
+        "the file system has too little room for a new store, which needs {0} MiB of it at once: \
+         make room there, or choose another directory"
+    )]
+    NoRoom(u64),
+    #[error("cannot write the new store: {0}")]
     Io(#[from] io::Error),
+}
+
+/// The file system has no room left, or not for us.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A store could not be opened. Nothing was written to it.
@@ -70,8 +81,8 @@ pub enum OpenError {
     LogDamaged { at: u64, later: u64 },
     #[error("the store's index is damaged ({0}): run check")]
     IndexDamaged(String),
-    #[error("cannot read the store")]
+    #[error("cannot read the store: {0}")]
     Io(#[from] io::Error),
-    #[error("the store could not be brought up")]
+    #[error("the store could not be brought up: {0}")]
     Store(#[from] StoreError),
 }

@@ -5,8 +5,8 @@
 //! into the log as whole blocks and shadow the disk from the overlay until a checkpoint applies
 //! them (`checkpoint.rs`, with the write order). Every block read from the disk is verified
 //! (`read.rs`). Any failed write or sync takes the store out of service until it is reopened.
-//! Callers: the target's server, `nuri target check`, tests. Lock order: merge shard, checkpoint,
-//! state.
+//! Callers: the target's server, `nuri target check`, tests. Lock order: merge shard, moving,
+//! checkpoint, state.
 
 mod alloc;
 mod bytes;
@@ -20,6 +20,7 @@ mod journal;
 pub mod log;
 mod read;
 mod recover;
+mod room;
 mod state;
 mod sums;
 mod superblock;
@@ -97,6 +98,8 @@ pub struct ChunkStore<D: Disk> {
     work: Condvar,
     /// Held during a checkpoint and any other change of the superblock.
     checkpointing: Mutex<()>,
+    /// Held while free blocks move between map, reserve and device.
+    moving: Mutex<()>,
     merging: Vec<Mutex<()>>,
 }
 
@@ -117,17 +120,21 @@ impl<D: Disk> ChunkStore<D> {
     pub fn open(disk: D, boot: BootId, config: StoreConfig) -> Result<Self, OpenError> {
         let superblock = Superblock::load(&disk)?;
         let found = recover::load(&disk, &superblock, config.checksum_cache_bytes)?;
-        let (free, twice) = recover::free_map(&found, superblock.regions.data_blocks);
+        let (mut free, twice) = recover::free_map(&found, superblock.regions.data_blocks);
         if let Some(first) = twice.into_iter().next() {
             return Err(OpenError::IndexDamaged(first));
         }
         let start =
             LogStart { generation: found.log_end.generation.wrapping_add(1), ..found.log_end };
         let regions = superblock.regions;
+        room::find_written(&disk, &regions, &mut free)?;
         let journal = Journal::new(&regions, start);
         let mut state = State::new(found.contents, free, found.sums, journal, superblock);
         state.image = found.image;
         state.next_birth = found.next_birth + BIRTH_GAP;
+        if disk.is_sparse() {
+            state.refill(0);
+        }
         let store = ChunkStore {
             disk,
             config,
@@ -137,6 +144,7 @@ impl<D: Disk> ChunkStore<D> {
             flushed: Condvar::new(),
             work: Condvar::new(),
             checkpointing: Mutex::new(()),
+            moving: Mutex::new(()),
             merging: (0..MERGE_SHARDS).map(|_| Mutex::new(())).collect(),
         };
         if found.records > 0 {
@@ -146,6 +154,10 @@ impl<D: Disk> ChunkStore<D> {
                 superblock.log = start;
                 Ok(())
             })?;
+        }
+        if store.disk.is_sparse() {
+            // Where there is none, the first writes say so.
+            let _ = store.make_room(0);
         }
         Ok(store)
     }
@@ -243,7 +255,7 @@ impl<D: Disk> ChunkStore<D> {
     /// [`ChunkStore::checkpoint`] so that writers seldom have to.
     pub fn wait_for_work(&self, at_most: Duration) -> bool {
         let mut state = self.state.lock();
-        if !state.wants_checkpoint(&self.config) {
+        if state.failed.is_some() || !state.wants_checkpoint(&self.config) {
             self.work.wait_for(&mut state, at_most);
         }
         state.failed.is_none() && state.wants_checkpoint(&self.config)

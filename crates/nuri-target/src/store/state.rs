@@ -1,18 +1,20 @@
 //! What the store's one lock guards, and the accounting over it. No I/O here.
 //!
 //! Invariant: free blocks >= blocks that the overlay will need + blocks for the next index image
-//! beside the present one, so that applying and checkpointing never fail for want of space.
+//! beside the present one, so that applying and checkpointing never fail for want of space. In a
+//! sparse file as many of them have their room already: the reserve (`room.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::alloc::{FreeMap, Run};
+use super::alloc::{FreeMap, MAX_RUN, Run};
 use super::contents::{Change, Contents};
 use super::error::StoreError;
 use super::image::blocks_for;
 use super::index::{CHUNK_BYTES, EXTENT_BYTES};
 use super::journal::Journal;
 use super::log::Body;
+use super::room::Reserve;
 use super::sums::SumTable;
 use super::superblock::Superblock;
 use super::{StoreConfig, Usage};
@@ -23,6 +25,12 @@ const SLACK_EXTENTS: u64 = 512;
 pub struct State {
     pub contents: Contents,
     pub free: FreeMap,
+    /// More free blocks, which the map does not know.
+    pub reserve: Reserve,
+    /// Blocks on their way between map, reserve and device.
+    pub moving: u64,
+    /// Blocks of a running checkpoint's fresh places, which may turn out to have no room.
+    pub landing: u64,
     pub sums: SumTable,
     pub journal: Journal,
     pub superblock: Superblock,
@@ -52,6 +60,9 @@ impl State {
         State {
             contents,
             free,
+            reserve: Reserve::default(),
+            moving: 0,
+            landing: 0,
             sums,
             journal,
             superblock,
@@ -83,12 +94,47 @@ impl State {
 
     /// Blocks that new data may take.
     pub fn available(&self) -> u64 {
-        self.free.free().saturating_sub(self.contents.reserved() + self.image_reserve())
+        (self.free.free() + self.reserve.blocks()).saturating_sub(self.promised())
+    }
+
+    /// Free blocks that are spoken for.
+    fn promised(&self) -> u64 {
+        self.contents.reserved() + self.image_reserve()
     }
 
     /// Blocks that become free without anything being deleted.
     pub fn pending_blocks(&self) -> u64 {
-        self.pending_blocks
+        self.pending_blocks + self.moving
+    }
+
+    /// How many blocks the reserve lacks of what is promised and `more`.
+    pub fn lacking(&self, more: u64) -> u64 {
+        (self.promised() + self.landing + more).saturating_sub(self.reserve.blocks())
+    }
+
+    /// Fills the reserve from free blocks that have their room already.
+    pub fn refill(&mut self, more: u64) {
+        let mut from = 0;
+        while self.lacking(more) > 0
+            && let Some(run) = self.free.take_written(from, MAX_RUN)
+        {
+            from = run.start;
+            self.reserve.push(run);
+        }
+    }
+
+    /// Takes free blocks, those of the reserve last.
+    pub fn take(&mut self, count: u64) -> Option<Vec<Run>> {
+        let beyond = count.saturating_sub(self.free.free());
+        let reserved = self.reserve.take(beyond)?;
+        let mut runs = self.free.take(count - beyond)?;
+        runs.extend(reserved);
+        Some(runs)
+    }
+
+    /// A run that was written is free again.
+    pub fn give(&mut self, run: Run) {
+        if self.lacking(0) > 0 { self.reserve.push(run) } else { self.free.give(run) }
     }
 
     /// Old and new image exist together while a checkpoint runs, and the next old one may be as
@@ -102,7 +148,7 @@ impl State {
 
     /// Takes blocks and a birth for a large write; end with [`State::landed`].
     pub fn take_off(&mut self, blocks: u64) -> Option<(Vec<Run>, u64)> {
-        let runs = self.free.take(blocks)?;
+        let runs = self.take(blocks)?;
         self.in_flight += runs.len() as u64;
         self.next_birth += 1;
         Some((runs, self.next_birth - 1))
@@ -142,7 +188,7 @@ impl State {
             }
             self.pending.pop_front();
             self.pending_blocks -= u64::from(run.len);
-            self.free.give(run);
+            self.give(run);
         }
     }
 

@@ -5,6 +5,8 @@
 //! older copy points to is reused, so either copy alone opens the store. Damage of both is an
 //! error, never a reason to format.
 
+use std::io;
+
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;
 use nuri_proto::checksum::crc64;
@@ -12,7 +14,7 @@ use nuri_proto::id::{ClusterId, Incarnation, TargetId};
 
 use super::BLOCK;
 use super::bytes::{Fields, Put};
-use super::error::{FormatError, OpenError};
+use super::error::{FormatError, OpenError, is_full};
 
 const MAGIC: &[u8; 8] = b"NURI-TGT";
 /// Format version that this program writes and reads.
@@ -260,7 +262,7 @@ impl Superblock {
 
     /// Makes this superblock the valid one: copy A, sync, copy B, sync. A crash between leaves
     /// the old and the new one, and both still open.
-    pub fn store(&self, disk: &impl Disk) -> std::io::Result<()> {
+    pub fn store(&self, disk: &impl Disk) -> io::Result<()> {
         let block = self.encode();
         disk.write_at(0, &block)?;
         disk.sync()?;
@@ -269,22 +271,38 @@ impl Superblock {
     }
 }
 
-/// Writes an empty store. The log is written with zeros, so that a later sync of log records needs
-/// no file-system journal commit. The superblocks come last: a crash before leaves no store.
+/// Writes an empty store. Log and checksum table take their room now; the log is written with
+/// zeros, so that a later sync of its records needs no file-system journal commit. The
+/// superblocks come last: a crash before leaves no store.
 ///
 /// # Errors
-/// A capacity too small, or the disk's errors.
+/// A capacity too small, too little room, or the disk's errors. A file that was empty is again.
 pub fn format(disk: &impl Disk, options: &FormatOptions) -> Result<Superblock, FormatError> {
     let small = FormatError::TooSmall(options.capacity_bytes, MIN_CAPACITY);
     if options.capacity_bytes < MIN_CAPACITY {
         return Err(small);
     }
     let regions = Regions::plan(options.capacity_bytes, options.log_bytes).ok_or(small)?;
+    let was_empty = disk.is_empty()?;
+    let made = prepare(disk, options, &regions).and_then(|()| start(disk, options, regions));
+    made.map_err(|error| {
+        if was_empty {
+            let _ = disk.set_len(0);
+        }
+        match is_full(&error) {
+            true => FormatError::NoRoom(regions.data_at.div_ceil(1 << 20)),
+            false => FormatError::Io(error),
+        }
+    })
+}
+
+fn prepare(disk: &impl Disk, options: &FormatOptions, regions: &Regions) -> io::Result<()> {
     let zeros = AlignedBuf::zeroed(1 << 20);
     if disk.len()? >= REGIONS_AT {
         disk.write_at(0, &zeros[..REGIONS_AT as usize])?;
         disk.sync()?;
     }
+    disk.allocate(0, regions.data_at)?;
     if disk.len()? < options.capacity_bytes {
         disk.set_len(options.capacity_bytes)?;
     }
@@ -295,7 +313,10 @@ pub fn format(disk: &impl Disk, options: &FormatOptions) -> Result<Superblock, F
         disk.write_at(at, &zeros[..take as usize])?;
         at += take;
     }
-    disk.sync()?;
+    disk.sync()
+}
+
+fn start(disk: &impl Disk, options: &FormatOptions, regions: Regions) -> io::Result<Superblock> {
     let superblock = Superblock {
         sequence: 1,
         cluster: options.cluster,

@@ -13,8 +13,6 @@
 //! write merges its partial blocks with what the chunk holds, then does 4 and 5 with the bytes in
 //! the record. Two writers of one chunk are ordered by step 4.
 
-use std::io;
-
 use nuri_io::disk::{Disk, DiskOp};
 use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::limit::{LOG_FIRST, MAX_CHUNK, MAX_PAYLOAD};
@@ -169,8 +167,8 @@ impl<D: Disk> ChunkStore<D> {
         let mut state = self.state.lock();
         state.landed(&runs);
         if result.is_err() {
-            // Nothing names the blocks yet.
-            runs.iter().for_each(|run| state.free.give(*run));
+            // Nothing names the blocks yet, and some may have found no room.
+            runs.iter().for_each(|run| state.free.give_blank(*run));
         }
         result
     }
@@ -231,13 +229,6 @@ impl<D: Disk> ChunkStore<D> {
             })
             .collect();
         self.disk.submit(&mut ops).map_err(|e| self.data_error(&e))
-    }
-
-    pub(super) fn data_error(&self, error: &io::Error) -> StoreError {
-        if error.kind() == io::ErrorKind::StorageFull {
-            return StoreError::NoSpace;
-        }
-        self.state.lock().fail("data write", error)
     }
 
     /// Reads the checksum pages of these blocks, without the lock.
@@ -351,7 +342,8 @@ impl<D: Disk> ChunkStore<D> {
     /// are as many free blocks as `blocks` says. Returns with the lock held.
     ///
     /// # Errors
-    /// No space even after everything freed became usable.
+    /// No space even after everything freed became usable, or none on the device for what the
+    /// write counts on.
     fn admit(
         &self,
         log_bytes: usize,
@@ -370,6 +362,12 @@ impl<D: Disk> ChunkStore<D> {
                 self.wait_for_blocks(state)?;
                 continue;
             }
+            let placed_later = if smalls > 0 { needed } else { 0 };
+            if needed > 0 && self.lacks_room(&state, placed_later) {
+                drop(state);
+                self.make_room(placed_later)?;
+                continue;
+            }
             if log_bytes > 0 && !state.journal.buffer_has_room(log_bytes) {
                 let seq = state.journal.last_seq();
                 drop(state);
@@ -385,15 +383,20 @@ impl<D: Disk> ChunkStore<D> {
         }
     }
 
-    /// Freed blocks wait for their record to become durable, or for a checkpoint to end.
+    /// Freed blocks wait for their record to become durable, for a checkpoint to end, or for
+    /// whoever moves them.
     fn wait_for_blocks(&self, state: MutexGuard<'_, State>) -> Result<(), StoreError> {
-        let (quarantine, seq) = (state.quarantine, state.journal.last_seq());
+        let (quarantine, moving) = (state.quarantine, state.moving > 0);
+        let seq = state.journal.last_seq();
         drop(state);
         if quarantine {
             drop(self.checkpointing.lock());
-            return Ok(());
+        } else if moving {
+            drop(self.moving.lock());
+        } else {
+            self.flush_to(seq)?;
         }
-        self.flush_to(seq)
+        Ok(())
     }
 
     /// Tells whoever waits for work that there is some.

@@ -9,7 +9,14 @@ use super::*;
 
 /// Runs random operations on a recording disk, then visits crashes of all of its life.
 fn torture(seed: u64, ops: usize, capacity: u64, random_cuts: u64) {
+    torture_within(seed, ops, capacity, random_cuts, u64::MAX);
+}
+
+/// The same on a file system that has so much room and no more. Returns the writes refused.
+fn torture_within(seed: u64, ops: usize, capacity: u64, random_cuts: u64, room: u64) -> u64 {
     let (disk, store) = fresh_on(MemDisk::recording(), capacity);
+    let room = disk.resident().saturating_add(room);
+    disk.limit_space(room);
     let born = disk.events();
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
@@ -27,17 +34,27 @@ fn torture(seed: u64, ops: usize, capacity: u64, random_cuts: u64) {
     for cut in cuts {
         let what = format!("seed {seed}");
         let image = Arc::new(disk.image_at_event(cut, &mut rng));
+        image.limit_space(image.resident().max(room));
         assert_clean(&image);
         let store = open(&image).unwrap_or_else(|e| panic!("{what}, cut {cut}: {e}"));
         model.verify(&store, cut, &what);
         drop(store);
         // The opening itself may crash, and what it wrote may be lost in part.
         let again = Arc::new(image.crash_image(&mut rng));
+        again.limit_space(again.resident().max(room));
         let store = open(&again).unwrap_or_else(|e| panic!("{what}, cut {cut}, again: {e}"));
         model.verify(&store, cut, "after a second crash");
         store.close().unwrap();
         assert_clean(&again);
     }
+    model.refused
+}
+
+#[test]
+fn crashes_on_a_full_file_system() {
+    let refused: u64 =
+        (200..206).map(|seed| torture_within(seed, 60, 6 << 20, 40, 400 << 10)).sum();
+    assert!(refused > 20, "only {refused} writes were refused");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nuri_io::rng::Rng;
 use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::op::data::Durability;
+use nuri_target::store::StoreError;
 
 use super::*;
 
@@ -29,6 +30,8 @@ pub struct Model {
     ops: Vec<Op>,
     blocks: BTreeMap<(ChunkKey, usize), Vec<(usize, Content)>>,
     zero: Content,
+    /// Writes that found no space.
+    pub refused: u64,
 }
 
 pub fn keys() -> impl Iterator<Item = ChunkKey> {
@@ -37,7 +40,12 @@ pub fn keys() -> impl Iterator<Item = ChunkKey> {
 
 impl Model {
     pub fn new() -> Model {
-        Model { ops: Vec::new(), blocks: BTreeMap::new(), zero: Arc::new(vec![0; BLOCK]) }
+        Model {
+            ops: Vec::new(),
+            blocks: BTreeMap::new(),
+            zero: Arc::new(vec![0; BLOCK]),
+            refused: 0,
+        }
     }
 
     fn now(&self, key: ChunkKey, block: usize) -> Content {
@@ -69,6 +77,25 @@ impl Model {
         }
     }
 
+    /// Whether there was space. Where there was not, a part of the write may have been made.
+    fn wrote<T>(&mut self, store: &Store, outcome: Result<T, StoreError>) -> bool {
+        match outcome {
+            Ok(_) => return true,
+            Err(StoreError::NoSpace) => {}
+            Err(e) => panic!("{e}"),
+        }
+        self.refused += 1;
+        for key in keys() {
+            let got = read(store, key, 0, BLOCKS * BLOCK);
+            for (block, bytes) in got.chunks(BLOCK).enumerate() {
+                if self.now(key, block)[..] != *bytes {
+                    self.set(key, block, Arc::new(bytes.to_vec()));
+                }
+            }
+        }
+        false
+    }
+
     /// Runs one random operation on store and model.
     pub fn step(&mut self, store: &Store, disk: &MemDisk, rng: &mut Rng) {
         let start = disk.events();
@@ -83,26 +110,27 @@ impl Model {
                 let len = (rng.below(12_000) as usize + 1).min(room);
                 let data = pattern(len, rng.next());
                 self.put(k, at, &data);
-                store.write(k, at as u32, &data, how).unwrap();
+                op.stable &= self.wrote(store, store.write(k, at as u32, &data, how));
             }
             4..=6 => {
                 let (at, room) = (at / BLOCK * BLOCK, BLOCKS * BLOCK - at / BLOCK * BLOCK);
                 let data = pattern(BLOCK.min(room), rng.next());
                 self.put(k, at, &data);
-                store.write(k, at as u32, &data, how).unwrap();
+                op.stable &= self.wrote(store, store.write(k, at as u32, &data, how));
             }
             7..=10 => {
                 let first = rng.below(BLOCKS as u64 - 16) as usize;
                 let len = ((16 + rng.below(32)) as usize).min(BLOCKS - first) * BLOCK;
                 let data = pattern(len, rng.next());
                 self.put(k, first * BLOCK, &data);
-                store.write(k, (first * BLOCK) as u32, &data, how).unwrap();
+                let at = (first * BLOCK) as u32;
+                op.stable &= self.wrote(store, store.write(k, at, &data, how));
             }
             11 => {
                 let len = (rng.below(60_000) as usize).min(room);
                 self.put(k, at, &vec![0; len]);
                 op.stable = false;
-                store.punch(k, at as u32, len as u32).unwrap();
+                self.wrote(store, store.punch(k, at as u32, len as u32));
             }
             12 => {
                 op.stable = true;

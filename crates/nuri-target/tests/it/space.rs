@@ -2,7 +2,7 @@
 
 use nuri_proto::id::ObjectId;
 use nuri_proto::op::data::Durability::{Memory, Stable};
-use nuri_target::store::{StoreConfig, StoreError};
+use nuri_target::store::{FormatError, StoreConfig, StoreError};
 
 use super::*;
 
@@ -100,17 +100,73 @@ fn full_file_system_under_the_store_is_no_space_for_large_writes() {
 }
 
 #[test]
-fn full_file_system_at_a_checkpoint_loses_nothing() {
+fn full_file_system_at_a_checkpoint_is_no_hindrance() {
     let (disk, store) = fresh(64 << 20);
     store.write(key(1, 0), 0, &pattern(9000, 1), Stable).unwrap();
     disk.limit_space(disk.resident());
-    assert!(matches!(store.checkpoint(), Err(StoreError::NoSpace)));
-    assert_eq!(read(&store, key(1, 0), 0, 9000), pattern(9000, 1));
-    disk.heal();
     store.checkpoint().unwrap();
     assert_eq!(read(&store, key(1, 0), 0, 9000), pattern(9000, 1));
     store.close().unwrap();
     assert_clean(&disk);
+    let store = open(&disk).unwrap();
+    assert_eq!(read(&store, key(1, 0), 0, 9000), pattern(9000, 1));
+}
+
+#[test]
+fn full_file_system_takes_small_writes_as_far_as_they_have_their_room() {
+    let (disk, store) = fresh(256 << 20);
+    for round in 0..4 {
+        disk.limit_space(disk.resident() + (3 << 20));
+        let mut pieces = 0;
+        let piece = |i: u64| key(1000 * (round + 1) + i, 0);
+        loop {
+            match store.write(piece(pieces), 8192, &pattern(4096, pieces), Memory) {
+                Ok(_) => pieces += 1,
+                Err(StoreError::NoSpace) => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(pieces >= 512, "round {round}: {pieces}");
+        // Overwriting, deleting and the log going round need no new room.
+        for i in 0..3 * pieces {
+            let (k, data) = (piece(i % pieces), pattern(4096, i));
+            store.write(k, 8192, &data, Memory).unwrap();
+        }
+        let check = |store: &Store| {
+            for i in 0..pieces {
+                let want = pattern(4096, 2 * pieces + i);
+                assert!(read(store, piece(i), 8192, 4096) == want, "round {round} piece {i}");
+            }
+        };
+        store.flush().unwrap();
+        // A crash on the full disk; the image has the limit too.
+        let image = Arc::new(disk.fork());
+        image.limit_space(image.resident());
+        let again = open(&image).unwrap();
+        check(&again);
+        again.write(piece(0), 8192, &pattern(4096, 2 * pieces), Stable).unwrap();
+        again.delete(&[piece(1).object]).unwrap();
+        again.write(piece(1), 8192, &pattern(4096, 2 * pieces + 1), Stable).unwrap();
+        again.close().unwrap();
+        assert_clean(&image);
+        store.checkpoint().unwrap();
+        check(&store);
+        disk.heal();
+        store.write(key(77, round as u32), 0, &[1; 1 << 18], Stable).unwrap();
+    }
+    store.close().unwrap();
+    assert_clean(&disk);
+}
+
+#[test]
+fn too_little_room_for_a_new_store_is_told_and_nothing_left() {
+    for room in [0u64, 1 << 20, 8 << 20, 16 << 20] {
+        let disk = Arc::new(MemDisk::new());
+        disk.limit_space(room);
+        let error = ChunkStore::format(&disk, options(64 << 20)).unwrap_err();
+        assert!(matches!(error, FormatError::NoRoom(17)), "{error}");
+        assert_eq!((disk.resident(), nuri_io::disk::Disk::len(&disk).unwrap()), (0, 0));
+    }
 }
 
 #[test]

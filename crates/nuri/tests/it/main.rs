@@ -8,6 +8,7 @@ mod coherence;
 mod crash;
 mod fencing;
 mod full;
+mod full_host;
 mod lifecycle;
 mod network;
 mod posix;

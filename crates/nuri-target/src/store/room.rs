@@ -1,0 +1,174 @@
+//! Room on the device under the store: what must never lack it has it beforehand.
+//!
+//! A store in a file is sparse, and the file system under it may fill up at any time. Then a large
+//! write is refused; but what was accepted into the log must find its place, and a checkpoint must
+//! find room for the index, else the log could never be cut again. So some free blocks are kept as
+//! a reserve that was written once and has its room. It is used only when other free blocks turn
+//! out to have none. Log, checksum table and superblocks have theirs since the store was made.
+//!
+//! ```text
+//! 1 take free blocks out of the map        crash: free
+//! 2 write zeros there; now they are the reserve
+//!                                          crash: free and written, found again at opening
+//! 3 append the record that counts on them, sync
+//!                                          crash: zeros and record are durable, or none counts
+//! ```
+//!
+//! A file system that copies what is overwritten can promise nothing: a full one stops the store.
+
+use nuri_io::buf::AlignedBuf;
+use nuri_io::disk::Disk;
+
+use super::alloc::{FreeMap, MAX_RUN, Run};
+use super::error::{StoreError, is_full};
+use super::state::State;
+use super::superblock::Regions;
+use super::{BLOCK, ChunkStore};
+
+/// Least blocks that the reserve grows by where there are as many.
+const STEP: u64 = MAX_RUN as u64;
+
+/// Free blocks that have their room on the device; the map counts them as used.
+#[derive(Default)]
+pub struct Reserve {
+    runs: Vec<Run>,
+    blocks: u64,
+}
+
+impl Reserve {
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub fn push(&mut self, run: Run) {
+        self.blocks += u64::from(run.len);
+        self.runs.push(run);
+    }
+
+    /// So many blocks, or none at all.
+    pub fn take(&mut self, count: u64) -> Option<Vec<Run>> {
+        if count > self.blocks {
+            return None;
+        }
+        self.blocks -= count;
+        let (mut taken, mut left) = (Vec::new(), count);
+        while left > 0 {
+            let run = self.runs.pop()?;
+            let len = u64::from(run.len).min(left) as u32;
+            left -= u64::from(len);
+            taken.push(Run { start: run.start, len });
+            if len < run.len {
+                self.runs.push(Run { start: run.start + u64::from(len), len: run.len - len });
+            }
+        }
+        Some(taken)
+    }
+}
+
+/// Finds out which free blocks were written.
+pub fn find_written(
+    disk: &impl Disk,
+    regions: &Regions,
+    free: &mut FreeMap,
+) -> std::io::Result<()> {
+    let mut at = regions.data_at;
+    while disk.is_sparse()
+        && at < regions.end()
+        && let Some(range) = disk.next_written(at)?
+    {
+        at = range.end.max(at + 1);
+        let end = range.end.min(regions.end()).saturating_sub(regions.data_at) / BLOCK as u64;
+        let mut start = range.start.saturating_sub(regions.data_at).div_ceil(BLOCK as u64);
+        while start < end {
+            let len = (end - start).min(1 << 30) as u32;
+            free.set_written(Run { start, len });
+            start += u64::from(len);
+        }
+    }
+    Ok(())
+}
+
+impl<D: Disk> ChunkStore<D> {
+    /// Whether blocks that a write counts on must be given room first. `small`: so many blocks of
+    /// it will be placed later.
+    pub(super) fn lacks_room(&self, state: &State, small: u64) -> bool {
+        state.lacking(small) > 0 && self.disk.is_sparse()
+    }
+
+    /// Gives room to what is promised and `more` blocks.
+    ///
+    /// # Errors
+    /// No space where the file system under the store is full.
+    pub(super) fn make_room(&self, more: u64) -> Result<(), StoreError> {
+        let _one_at_a_time = self.moving.lock();
+        loop {
+            let mut state = self.state.lock();
+            state.check()?;
+            state.refill(more);
+            let lacking = state.lacking(more);
+            if lacking == 0 {
+                return Ok(());
+            }
+            let runs = state.free.take_last(lacking.max(STEP));
+            let count: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
+            state.moving += count;
+            drop(state);
+            let grown = self.write_zeros(&runs);
+            let mut state = self.state.lock();
+            state.moving -= count;
+            match grown {
+                // What a running checkpoint holds on to comes back when it ends.
+                Ok(()) if count > 0 => {}
+                Ok(()) | Err(StoreError::NoSpace) if state.landing > 0 => {
+                    drop(state);
+                    drop(self.checkpointing.lock());
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes the runs one by one; each is in the reserve or in the free map afterwards.
+    fn write_zeros(&self, runs: &[Run]) -> Result<(), StoreError> {
+        let zeros = AlignedBuf::zeroed(MAX_RUN as usize * BLOCK);
+        let mut outcome = Ok(());
+        for run in runs {
+            if outcome.is_ok() {
+                let zeros = &zeros[..run.len as usize * BLOCK];
+                outcome = self.disk.write_at(self.regions.block_at(run.start), zeros);
+            }
+            let mut state = self.state.lock();
+            match outcome {
+                Ok(()) => state.reserve.push(*run),
+                Err(_) => state.free.give_blank(*run),
+            }
+        }
+        outcome.map_err(|e| self.data_error(&e))
+    }
+
+    /// A write to a new place failed: no space where the file system under the store is full,
+    /// anything else takes the store out of service.
+    pub(super) fn data_error(&self, error: &std::io::Error) -> StoreError {
+        if is_full(error) {
+            return StoreError::NoSpace;
+        }
+        self.state.lock().fail("data write", error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserve_gives_exactly_what_it_has() {
+        let mut reserve = Reserve::default();
+        reserve.push(Run { start: 10, len: 5 });
+        reserve.push(Run { start: 100, len: 2 });
+        assert!(reserve.take(8).is_none());
+        let taken = reserve.take(4).unwrap();
+        assert_eq!(taken, [Run { start: 100, len: 2 }, Run { start: 10, len: 2 }]);
+        assert_eq!(reserve.take(3).unwrap(), [Run { start: 12, len: 3 }]);
+        assert_eq!((reserve.blocks(), reserve.take(0)), (0, Some(vec![])));
+    }
+}

@@ -1,0 +1,142 @@
+//! The file system under a target is really full: refusals, nothing lost, service goes on.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::{Space, nuri, refused, run, text, wait};
+
+/// A small ext4 on a loop device; gone with the test, however it ends.
+struct Host {
+    point: PathBuf,
+    _tmp: tempfile::TempDir,
+}
+
+impl Host {
+    fn new(mib: u64) -> Host {
+        let tmp = tempfile::Builder::new().prefix("nuri-host-").tempdir().unwrap();
+        let (image, point) = (tmp.path().join("image"), tmp.path().join("mnt"));
+        fs::create_dir(&point).unwrap();
+        fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        let (image, mnt) = (image.display().to_string(), point.display().to_string());
+        run("mkfs.ext4", &["-q", "-F", "-m", "0", &image]);
+        run("mount", &["-o", "loop", &image, &mnt]);
+        Host { point, _tmp: tmp }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.point.join(name)
+    }
+
+    fn str(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// A foreign file takes all that is left.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.path("other")).unwrap();
+        for part in [1 << 20, 4096] {
+            while file.write_all(&vec![9; part]).is_ok() {}
+        }
+        file.sync_all().unwrap();
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.path("other")).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The space's processes may need a moment to end.
+        for _ in 0..50 {
+            let out = std::process::Command::new("umount").arg(&self.point).output();
+            if out.is_ok_and(|out| out.status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn write_synced(path: &Path, data: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(data)?;
+    file.sync_all()
+}
+
+/// Writes files of so many bytes until one is refused for want of space.
+fn fill_with(dir: &Path, bytes: usize) -> usize {
+    for i in 0..4000 {
+        if let Err(error) = write_synced(&dir.join(format!("{bytes}-{i}")), &vec![i as u8; bytes]) {
+            assert_eq!(error.raw_os_error(), Some(28), "{error}");
+            let _ = fs::remove_file(dir.join(format!("{bytes}-{i}")));
+            return i;
+        }
+    }
+    panic!("never full");
+}
+
+fn check_filled(dir: &Path, bytes: usize, count: usize) {
+    for i in 0..count {
+        let got = fs::read(dir.join(format!("{bytes}-{i}"))).unwrap();
+        assert!(got == vec![i as u8; bytes], "file {i} of {bytes} bytes");
+    }
+}
+
+fn assert_up(space: &Space) {
+    let status = space.status().to_string();
+    assert!(!status.contains("failed"), "{status}");
+}
+
+#[test]
+fn full_disk_under_a_target_refuses_and_recovers() {
+    let host = Host::new(256);
+    let space = Space::up(&["--target", &host.str("t"), "--target-size", "2G"]);
+    let m = space.mnt();
+    write_synced(&m.join("keep"), &vec![1; 20 << 20]).unwrap();
+    host.fill();
+    let large = fill_with(&m, 1 << 20);
+    let small = fill_with(&m, 20_000);
+    assert_up(&space);
+    // What needs no new room goes on: small writes in place, and deleting.
+    for round in 0..3000u64 {
+        use std::os::unix::fs::FileExt;
+        let file = fs::OpenOptions::new().write(true).open(m.join("keep")).unwrap();
+        file.write_all_at(&[2; 4096], round % 100 * 4096).unwrap();
+        if round % 100 == 99 {
+            file.sync_all().unwrap();
+        }
+    }
+    assert_up(&space);
+    let check = || {
+        let keep = fs::read(m.join("keep")).unwrap();
+        assert!(keep[..100 * 4096].iter().all(|b| *b == 2), "overwritten in place");
+        assert!(keep.len() == 20 << 20 && keep[100 * 4096..].iter().all(|b| *b == 1));
+        check_filled(&m, 1 << 20, large);
+        check_filled(&m, 20_000, small);
+    };
+    check();
+    // A crash on a full disk: the log is replayed and applied all the same.
+    space.kill("node0");
+    wait("the node is back", Duration::from_secs(20), || fs::metadata(m.join("keep")).is_ok());
+    check();
+    host.make_room();
+    write_synced(&m.join("again"), &vec![3; 40 << 20]).unwrap();
+    write_synced(&m.join("little"), &[4; 20_000]).unwrap();
+    check();
+    assert_up(&space);
+    space.down_clean();
+}
+
+#[test]
+fn too_little_room_for_a_new_target_is_told() {
+    let (host, space) = (Host::new(48), Space::bare());
+    let (dir, target) = (space.dir(), host.str("t"));
+    let up = ["up", "--dir", &dir, "--target", &target, "--target-size", "2G"];
+    refused(&up, "too little room");
+    let said = text(&nuri(&up).stderr);
+    assert!(said.contains("make room") && said.contains(&target), "{said}");
+    assert!(!host.path("t/store").exists(), "nothing is left behind");
+}
