@@ -5,8 +5,10 @@
 //! system allows it, so nothing comes from the page cache.
 
 use std::error::Error;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_io::buf::AlignedBuf;
@@ -23,6 +25,9 @@ const THREADS: usize = 4;
 const SMALL: usize = 4096;
 const PAGE_READ: usize = 8192;
 const ROUNDS: usize = 2000;
+/// As the target's server does.
+const TRIM_BYTES: u64 = 64 << 20;
+const TRIM_PAUSE: Duration = Duration::from_millis(500);
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -47,6 +52,27 @@ fn main() -> Outcome {
     println!("direct I/O: {}, {mib} MiB, {THREADS} threads", raw.is_direct());
     let store = new_store(&files.0[1], mib)?;
     let share = mib / THREADS;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| trim_now_and_then(&store, &stop));
+        let outcome = rounds(&raw, &store, mib, share);
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    give_back(&store, &files.0[1])?;
+    store.close()?;
+    Ok(())
+}
+
+/// As a node does for its targets.
+fn trim_now_and_then(store: &ChunkStore<Arc<dyn Disk>>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(TRIM_PAUSE);
+        store.trim(TRIM_BYTES);
+    }
+}
+
+fn rounds(raw: &FileDisk, store: &ChunkStore<Arc<dyn Disk>>, mib: usize, share: usize) -> Outcome {
     for round in 1..=2 {
         println!("round {round}: what raw store");
         let a = rate(mib, || {
@@ -68,11 +94,58 @@ fn main() -> Outcome {
             Ok(store.flush()?)
         })?;
         println!("  write 1 MiB x{THREADS}, one flush  {a} | {b}");
-        small_writes(&raw, &store, share)?;
-        reads(&raw, &store, share)?;
+        small_writes(raw, store, share)?;
+        reads(raw, store, share)?;
     }
-    store.close()?;
     Ok(())
+}
+
+/// Gives deleted data back: half of it in one go, half at a node's pace with others at work.
+fn give_back(store: &ChunkStore<Arc<dyn Disk>>, file: &Path) -> Outcome {
+    let mib = || -> Outcome<u64> { Ok(std::fs::metadata(file)?.blocks() / 2048) };
+    let (full, start) = (mib()?, Instant::now());
+    store.delete(&[ObjectId(1), ObjectId(2)])?;
+    let given = store.trim(u64::MAX) >> 20;
+    let took = start.elapsed().as_millis();
+    println!("half deleted: {given} MiB given back in {took} ms; {full} MiB are {}", mib()?);
+    store.delete(&[ObjectId(3), ObjectId(4)])?;
+    let while_given = while_writing(store, || {
+        let mut left = given << 20;
+        while left > 0 {
+            left = left.saturating_sub(store.trim(TRIM_BYTES).max(1 << 20));
+            std::thread::sleep(TRIM_PAUSE);
+        }
+    })?;
+    let pause = TRIM_PAUSE * (given / (TRIM_BYTES >> 20)) as u32;
+    let after = while_writing(store, || std::thread::sleep(pause))?;
+    println!("  stable writes while as much is given back  {while_given}");
+    println!("  and for as long after it                   {after}");
+    Ok(())
+}
+
+/// Latencies of stable writes of 4 KiB and of 1 MiB in turn, while `other` runs.
+fn while_writing(store: &ChunkStore<Arc<dyn Disk>>, other: impl FnOnce()) -> Outcome<String> {
+    let stop = AtomicBool::new(false);
+    let outcome = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| both_sizes(store, &stop));
+        other();
+        stop.store(true, Ordering::Relaxed);
+        writer.join()
+    });
+    outcome.unwrap_or_else(|_| Err("panicked".into()))
+}
+
+fn both_sizes(store: &ChunkStore<Arc<dyn Disk>>, stop: &AtomicBool) -> Outcome<String> {
+    let buf = AlignedBuf::zeroed(MIB);
+    let (mut small, mut large) = (Vec::new(), Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        for (all, len) in [(&mut small, SMALL), (&mut large, MIB)] {
+            let start = Instant::now();
+            store.write(chunk(9, all.len() % 64), 0, &buf[..len], Durability::Stable)?;
+            all.push(start.elapsed());
+        }
+    }
+    Ok(format!("4 KiB {} | 1 MiB {}", percentiles(small), percentiles(large)))
 }
 
 fn raw_disk(path: &Path, mib: usize) -> Outcome<FileDisk> {

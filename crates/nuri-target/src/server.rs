@@ -28,6 +28,8 @@ use crate::store::{ChunkStore, FormatError, FormatOptions, OpenError, StoreConfi
 /// Name of the store in a target's directory.
 pub const STORE_FILE: &str = "store";
 const IDLE: Duration = Duration::from_millis(500);
+/// Most that a target gives back to the file system under it in one go, bytes.
+const TRIM_BYTES: u64 = 64 << 20;
 
 /// Why a target cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -165,9 +167,9 @@ impl TargetServer {
             let (target, stopping) = (target.clone(), stopping.clone());
             let body = move || {
                 while !stopping.load(Ordering::Relaxed) {
-                    if target.store.wait_for_work(IDLE)
-                        && let Err(error) = target.store.checkpoint()
-                    {
+                    if !target.store.wait_for_work(IDLE) {
+                        target.store.trim(TRIM_BYTES);
+                    } else if let Err(error) = target.store.checkpoint() {
                         eprintln!("target {}: {error}", target.path.display());
                         std::thread::sleep(IDLE);
                     }

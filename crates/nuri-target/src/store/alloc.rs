@@ -2,7 +2,8 @@
 //!
 //! In memory only, rebuilt from the index at opening. A request is served by one run where one is
 //! found nearby, else by several, so that it fails only when too few blocks are free at all. A
-//! second bitmap tells which free blocks were written and so have their room on the device.
+//! second bitmap tells which free blocks were written and so have their room on the device: they
+//! are taken first, because a file system is slower where it must find room.
 
 /// Neighbouring data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,15 +17,21 @@ pub const MAX_RUN: u32 = 256;
 /// How many blocks a search for one long run passes before it takes several short ones.
 const WINDOW: u64 = 1 << 18;
 
+/// How many blocks one search for written ones passes.
+const LOOK: u64 = 1 << 14;
+
 /// See the module's text.
 pub struct FreeMap {
     /// A set bit is a used block.
     words: Vec<u64>,
     /// A set bit is a free block that was written.
     written: Vec<u64>,
+    written_blocks: u64,
     blocks: u64,
     free: u64,
     cursor: u64,
+    /// The same for written blocks.
+    reuse_at: u64,
 }
 
 impl FreeMap {
@@ -37,12 +44,17 @@ impl FreeMap {
             *last = !0 << (blocks % 64);
         }
         let written = vec![0; words.len()];
-        FreeMap { words, written, blocks, free: blocks, cursor: 0 }
+        FreeMap { words, written, written_blocks: 0, blocks, free: blocks, cursor: 0, reuse_at: 0 }
     }
 
     /// Free blocks.
     pub fn free(&self) -> u64 {
         self.free
+    }
+
+    /// Free blocks that were written.
+    pub fn written(&self) -> u64 {
+        self.written_blocks
     }
 
     /// Takes `count` blocks in runs of at most [`MAX_RUN`], or none at all.
@@ -54,9 +66,15 @@ impl FreeMap {
         let mut left = count;
         while left > 0 {
             let want = left.min(u64::from(MAX_RUN)) as u32;
-            let run = self.long_run(want).or_else(|| self.any_run(want))?;
-            self.mark(run);
-            self.cursor = run.start + u64::from(run.len);
+            let run = match self.reuse(want) {
+                Some(run) => run,
+                None => {
+                    let run = self.long_run(want).or_else(|| self.any_run(want))?;
+                    self.mark(run);
+                    self.cursor = run.start + u64::from(run.len);
+                    run
+                }
+            };
             left -= u64::from(run.len);
             runs.push(run);
         }
@@ -82,7 +100,9 @@ impl FreeMap {
     /// The free blocks of the run were written.
     pub fn set_written(&mut self, run: Run) {
         for (word, mask) in spans(run) {
-            self.written[word] |= mask & !self.words[word];
+            let new = mask & !self.words[word] & !self.written[word];
+            self.written_blocks += u64::from(new.count_ones());
+            self.written[word] |= new;
         }
     }
 
@@ -92,6 +112,25 @@ impl FreeMap {
         let run = Run { start, len: bits(&self.written, start, most, 0) };
         self.mark(run);
         Some(run)
+    }
+
+    /// Looks through [`LOOK`] blocks for a run of at least `least` free blocks that were written
+    /// and takes it, at most `most` of it. The second value tells where to look next.
+    pub fn take_long_written(&mut self, from: u64, least: u32, most: u32) -> (Option<Run>, u64) {
+        let stop = from.saturating_add(LOOK).min(self.blocks);
+        let words = &self.written[..stop.div_ceil(64) as usize];
+        let mut at = from;
+        while at < stop
+            && let Some(start) = next_bit(words, at, 0)
+        {
+            let run = Run { start, len: bits(&self.written, start, most, 0) };
+            at = start + u64::from(run.len);
+            if run.len >= least {
+                self.mark(run);
+                return (Some(run), at);
+            }
+        }
+        (None, at.max(stop))
     }
 
     /// Takes the last free blocks, at most `count`, away from where others are taken.
@@ -120,10 +159,21 @@ impl FreeMap {
         }
     }
 
+    fn reuse(&mut self, want: u32) -> Option<Run> {
+        if self.written_blocks < u64::from(want) {
+            return None;
+        }
+        let (run, next) = self.take_long_written(self.reuse_at, want, want);
+        self.reuse_at = if next < self.blocks { next } else { 0 };
+        run
+    }
+
     fn mark(&mut self, run: Run) {
         for (word, mask) in spans(run) {
             self.words[word] |= mask;
-            self.written[word] &= !mask;
+            let gone = mask & self.written[word];
+            self.written_blocks -= u64::from(gone.count_ones());
+            self.written[word] &= !gone;
         }
         self.free -= u64::from(run.len);
     }
@@ -268,6 +318,40 @@ mod tests {
         all.iter().for_each(|run| map.give(*run));
         let runs = map.take_last(300);
         assert_eq!(runs, [Run { start: 744, len: 256 }, Run { start: 700, len: 44 }]);
+    }
+
+    #[test]
+    fn long_written_runs_are_found_piece_by_piece() {
+        let mut map = FreeMap::new(2 * LOOK);
+        let run = |start, len| Run { start, len };
+        for free in [run(100, 63), run(1000, 600), run(LOOK - 10, 64), run(LOOK + 500, 64)] {
+            map.set_written(free);
+        }
+        let (mut at, mut found) = (0, Vec::new());
+        while at < 2 * LOOK {
+            let (run, next) = map.take_long_written(at, 64, 256);
+            found.extend(run);
+            at = next;
+        }
+        let long = [run(1000, 256), run(1256, 256), run(1512, 88)];
+        assert_eq!(found[..3], long);
+        assert_eq!(found[3..], [run(LOOK - 10, 64), run(LOOK + 500, 64)]);
+        assert_eq!(map.free(), 2 * LOOK - 600 - 128);
+        assert_eq!((map.written(), map.take_long_written(0, 63, 63).0), (63, Some(run(100, 63))));
+        assert_eq!(map.written(), 0);
+    }
+
+    #[test]
+    fn written_blocks_are_taken_first() {
+        let mut map = FreeMap::new(4 * LOOK);
+        map.set_written(Run { start: 500, len: 40 });
+        map.set_written(Run { start: 2 * LOOK + 9, len: 40 });
+        assert_eq!(map.take(30).unwrap(), [Run { start: 500, len: 30 }]);
+        // The next search begins behind and stops before it goes round.
+        assert_eq!(map.take(30).unwrap(), [Run { start: 0, len: 30 }]);
+        assert_eq!(map.take(30).unwrap(), [Run { start: 2 * LOOK + 9, len: 30 }]);
+        assert_eq!(map.take(30).unwrap(), [Run { start: 30, len: 30 }]);
+        assert_eq!(map.written(), 20);
     }
 
     #[test]

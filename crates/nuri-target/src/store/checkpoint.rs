@@ -62,6 +62,8 @@ struct Begun {
     batch: Option<Batch>,
     start: LogStart,
     moves: Vec<Move>,
+    /// Places of the fresh ones.
+    places: Vec<Run>,
 }
 
 /// What step 4 took.
@@ -94,11 +96,11 @@ impl<D: Disk> ChunkStore<D> {
 
     fn run(&self, _alone: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
         let Some(mut begun) = self.begin()? else { return Ok(()) };
-        if let Some(batch) = begun.batch {
+        if let Some(batch) = begun.batch.take() {
             self.write_batch(batch)?;
         }
         let mut moved = self.move_out(&begun.moves);
-        if moved.as_ref().is_err_and(is_full) && self.replace(&mut begun.moves) {
+        if moved.as_ref().is_err_and(is_full) && self.replace(&mut begun) {
             moved = self.move_out(&begun.moves);
         }
         moved.map_err(|e| self.state.lock().fail("data write", &e))?;
@@ -125,11 +127,11 @@ impl<D: Disk> ChunkStore<D> {
         let mut moves = list(state);
         let count = moves.iter().filter(|m| m.fresh).count() as u64;
         // Set aside when the small writes were taken in.
-        let runs = state.take(count).ok_or(StoreError::NoSpace)?;
-        state.landing = count;
+        state.landing = if count <= state.free.free() { count } else { 0 };
+        let places = state.take_promised(count).ok_or(StoreError::NoSpace)?;
         let birth = state.next_birth;
         state.next_birth += 1;
-        place(&mut moves, &runs);
+        place(&mut moves, &places);
         for fresh in moves.iter_mut().filter(|m| m.fresh) {
             fresh.birth = birth;
             state.contents.placed(fresh.key, fresh.block);
@@ -137,7 +139,7 @@ impl<D: Disk> ChunkStore<D> {
         state.quarantine = true;
         let batch = (!state.journal.is_quiet()).then(|| state.journal.take_batch());
         let start = state.journal.mark();
-        Ok(Some(Begun { batch, start, moves }))
+        Ok(Some(Begun { batch, start, moves, places }))
     }
 
     /// Step 3: neighbours on the disk go together.
@@ -164,13 +166,17 @@ impl<D: Disk> ChunkStore<D> {
         Ok(())
     }
 
-    /// New places had no room: takes those of the reserve. False where it has too few.
-    fn replace(&self, moves: &mut [Move]) -> bool {
+    /// New places had no room: takes those of the reserve. False where that cannot help.
+    fn replace(&self, begun: &mut Begun) -> bool {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(runs) = state.reserve.take(state.landing) else { return false };
-        moves.iter().filter(|m| m.fresh).for_each(|m| state.free.give_blank(m.run()));
-        place(moves, &runs);
+        drop(guard);
+        if runs.is_empty() {
+            return false;
+        }
+        place(&mut begun.moves, &runs);
+        self.abandon(&std::mem::replace(&mut begun.places, runs));
         true
     }
 
@@ -192,7 +198,7 @@ impl<D: Disk> ChunkStore<D> {
         let empty = state.contents.index.counts().0 == 0;
         let image = if empty { Vec::new() } else { state.contents.index.encode() };
         let blocks = image::blocks_for(image.len() as u64);
-        let runs = state.take(blocks).ok_or(StoreError::NoSpace)?;
+        let runs = state.take_promised(blocks).ok_or(StoreError::NoSpace)?;
         let mut next = state.superblock.clone();
         next.sequence += 1;
         next.checkpoint.generation += 1;
@@ -239,13 +245,9 @@ impl<D: Disk> ChunkStore<D> {
         if !first.as_ref().is_err_and(is_full) {
             return first;
         }
-        let mut state = self.state.lock();
-        let Some(others) = state.reserve.take(image::blocks_for(image.len() as u64)) else {
-            return first;
-        };
-        runs.iter().for_each(|run| state.free.give_blank(*run));
-        drop(state);
-        *runs = others;
+        let blocks = image::blocks_for(image.len() as u64);
+        let Some(others) = self.state.lock().reserve.take(blocks) else { return first };
+        self.abandon(&std::mem::replace(runs, others));
         write(runs)
     }
 }

@@ -14,6 +14,19 @@
 //!                                          crash: zeros and record are durable, or none counts
 //! ```
 //!
+//! The other way round, free blocks that were written give their room back, so that deleting in the
+//! store makes room on the file system. Blocks come into the free map only when the record that
+//! freed them, or the superblock that replaced their image, is durable:
+//!
+//! ```text
+//! 1 take a long run out of the map     crash: free and written, found again at opening
+//! 2 punch it                           crash: a hole or not; nothing reads free blocks
+//! 3 put it back, as never written
+//! ```
+//!
+//! Between 1 and 3 nobody can own the run. Who read it before it was freed finds a checksum that
+//! fails and plans anew, as after any other reuse.
+//!
 //! A file system that copies what is overwritten can promise nothing: a full one stops the store.
 
 use nuri_io::buf::AlignedBuf;
@@ -21,12 +34,16 @@ use nuri_io::disk::Disk;
 
 use super::alloc::{FreeMap, MAX_RUN, Run};
 use super::error::{StoreError, is_full};
-use super::state::State;
+use super::state::{State, TrimSearch};
 use super::superblock::Regions;
 use super::{BLOCK, ChunkStore};
 
 /// Least blocks that the reserve grows by where there are as many.
 const STEP: u64 = MAX_RUN as u64;
+/// Shortest run whose room is given back, blocks: below, a punch costs more than it gives.
+const TRIM: u32 = 64;
+/// Bytes given back for a large write that found no room, so that it can be tried again.
+const TRIM_AT_ONCE: u64 = 64 << 20;
 
 /// Free blocks that have their room on the device; the map counts them as used.
 #[derive(Default)]
@@ -126,6 +143,55 @@ impl<D: Disk> ChunkStore<D> {
                 other => return other,
             }
         }
+    }
+
+    /// Gives room of free blocks back to the file system under the store, at most about so many
+    /// bytes, and none that writers seem to need again. Returns how many. To be called again and
+    /// again by a thread that has time.
+    pub fn trim(&self, at_most: u64) -> u64 {
+        let keep = std::mem::take(&mut self.state.lock().taken);
+        self.trim_runs(TRIM, keep, at_most)
+    }
+
+    /// Before a write is refused for want of room: whatever can be given back is, however short.
+    pub(super) fn trim_now(&self) -> u64 {
+        // What is too short otherwise was passed over.
+        self.state.lock().look_again();
+        self.trim_runs(1, 0, TRIM_AT_ONCE)
+    }
+
+    /// Gives back runs of which some found no room: what was written of them is punched, so that
+    /// failing costs none.
+    pub(super) fn abandon(&self, runs: &[Run]) {
+        for run in runs {
+            let bytes = u64::from(run.len) * BLOCK as u64;
+            let _ = self.disk.punch(self.regions.block_at(run.start), bytes);
+        }
+        let mut state = self.state.lock();
+        runs.iter().for_each(|run| state.free.give_blank(*run));
+    }
+
+    fn trim_runs(&self, least: u32, keep: u64, at_most: u64) -> u64 {
+        let mut given = 0;
+        while given < at_most && self.disk.is_sparse() {
+            let _one_at_a_time = self.moving.lock();
+            let mut state = self.state.lock();
+            if state.failed.is_some() {
+                break;
+            }
+            let run = match state.take_for_trim(least, keep) {
+                Ok(run) => run,
+                Err(TrimSearch::Goes) => continue,
+                Err(TrimSearch::Over) => break,
+            };
+            drop(state);
+            let bytes = u64::from(run.len) * BLOCK as u64;
+            // A failure costs room and nothing else.
+            let punched = self.disk.punch(self.regions.block_at(run.start), bytes);
+            given += punched.map_or(0, |()| bytes);
+            self.state.lock().trimmed(run);
+        }
+        given
     }
 
     /// Writes the runs one by one; each is in the reserve or in the free map afterwards.

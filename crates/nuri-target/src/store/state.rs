@@ -22,6 +22,14 @@ use super::{StoreConfig, Usage};
 /// Extents and chunks that may come between two checks of the reserve.
 const SLACK_EXTENTS: u64 = 512;
 
+/// Why there is no run to trim now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TrimSearch {
+    /// There may be one further on.
+    Goes,
+    Over,
+}
+
 pub struct State {
     pub contents: Contents,
     pub free: FreeMap,
@@ -29,8 +37,14 @@ pub struct State {
     pub reserve: Reserve,
     /// Blocks on their way between map, reserve and device.
     pub moving: u64,
-    /// Blocks of a running checkpoint's fresh places, which may turn out to have no room.
+    /// Blocks of a running checkpoint's fresh places that may turn out to have no room.
     pub landing: u64,
+    /// Where to look next for room to give back.
+    trim_at: u64,
+    /// Blocks that large writes took since the last trim: as many will be wanted soon.
+    pub taken: u64,
+    /// Nothing was freed since all was looked through.
+    trimmed: bool,
     pub sums: SumTable,
     pub journal: Journal,
     pub superblock: Superblock,
@@ -63,6 +77,9 @@ impl State {
             reserve: Reserve::default(),
             moving: 0,
             landing: 0,
+            trim_at: 0,
+            taken: 0,
+            trimmed: false,
             sums,
             journal,
             superblock,
@@ -132,9 +149,47 @@ impl State {
         Some(runs)
     }
 
+    /// Takes blocks for what was promised, not from both sides where one has enough: whoever finds
+    /// no room in those of the map then finds as many in the reserve.
+    pub fn take_promised(&mut self, count: u64) -> Option<Vec<Run>> {
+        if count <= self.free.free() {
+            return self.free.take(count);
+        }
+        self.reserve.take(count).or_else(|| self.take(count))
+    }
+
     /// A run that was written is free again.
     pub fn give(&mut self, run: Run) {
-        if self.lacking(0) > 0 { self.reserve.push(run) } else { self.free.give(run) }
+        if self.lacking(0) > 0 {
+            self.reserve.push(run);
+        } else {
+            self.free.give(run);
+            self.trimmed = false;
+        }
+    }
+
+    /// Takes the next run of at least `least` free blocks whose room can be given back, or says
+    /// whether to ask again. Leaves `keep` blocks that have room.
+    pub fn take_for_trim(&mut self, least: u32, keep: u64) -> Result<Run, TrimSearch> {
+        let few = self.free.written() < keep.max(u64::from(least));
+        if few || self.trim_at == 0 && std::mem::replace(&mut self.trimmed, true) {
+            return Err(TrimSearch::Over);
+        }
+        let (found, next) = self.free.take_long_written(self.trim_at, least, MAX_RUN);
+        self.trim_at = if next < self.superblock.regions.data_blocks { next } else { 0 };
+        self.moving += found.map_or(0, |run| u64::from(run.len));
+        found.ok_or(TrimSearch::Goes)
+    }
+
+    /// What was passed over is looked through once more.
+    pub fn look_again(&mut self) {
+        self.trimmed = false;
+    }
+
+    /// The run of [`State::take_for_trim`] has no room any more.
+    pub fn trimmed(&mut self, run: Run) {
+        self.free.give_blank(run);
+        self.moving -= u64::from(run.len);
     }
 
     /// Old and new image exist together while a checkpoint runs, and the next old one may be as
@@ -149,6 +204,7 @@ impl State {
     /// Takes blocks and a birth for a large write; end with [`State::landed`].
     pub fn take_off(&mut self, blocks: u64) -> Option<(Vec<Run>, u64)> {
         let runs = self.take(blocks)?;
+        self.taken += blocks;
         self.in_flight += runs.len() as u64;
         self.next_birth += 1;
         Some((runs, self.next_birth - 1))

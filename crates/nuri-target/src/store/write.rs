@@ -21,7 +21,7 @@ use parking_lot::MutexGuard;
 
 use super::alloc::Run;
 use super::contents::{Change, Contents, smalls};
-use super::error::StoreError;
+use super::error::{StoreError, is_full};
 use super::index::Extent;
 use super::log::{Body, MAX_DELETE, Record};
 use super::state::State;
@@ -164,11 +164,10 @@ impl<D: Disk> ChunkStore<D> {
     fn write_large(&self, key: ChunkKey, first: u32, data: &[u8]) -> Result<Done, StoreError> {
         let (runs, birth) = self.take_blocks((data.len() / BLOCK) as u64)?;
         let result = self.write_large_at(key, first, data, &runs, birth);
-        let mut state = self.state.lock();
-        state.landed(&runs);
+        self.state.lock().landed(&runs);
         if result.is_err() {
-            // Nothing names the blocks yet, and some may have found no room.
-            runs.iter().for_each(|run| state.free.give_blank(*run));
+            // Nothing names the blocks yet.
+            self.abandon(&runs);
         }
         result
     }
@@ -216,19 +215,26 @@ impl<D: Disk> ChunkStore<D> {
         Ok(Done { seq, blocks })
     }
 
-    /// Writes data to its new place. A full file system under the store is no space, anything else
-    /// takes the store out of service.
+    /// Writes data to its new place. Where the file system under the store is full, what was
+    /// deleted and is not given back yet makes room first.
     fn put_data(&self, extents: &[Extent], data: &[u8]) -> Result<(), StoreError> {
-        let mut rest = data;
-        let mut ops: Vec<DiskOp<'_>> = extents
-            .iter()
-            .map(|extent| {
-                let (now, later) = rest.split_at(extent.len as usize * BLOCK);
-                rest = later;
-                DiskOp::Write { offset: self.regions.block_at(extent.block), data: now }
-            })
-            .collect();
-        self.disk.submit(&mut ops).map_err(|e| self.data_error(&e))
+        let put = || {
+            let mut rest = data;
+            let mut ops: Vec<DiskOp<'_>> = extents
+                .iter()
+                .map(|extent| {
+                    let (now, later) = rest.split_at(extent.len as usize * BLOCK);
+                    rest = later;
+                    DiskOp::Write { offset: self.regions.block_at(extent.block), data: now }
+                })
+                .collect();
+            self.disk.submit(&mut ops)
+        };
+        let mut outcome = put();
+        if outcome.as_ref().is_err_and(is_full) && self.trim_now() > 0 {
+            outcome = put();
+        }
+        outcome.map_err(|e| self.data_error(&e))
     }
 
     /// Reads the checksum pages of these blocks, without the lock.

@@ -146,6 +146,7 @@ impl Model {
                 op.flush = true;
                 store.flush().unwrap();
             }
+            13 => drop(store.trim(1 << 20)),
             _ => store.checkpoint().unwrap(),
         }
         op.end = disk.events();

@@ -159,6 +159,70 @@ fn full_file_system_takes_small_writes_as_far_as_they_have_their_room() {
 }
 
 #[test]
+fn what_is_deleted_makes_room_on_a_full_file_system_at_once() {
+    // Long runs and short ones, the latter with neighbours that stay.
+    for (piece, step) in [(1 << 18, 1), (1 << 16, 2)] {
+        let (disk, store) = fresh(64 << 20);
+        disk.limit_space(disk.resident() + (4 << 20));
+        let pieces = fill(&store, piece);
+        let gone = |i: &u64| i.is_multiple_of(step);
+        for i in (0..pieces).filter(gone) {
+            store.punch(key(1 + i / 8, (i % 8) as u32), 0, piece as u32).unwrap();
+        }
+        store.flush().unwrap();
+        let data = pattern(1 << 20, 77);
+        store.write(key(99, 0), 0, &data, Stable).unwrap();
+        assert!(read(&store, key(99, 0), 0, 1 << 20) == data);
+        for i in (0..pieces).filter(|i| !gone(i)) {
+            let got = read(&store, key(1 + i / 8, (i % 8) as u32), 0, piece);
+            assert!(got == pattern(piece, i), "piece {i}");
+        }
+        store.close().unwrap();
+        assert_clean(&disk);
+    }
+}
+
+#[test]
+fn deleted_data_is_given_back_and_the_rest_stays() {
+    let (disk, store) = fresh(128 << 20);
+    let before = disk.resident();
+    let objects: u64 = 80;
+    for object in 1..=objects {
+        store.write(key(object, 0), 0, &pattern(1 << 20, object), Memory).unwrap();
+        store.write(key(object, 1), 0, &pattern(20_000, object), Memory).unwrap();
+    }
+    store.checkpoint().unwrap();
+    assert_eq!(store.trim(u64::MAX), 0, "all that was written is held, or too short");
+    let full = disk.resident();
+    assert!(full > before + (80 << 20));
+    let gone: Vec<_> = (1..=objects).filter(|o| o % 10 != 0).map(ObjectId).collect();
+    store.delete(&gone).unwrap();
+    store.checkpoint().unwrap();
+    let usage = store.usage();
+    // A crash before it was given back: the next opening finds it.
+    let image = Arc::new(disk.fork());
+    let again = open(&image).unwrap();
+    for (disk, store) in [(&disk, &store), (&image, &again)] {
+        assert!(store.trim(1 << 20) <= 2 << 20, "no more than was asked for, or nearly");
+        let given = store.trim(u64::MAX) >> 20;
+        assert!((70..=76).contains(&given), "{given} MiB");
+        assert!(disk.resident() < before + (14 << 20), "{} MiB", disk.resident() >> 20);
+        assert_eq!(store.trim(u64::MAX), 0);
+        for object in (10..=objects).step_by(10) {
+            assert!(read(store, key(object, 0), 0, 1 << 20) == pattern(1 << 20, object));
+            assert!(read(store, key(object, 1), 0, 20_000) == pattern(20_000, object));
+        }
+    }
+    assert_eq!(store.usage(), usage, "what is free in the store does not change");
+    store.write(key(500, 0), 0, &pattern(1 << 20, 500), Stable).unwrap();
+    assert!(read(&store, key(500, 0), 0, 1 << 20) == pattern(1 << 20, 500));
+    store.close().unwrap();
+    again.close().unwrap();
+    assert_clean(&disk);
+    assert_clean(&image);
+}
+
+#[test]
 fn too_little_room_for_a_new_store_is_told_and_nothing_left() {
     for room in [0u64, 1 << 20, 8 << 20, 16 << 20] {
         let disk = Arc::new(MemDisk::new());

@@ -48,6 +48,12 @@ fn writers_readers_and_checkpoints_together() {
                 store.checkpoint().unwrap();
             }
         });
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                store.trim(1 << 20);
+                std::thread::yield_now();
+            }
+        });
         writers.into_iter().for_each(|w| w.join().unwrap());
         stop.store(true, Ordering::Relaxed);
     });

@@ -110,22 +110,30 @@ fn full_disk_under_a_target_refuses_and_recovers() {
         }
     }
     assert_up(&space);
-    let check = || {
+    let check = |large| {
         let keep = fs::read(m.join("keep")).unwrap();
         assert!(keep[..100 * 4096].iter().all(|b| *b == 2), "overwritten in place");
         assert!(keep.len() == 20 << 20 && keep[100 * 4096..].iter().all(|b| *b == 1));
         check_filled(&m, 1 << 20, large);
         check_filled(&m, 20_000, small);
     };
-    check();
+    check(large);
+    // What is deleted makes room for other data, though the disk stays full.
+    for i in large / 2..large {
+        fs::remove_file(m.join(format!("{}-{i}", 1 << 20))).unwrap();
+    }
+    wait("room of what was deleted", Duration::from_secs(10), || {
+        write_synced(&m.join("instead"), &vec![5; (large / 4) << 20]).is_ok()
+    });
+    let large = large / 2;
     // A crash on a full disk: the log is replayed and applied all the same.
     space.kill("node0");
     wait("the node is back", Duration::from_secs(20), || fs::metadata(m.join("keep")).is_ok());
-    check();
+    check(large);
     host.make_room();
     write_synced(&m.join("again"), &vec![3; 40 << 20]).unwrap();
     write_synced(&m.join("little"), &[4; 20_000]).unwrap();
-    check();
+    check(large);
     assert_up(&space);
     space.down_clean();
 }
@@ -139,4 +147,22 @@ fn too_little_room_for_a_new_target_is_told() {
     let said = text(&nuri(&up).stderr);
     assert!(said.contains("make room") && said.contains(&target), "{said}");
     assert!(!host.path("t/store").exists(), "nothing is left behind");
+}
+
+#[test]
+fn deleted_data_is_given_back_to_the_disk() {
+    use std::os::unix::fs::MetadataExt;
+    let space = Space::up(&["--targets", "1", "--target-size", "1G"]);
+    let m = space.mnt();
+    let store = Path::new(&space.dir()).join("target0/store");
+    let du = || fs::metadata(&store).unwrap().blocks() / 2048;
+    let empty = du();
+    write_synced(&m.join("keep"), &vec![1; 10 << 20]).unwrap();
+    write_synced(&m.join("large"), &vec![2; 200 << 20]).unwrap();
+    let full = du();
+    assert!(full >= empty + 210, "{empty} {full}");
+    fs::remove_file(m.join("large")).unwrap();
+    wait("the room is given back", Duration::from_secs(20), || du() <= empty + 14);
+    assert!(fs::read(m.join("keep")).unwrap() == vec![1; 10 << 20]);
+    space.down_clean();
 }
