@@ -17,6 +17,7 @@ mod error;
 mod image;
 mod index;
 mod journal;
+mod leaves;
 pub mod log;
 mod read;
 mod recover;

@@ -15,6 +15,7 @@ use nuri_proto::id::{ClusterId, Incarnation, TargetId};
 use super::BLOCK;
 use super::bytes::{Fields, Put};
 use super::error::{FormatError, OpenError, is_full};
+use super::index::BIRTH_END;
 
 const MAGIC: &[u8; 8] = b"NURI-TGT";
 /// Format version that this program writes and reads.
@@ -203,7 +204,8 @@ impl Superblock {
         let checkpoint = CheckpointAt { generation: f.u64()?, first: f.u64()?, blocks };
         let log = LogStart { generation: f.u64()?, position: f.u64()?, seq: f.u64()? };
         let next_birth = f.u64()?;
-        if !regions.sane() || !log.position.is_multiple_of(BLOCK as u64) {
+        let position = log.position.is_multiple_of(BLOCK as u64);
+        if !regions.sane() || !position || next_birth >= BIRTH_END {
             return Some(Err(OpenError::SuperblocksDamaged));
         }
         Some(Ok(Superblock {
