@@ -198,12 +198,12 @@ impl<D: Disk> ChunkStore<D> {
         Ok(())
     }
 
-    /// Who holds what is not flushed yet.
     /// Whether no I/O error stopped the store since it was opened.
     pub fn is_in_service(&self) -> bool {
         self.state.lock().failed.is_none()
     }
 
+    /// Who holds what is not flushed yet.
     pub fn boot(&self) -> BootId {
         self.boot
     }
