@@ -130,7 +130,11 @@ impl Target {
 
     /// Moves small writes to their places, as the server's thread does.
     pub fn checkpoint(&self) -> bool {
-        self.store.as_ref().is_none_or(|store| store.checkpoint().is_ok())
+        self.store.as_ref().is_none_or(|store| {
+            let done = store.checkpoint().is_ok();
+            store.trim(u64::MAX);
+            done
+        })
     }
 
     /// # Errors
