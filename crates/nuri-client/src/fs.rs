@@ -12,8 +12,7 @@ use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::meta::{
     Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet,
     LeaseMode, Link, Lookup, Make, MakeKind, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode,
-    SetAttr, StatFs, TruncateDone, Unlink, WithAttrs, XattrGet, XattrList, XattrMode, XattrRemove,
-    XattrSet,
+    SetAttr, StatFs, TruncateDone, Unlink, WithAttrs,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -231,7 +230,7 @@ impl Shared {
         self.forget_attr(reply.ino);
     }
 
-    fn forget_attr(&self, ino: Ino) {
+    pub(crate) fn forget_attr(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
             // What is buffered stays and covers what is fetched anew.
             node.state.lock().attr = None;
@@ -529,49 +528,6 @@ impl Client {
     /// The kernel took a reference to an inode of a listing.
     pub fn refer_listed(&self, ino: Ino) {
         self.shared.with(ino, |_, state| state.lookups += 1);
-    }
-
-    /// Reads an extended attribute.
-    ///
-    /// # Errors
-    /// `NODATA` where it is not set.
-    pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
-        self.shared.session.call(&XattrGet { ino, name: name.to_vec() })
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn xattr_set(
-        &self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<(), Status> {
-        let call = XattrSet { ino, name: name.to_vec(), value: value.to_vec(), mode };
-        self.shared.session.change(&call, &[])?;
-        self.shared.forget_attr(ino);
-        Ok(())
-    }
-
-    /// Names of extended attributes.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
-        self.shared.session.call(&XattrList { ino })
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NODATA` where it is not set.
-    pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
-        self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
-        self.shared.forget_attr(ino);
-        Ok(())
     }
 
     /// A file's layout, or what a directory's new files inherit.

@@ -16,9 +16,11 @@ mod recall;
 mod session;
 mod suspend;
 mod writeback;
+mod xattr;
 
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
 pub use file::{Allocate, Position, Seek, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use recall::KernelCache;
+pub use xattr::Privileges;

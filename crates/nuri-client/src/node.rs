@@ -40,6 +40,8 @@ pub(crate) struct NodeState {
     pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
+    /// Known under the lease: no `security.capability` is set. The kernel asks before every write.
+    pub(crate) no_capability: bool,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
     pub(crate) file: Option<Box<FileData>>,
     /// References of the kernel, and open handles.
@@ -153,6 +155,8 @@ impl NodeState {
     /// Takes over a reply's attributes and lease.
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
         self.take_lease(lease, standing);
+        // An inode that never changed has no attributes of that kind.
+        self.no_capability |= self.mode.is_some() && attr.change == 1;
         if self.mode.is_none() {
             return;
         }
@@ -169,6 +173,11 @@ impl NodeState {
     /// Whether the kernel may cache what this lease covers.
     pub(crate) fn cacheable(&self) -> bool {
         self.mode.is_some() && !self.revoking
+    }
+
+    /// Forgets what was known under a lease that is gone.
+    pub(crate) fn forget_leased(&mut self) {
+        (self.file, self.attr, self.no_capability) = (None, None, false);
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {

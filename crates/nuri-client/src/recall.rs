@@ -121,7 +121,7 @@ impl Shared {
             if !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
                 if state.mode.is_none() {
-                    (state.file, state.attr) = (None, None);
+                    state.forget_leased();
                 }
                 state.revoking = false;
                 node.changed.notify_all();
@@ -179,7 +179,8 @@ impl Shared {
         eprintln!("client: lease on inode {} given up: {why}", node.ino);
         self.lose(node, Status::IO);
         let mut state = node.state.lock();
-        (state.mode, state.file, state.attr, state.revoking) = (None, None, None, false);
+        (state.mode, state.revoking) = (None, false);
+        state.forget_leased();
         node.changed.notify_all();
         None
     }

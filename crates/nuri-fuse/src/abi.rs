@@ -32,6 +32,7 @@ pub const MAX_PAGES: u64 = 1 << 22;
 pub const CACHE_SYMLINKS: u64 = 1 << 23;
 pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
 pub const INIT_EXT: u64 = 1 << 30;
+pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 pub const OVER_IO_URING: u64 = 1 << 41;
 
@@ -42,6 +43,7 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 // WRITE flags: the bytes come from the page cache, not from a program's call.
 pub const WRITE_CACHE: u32 = 1 << 0;
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 // SETATTR valid bits.
 pub const FATTR_MODE: u32 = 1 << 0;
@@ -52,6 +54,7 @@ pub const FATTR_ATIME: u32 = 1 << 4;
 pub const FATTR_MTIME: u32 = 1 << 5;
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
 pub const FATTR_MTIME_NOW: u32 = 1 << 8;
+pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
 // Commands of a ring entry.
 pub const RING_REGISTER: u32 = 1;

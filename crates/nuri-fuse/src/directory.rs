@@ -52,17 +52,6 @@ impl Dispatcher {
         let mut page = Page::new(call.size as usize);
         let max = call.size / (SMALLEST + size_of::<EntryOut>() as u32);
         let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::Yes);
-        let mut referred = Vec::new();
-        let gate_after = |entry: &ListingEntry, off, page: &mut Page, referred: &mut Vec<Ino>| {
-            let out = entry.attr.map(|attr| self.entry_out(ino, &Entry { ino: entry.ino, attr }));
-            let plus = out.unwrap_or_default();
-            let fits =
-                page.push(plus.as_bytes(), entry.ino, off, u32::from(entry.kind), &entry.name);
-            if fits && out.is_some() {
-                referred.push(entry.ino);
-            }
-            fits
-        };
         // The page is fetched before the gate is taken: a recall must not wait for a server.
         let mut gathered = Vec::new();
         fill(ino, call.offset, list, |entry, off| {
@@ -71,11 +60,16 @@ impl Dispatcher {
         })?;
         reply.hold(self.client.reply_gate());
         for (entry, off) in &gathered {
-            if !gate_after(entry, *off, &mut page, &mut referred) {
+            let out = entry.attr.map(|attr| self.entry_out(ino, &Entry { ino: entry.ino, attr }));
+            let plus = out.unwrap_or_default();
+            let kind = u32::from(entry.kind);
+            if !page.push(plus.as_bytes(), entry.ino, *off, kind, &entry.name) {
                 break;
             }
+            if out.is_some() {
+                self.client.refer_listed(entry.ino);
+            }
         }
-        referred.iter().for_each(|ino| self.client.refer_listed(*ino));
         reply.owned(page.bytes);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Client, Entry};
+use nuri_client::{Client, Entry, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -40,6 +40,11 @@ pub(crate) struct Dispatcher {
     /// Entries of the rings; none where requests come the classic way.
     pub(crate) ring_entries: AtomicUsize,
     forgotten: AtomicU64,
+}
+
+/// What a change takes away: the kernel says whether the caller may keep the bits.
+pub(crate) fn privileges(kill_suidgid: bool) -> Privileges {
+    if kill_suidgid { Privileges::All } else { Privileges::Capabilities }
 }
 
 impl Dispatcher {
@@ -210,6 +215,11 @@ impl Dispatcher {
             atime: time(abi::FATTR_ATIME_NOW, abi::FATTR_ATIME, call.atime, call.atimensec),
             mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
+        if has(abi::FATTR_UID) || has(abi::FATTR_GID) {
+            self.client.drop_privileges(ino, Privileges::All)?;
+        } else if has(abi::FATTR_SIZE) {
+            self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID)))?;
+        }
         let attr = self.client.setattr(&change)?;
         reply.hold(self.client.reply_gate());
         reply.value(&attr_out(&attr, self.client.cache_time(ino)));

@@ -9,7 +9,7 @@ use crate::abi::{
     CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn,
     ReleaseIn, WriteIn, WriteOut,
 };
-use crate::dispatch::{Dispatcher, not_implemented};
+use crate::dispatch::{Dispatcher, not_implemented, privileges};
 use crate::reply::Replier;
 use crate::request::Request;
 use crate::server::MAX_WRITE;
@@ -96,6 +96,8 @@ impl Dispatcher {
         if call.write_flags & abi::WRITE_CACHE != 0 {
             self.client.write_mapped(ino, call.offset, data)?;
         } else {
+            let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
+            self.client.drop_privileges(ino, privileges(kill))?;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
             self.client.write(ino, position, data)?;
@@ -124,6 +126,7 @@ impl Dispatcher {
             (libc::FALLOC_FL_ZERO_RANGE, true) => Allocate::ZeroKeepSize,
             _ => return Err(Status::NOTSUP),
         };
+        self.client.drop_privileges(ino, privileges(request.header.uid != 0))?;
         self.client.allocate(ino, how, call.offset, call.length)?;
         reply.ok();
         Ok(())
@@ -155,6 +158,8 @@ impl Dispatcher {
         buf.set_len(want);
         let len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
+            let kill = privileges(request.header.uid != 0);
+            self.client.drop_privileges(Ino(call.nodeid_out), kill)?;
             let position = Position::At(call.off_out);
             self.client.write(Ino(call.nodeid_out), position, &buf[..len])?;
         }

@@ -9,8 +9,8 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{
     ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
-    EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, INIT_EXT, MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS,
-    READDIRPLUS_AUTO,
+    EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, HANDLE_KILLPRIV_V2, INIT_EXT, MAX_PAGES, OVER_IO_URING,
+    PARALLEL_DIROPS, READDIRPLUS_AUTO,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH};
 use crate::classic::{BUFFER, Readers, send};
@@ -146,6 +146,7 @@ fn init_out(
         | CACHE_SYMLINKS
         | EXPLICIT_INVAL_DATA
         | INIT_EXT
+        | HANDLE_KILLPRIV_V2
         | DIRECT_IO_ALLOW_MMAP;
     let flags = offered & if rings.is_ok() { wanted | OVER_IO_URING } else { wanted };
     InitOut {

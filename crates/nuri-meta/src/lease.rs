@@ -191,9 +191,9 @@ impl LeaseTable {
         self.holders(ino).iter().find(|h| h.session == session)?.mode
     }
 
-    /// Whether the session may report what it wrote. A reader under recall may too: its kernel hands
-    /// over pages that a program changed through a mapping, of which nobody was told. Nobody else
-    /// writes before that recall is answered.
+    /// Whether the session may report what it wrote. A reader under recall may too: its kernel
+    /// hands over pages that a program changed through a mapping, of which nobody was told.
+    /// Nobody else writes before that recall is answered.
     pub fn may_publish(&self, ino: Ino, session: SessionId) -> bool {
         let mut holders = self.holders(ino).iter();
         let own = holders.find(|h| h.session == session);

@@ -70,8 +70,9 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
     }
 }
 
-/// A mount daemon that was killed may not come to its end: a thread of it waits in the kernel, in an
-/// invalidation, for a page whose request only the daemon could answer. Ending the mount answers it.
+/// A mount daemon that was killed may not come to its end: a thread of it waits in the kernel, in
+/// an invalidation, for a page whose request only the daemon could answer. Ending the mount
+/// answers it.
 fn end_dying_mount(space: &Space, settings: &Settings, w: &mut Watched) {
     if !space.running(Role::Mount).is_some_and(is_zombie) {
         w.dying = None;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 use crate::support::Space;
 
@@ -153,6 +153,51 @@ fn dirty_mapped_pages_survive_another_mounts_write() {
             assert_eq!((bytes[0], bytes[1], bytes[4096]), (b'A', b'0', b'B'), "{name}");
             assert!(bytes.iter().step_by(8192).all(|byte| *byte == b'A'), "{name}");
         }
+    }
+    space.down_clean();
+}
+
+/// What a program may do as its owner or by capabilities goes when its file is written; the mount
+/// does that for the kernel, and knows under its lease when there is nothing to do.
+#[test]
+fn privileges_set_elsewhere_are_taken_away_by_a_write() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    let name = "security.capability";
+    // Version 2, cap_net_raw permitted and effective.
+    let value = [1u32 | 2 << 24, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let mut file = fs::File::create(a.join("f")).unwrap();
+    file.write_all(b"program").unwrap();
+    for (setter, round) in [(&b, 1), (&a, 2), (&b, 3)] {
+        let path = setter.join("f");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+        rustix::fs::setxattr(&path, name, &value, rustix::fs::XattrFlags::empty()).unwrap();
+        let mut got = [0; 64];
+        assert_eq!(rustix::fs::getxattr(a.join("f"), name, &mut got).unwrap(), value.len());
+        file.write_all(b"changed").unwrap();
+        for mount in [&a, &b] {
+            let left = rustix::fs::getxattr(mount.join("f"), name, &mut got);
+            assert_eq!(left, Err(rustix::io::Errno::NODATA), "round {round}");
+            let mode = fs::metadata(mount.join("f")).unwrap().mode();
+            assert_eq!(mode & 0o7777, 0o6755, "root may keep the bits");
+        }
+    }
+    drop(file);
+    // Somebody else writes, truncates; root gives the file to another owner.
+    let (top, f) = (space.path(""), a.join("f"));
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = f.display();
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups sh -c";
+    for how in [
+        format!("{nobody} 'printf x >> {path}'"),
+        format!("{nobody} 'printf x 1<> {path}'"),
+        format!("{nobody} 'truncate -s 3 {path}'"),
+        format!("chown 1:1 {path}"),
+    ] {
+        fs::set_permissions(&f, fs::Permissions::from_mode(0o6777)).unwrap();
+        crate::support::run("sh", &["-c", &how]);
+        let mode = fs::metadata(b.join("f")).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o777, "{how}");
     }
     space.down_clean();
 }
