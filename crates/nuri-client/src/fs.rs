@@ -233,7 +233,8 @@ impl Shared {
     pub(crate) fn forget_attr(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
             // What is buffered stays and covers what is fetched anew.
-            node.state.lock().attr = None;
+            let mut state = node.state.lock();
+            (state.attr, state.forgotten) = (None, state.forgotten + 1);
         }
     }
 }
@@ -398,9 +399,10 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn make(&self, call: &Make) -> Result<Entry, Status> {
+        let forgotten = self.forgotten(call.parent);
         let reply = self.shared.session.change(call, &[])?;
         self.learn_dir(call.parent, reply.entry.dir_lease);
-        self.forget_dir_attr(call.parent);
+        self.directory_changed(call.parent, reply.parent, forgotten);
         let inode = &reply.entry.inode;
         let entry = self.refer(inode);
         if let Some(record) = reply.file {
@@ -412,6 +414,17 @@ impl Client {
             });
         }
         Ok(entry)
+    }
+
+    fn forgotten(&self, dir: Ino) -> u64 {
+        self.shared.find(dir).map_or(0, |node| node.state.lock().forgotten)
+    }
+
+    /// An own call changed a directory, if the answer has its attributes.
+    fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
+        if let Some(attr) = attr {
+            self.shared.with(dir, |_, state| state.directory_changed(attr, forgotten));
+        }
     }
 
     /// A directory's own attributes changed with its entries.
@@ -453,9 +466,10 @@ impl Client {
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
         let call = Unlink { parent, name: name.to_vec(), kind };
+        let forgotten = self.forgotten(parent);
         let reply = self.shared.session.change(&call, &[])?;
-        self.forget_dir_attr(parent);
-        self.shared.removed(reply);
+        self.directory_changed(parent, Some(reply.parent), forgotten);
+        self.shared.removed(reply.removed);
         Ok(())
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct NodeState {
     pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
+    /// How often attributes were forgotten: those of a reply to an older call do not count.
+    pub(crate) forgotten: u64,
     /// Known under the lease: no `security.capability` is set. The kernel asks before every write.
     pub(crate) no_capability: bool,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
@@ -175,8 +177,20 @@ impl NodeState {
         self.mode.is_some() && !self.revoking
     }
 
+    /// An own call changed a directory and answered how it is now. `forgotten` is from before the
+    /// call. Answers of calls side by side may overtake each other.
+    pub(crate) fn directory_changed(&mut self, attr: Attr, forgotten: u64) {
+        let newest = self.attr.is_none_or(|known| known.change < attr.change);
+        if self.mode.is_some() && self.forgotten == forgotten {
+            self.attr = if newest { Some(attr) } else { self.attr };
+        } else {
+            self.attr = None;
+        }
+    }
+
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
+        self.forgotten += 1;
         (self.file, self.attr, self.no_capability) = (None, None, false);
     }
 
@@ -230,5 +244,17 @@ mod tests {
         assert_eq!(state.mode, None, "granted to a session that ended");
         state.apply(&Attr::default(), grant(2), standing);
         assert_eq!(state.mode, Some(LeaseMode::Write));
+    }
+
+    #[test]
+    fn answers_of_calls_side_by_side_never_go_back() {
+        let attr = |change| Attr { change, ..Attr::default() };
+        let mut state = NodeState { mode: Some(LeaseMode::Read), ..NodeState::default() };
+        state.directory_changed(attr(11), 0);
+        state.directory_changed(attr(10), 0);
+        assert_eq!(state.attr, Some(attr(11)));
+        state.forget_leased();
+        state.directory_changed(attr(12), 0);
+        assert_eq!(state.attr, None, "the lease went in between");
     }
 }

@@ -164,11 +164,13 @@ impl<'a> Client<'a> {
     }
 
     fn unlink(&self, parent: Ino, name: &str) -> Result<RemoveReply, Status> {
-        self.put(Unlink { parent, name: name.into(), kind: RemoveKind::File })
+        let call = Unlink { parent, name: name.into(), kind: RemoveKind::File };
+        self.put(call).map(|reply| reply.removed)
     }
 
     fn rmdir(&self, parent: Ino, name: &str) -> Result<RemoveReply, Status> {
-        self.put(Unlink { parent, name: name.into(), kind: RemoveKind::Directory })
+        let call = Unlink { parent, name: name.into(), kind: RemoveKind::Directory };
+        self.put(call).map(|reply| reply.removed)
     }
 
     fn rename(

@@ -271,8 +271,8 @@ impl Names {
                 let call =
                     Unlink { parent: dir, name: name.clone().into(), kind: RemoveKind::File };
                 let reply = self.insist(client, rng, &call)?;
-                if reply.ino != ino {
-                    return Err(format!("unlink of {name} removed inode {}", reply.ino));
+                if reply.removed.ino != ino {
+                    return Err(format!("unlink of {name} removed inode {}", reply.removed.ino));
                 }
                 self.insist(client, rng, &OrphanRelease { inos: vec![ino] })?;
                 self.clients[client].names.remove(&name);

@@ -48,7 +48,8 @@ impl MetaOp for Make {
         let inode_reply = InodeReply { attr: inode.attr, lease };
         let dir_lease = txn.dir_lease(self.parent);
         let entry = EntryReply { inode: inode_reply, dir_lease };
-        Ok(MakeReply { entry, file: file_record(txn, &inode)?, existed: false })
+        let (file, parent) = (file_record(txn, &inode)?, Some(parent.attr));
+        Ok(MakeReply { entry, parent, file, existed: false })
     }
 }
 
@@ -58,7 +59,7 @@ fn existing(txn: &mut Txn<'_>, call: &Make, ino: Ino) -> Result<MakeReply, Statu
     }
     let inode = txn.inode(ino)?;
     let entry = EntryReply { inode: txn.reply(&inode), dir_lease: txn.dir_lease(call.parent) };
-    Ok(MakeReply { entry, file: file_record(txn, &inode)?, existed: true })
+    Ok(MakeReply { entry, parent: None, file: file_record(txn, &inode)?, existed: true })
 }
 
 /// The file's record with its inline data, for a regular file.

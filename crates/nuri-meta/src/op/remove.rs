@@ -2,7 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{OrphanRelease, RemoveKind, RemoveReply, Unlink};
+use nuri_proto::op::meta::{OrphanRelease, RemoveKind, RemoveReply, Unlink, UnlinkReply};
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
@@ -18,7 +18,7 @@ impl MetaOp for Unlink {
         Ok(vec![alone(self.parent), alone(entry.ino)])
     }
 
-    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<RemoveReply, Status> {
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<UnlinkReply, Status> {
         let mut parent = txn.directory(self.parent)?;
         let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
         let mut inode = txn.inode(entry.ino)?;
@@ -30,7 +30,7 @@ impl MetaOp for Unlink {
         }
         txn.remove_entry(&mut parent, &self.name, entry);
         txn.put_inode(&parent)?;
-        drop_link(txn, &mut inode)
+        Ok(UnlinkReply { removed: drop_link(txn, &mut inode)?, parent: parent.attr })
     }
 }
 

@@ -264,6 +264,8 @@ pub enum Exclusive {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MakeReply {
     pub entry: EntryReply,
+    /// The directory after it, where it changed.
+    pub parent: Option<Attr>,
     /// Data of the file, for a file.
     pub file: Option<FileRecord>,
     /// The name was there already.
@@ -306,7 +308,14 @@ pub struct Unlink {
     pub name: Vec<u8>,
     pub kind: RemoveKind,
 }
-call!(Unlink => RemoveReply);
+call!(Unlink => UnlinkReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnlinkReply {
+    pub removed: RemoveReply,
+    /// The directory after it.
+    pub parent: Attr,
+}
 
 /// The inode that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
