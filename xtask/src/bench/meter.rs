@@ -11,6 +11,8 @@ pub(crate) struct Meter {
     /// Bytes that cases read and wrote, and bytes that the device says it read and wrote.
     pub(crate) asked: [u64; 2],
     pub(crate) device: [u64; 2],
+    /// Processor seconds of them.
+    pub(crate) cpu: [f64; 2],
     /// By pid: its role, processor seconds and highest memory in MiB.
     processes: BTreeMap<String, (String, f64, u64)>,
 }
@@ -21,7 +23,13 @@ impl Meter {
         let dev = std::fs::metadata(dir).map_or(0, |m| m.dev());
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
         let device_stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
-        Meter { device_stat, asked: [0; 2], device: [0; 2], processes: BTreeMap::new() }
+        Meter {
+            device_stat,
+            asked: [0; 2],
+            device: [0; 2],
+            cpu: [0.0; 2],
+            processes: BTreeMap::new(),
+        }
     }
 
     /// Bytes read and written since the machine started.

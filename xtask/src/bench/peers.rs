@@ -30,7 +30,6 @@ pub(crate) struct Peers {
     embedded: Mounted,
     started: [Duration; 2],
     meter: RefCell<Meter>,
-    cpu_at_start: f64,
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -59,12 +58,8 @@ impl Peers {
         let (embedded, one) = timed("--nodes 1 --target-size 8G")?;
         let meter = RefCell::new(Meter::of(dir));
         let (dir, started) = (dir.to_owned(), [several, one]);
-        let mut peers = Peers { dir, nuri, embedded, started, meter, cpu_at_start: 0.0 };
+        let peers = Peers { dir, nuri, embedded, started, meter };
         peers.remount(Peer::Passthrough)?;
-        let mut meter = peers.meter.borrow_mut();
-        meter.look(&peers.nuri.space);
-        peers.cpu_at_start = meter.cpu_seconds();
-        drop(meter);
         Ok(peers)
     }
 
@@ -111,11 +106,17 @@ impl Peers {
 
     /// Runs a transfer of `bytes` and holds it against the device's own counters.
     pub(crate) fn metered<T>(&self, write: bool, bytes: usize, f: impl FnOnce() -> T) -> T {
-        let before = self.meter.borrow().device_bytes();
+        let look = || {
+            let mut meter = self.meter.borrow_mut();
+            meter.look(&self.nuri.space);
+            (meter.device_bytes(), meter.cpu_seconds())
+        };
+        let (before, cpu_before) = look();
         let out = f();
+        let (after, cpu_after) = look();
         let mut meter = self.meter.borrow_mut();
-        let after = meter.device_bytes();
         let side = usize::from(write);
+        meter.cpu[side] += cpu_after - cpu_before;
         meter.asked[side] += bytes as u64;
         meter.device[side] += after[side].saturating_sub(before[side]);
         out
@@ -139,13 +140,14 @@ impl Peers {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let [asked_read, asked_written] = meter.asked.map(gib);
         let [device_read, device_written] = meter.device.map(gib);
-        let cpu = meter.cpu_seconds() - self.cpu_at_start;
-        let per = cpu / (asked_read + asked_written).max(0.001);
+        let cpu_read = meter.cpu[0] / asked_read.max(0.001);
+        let cpu_write = meter.cpu[1] / asked_written.max(0.001);
         let peaks = meter.peaks();
         format!(
             "nuri: start of the space with its mount {:.1} s; one process for all {:.1} s\n\
              nuri: peak memory, MiB: {peaks}\n\
-             nuri: {cpu:.0} processor seconds, {per:.2} for each GiB moved in the 1 MiB rows\n\
+             nuri: processor seconds per GiB of the 1 MiB rows, servers and mount: \
+             read {cpu_read:.2}, write {cpu_write:.2}\n\
              nuri: the 1 MiB rows read {asked_read:.1} GiB, the device says {device_read:.1}; \
              wrote {asked_written:.1} GiB, the device says {device_written:.1}",
             self.started[0].as_secs_f64(),
