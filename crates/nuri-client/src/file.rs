@@ -339,12 +339,14 @@ impl Client {
             (file.session, file.layout.clone(), file.object, end)
         };
         let len = end.saturating_sub(at);
-        let freed = self.shared.data.punch(session, &layout, object, at, len)?;
+        let punched = self.shared.data.punch(session, &layout, object, at, len);
         if let Some(file) = &mut node.state.lock().file {
-            file.allocated = file.allocated.saturating_sub(freed);
+            // What was fetched ahead meanwhile is from before, whole or in part.
+            file.touch(now);
+            file.allocated = file.allocated.saturating_sub(*punched.as_ref().unwrap_or(&0));
         }
         self.shared.mark_dirty(node);
-        Ok(())
+        punched.map(|_| ())
     }
 
     /// Finds the next data or hole at or after `offset`.

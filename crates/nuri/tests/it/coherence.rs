@@ -201,3 +201,52 @@ fn privileges_set_elsewhere_are_taken_away_by_a_write() {
     }
     space.down_clean();
 }
+
+/// A hole is a hole from the moment that `fallocate` returned, also for a reader whose next blocks
+/// were fetched while it was being made. One of two nodes stands still to stretch that time.
+#[test]
+fn direct_reads_see_holes_that_were_made_meanwhile() {
+    use rustix::fs::FallocateFlags;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::os::unix::fs::OpenOptionsExt;
+    const BLOCK: u64 = 1 << 20;
+    const PART: usize = 64 << 10;
+    let space = Space::up(&["--nodes", "2"]);
+    let path = space.mnt().join("f");
+    fs::write(&path, vec![7; 24 << 20]).unwrap();
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let open = || fs::OpenOptions::new().read(true).custom_flags(direct).open(&path).unwrap();
+    let node1 = Pid::from_raw(space.pid("node1")).unwrap();
+    kill_process(node1, Signal::STOP).unwrap();
+    std::thread::scope(|scope| {
+        let punched = scope.spawn(|| {
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, mode, 0, 24 * BLOCK).unwrap();
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        // Blocks go round over four targets: two of these wait for the node that stands still.
+        let read = (16..20).find(|block| {
+            let (file, block) = (open(), *block);
+            let reader = scope.spawn(move || {
+                let mut buf = nuri_io::buf::AlignedBuf::zeroed(PART);
+                for part in 0..4 {
+                    file.read_exact_at(&mut buf, block * BLOCK + part * PART as u64).unwrap();
+                }
+            });
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            reader.is_finished()
+        });
+        kill_process(node1, Signal::CONT).unwrap();
+        punched.join().unwrap();
+        // On the same target, four blocks ahead: fetched before its hole was made.
+        let ahead = read.expect("one of the nodes answers") + 4;
+        let mut buf = nuri_io::buf::AlignedBuf::zeroed(PART);
+        open().read_exact_at(&mut buf, ahead * BLOCK).unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0), "block {ahead} shows what was punched");
+    });
+    drop(file);
+    space.down_clean();
+}
