@@ -14,6 +14,7 @@ pub mod limit;
 pub mod map;
 pub mod op;
 pub mod status;
+pub mod stripe;
 pub mod version;
 
 pub use status::Status;

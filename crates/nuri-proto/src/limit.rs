@@ -13,6 +13,11 @@ pub const MAX_CHUNK: u32 = 64 << 20;
 pub const DEFAULT_CHUNK: u32 = 1 << 20;
 /// Most groups that a file rotates over.
 pub const MAX_WIDTH: u16 = 256;
+/// Most data and parity members of a group, and most copies.
+pub const MAX_DATA: usize = 16;
+pub const MAX_PARITY: usize = 4;
+pub const MAX_COPIES: usize = 4;
+pub const MAX_MEMBERS: usize = MAX_DATA + MAX_PARITY;
 /// Longest name of a directory entry, bytes.
 pub const MAX_NAME: usize = 255;
 /// Longest symbolic link, bytes.

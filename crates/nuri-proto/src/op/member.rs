@@ -1,0 +1,119 @@
+//! Calls to a target as the member of a redundant group. Rules: `nuri-stripe`.
+
+use serde::{Deserialize, Serialize};
+
+use super::call;
+use crate::id::{ChunkKey, Epoch, GroupId, TargetId};
+use crate::stripe::{Change, Covers, Held, Stage, StageReply, Version, WriteId};
+
+/// Holds the payload durably beside what is there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberStage {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    /// The group's, as the writer knows it.
+    pub epoch: Epoch,
+    pub stage: Stage,
+    pub change: Change,
+}
+call!(MemberStage => StageReply);
+
+/// These staged writes are decided: they become the base. Durable with the next flush.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberCommit {
+    pub target: TargetId,
+    pub decided: Vec<(ChunkKey, Version)>,
+}
+call!(MemberCommit => ());
+
+/// Nothing of the stripe up to this version will be staged any more, durably; what is staged so
+/// is dropped. Answered with what the member holds then: a version that was committed stays.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberAbort {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub epoch: Epoch,
+    pub group: GroupId,
+    pub version: Version,
+}
+call!(MemberAbort => Held);
+
+/// What the member holds of the stripe.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberHeld {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub group: GroupId,
+    pub epoch: Epoch,
+}
+call!(MemberHeld => Held);
+
+/// Reads the committed bytes as payload. A staged version up to `decided` is committed first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberRead {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub group: GroupId,
+    pub offset: u32,
+    pub len: u32,
+    pub decided: Version,
+    pub purpose: Purpose,
+}
+call!(MemberRead => MemberReadReply);
+
+/// Who reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Purpose {
+    /// A program: not from a member that may have missed writes, not beside an undecided one.
+    Use,
+    /// A writer or repairer that compares the versions itself: the base, whatever is staged.
+    Base,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberReadReply {
+    /// What the bytes stand for.
+    pub covers: Covers,
+}
+
+/// A part of a chunk's whole content (at most a frame), computed from the other members. The last
+/// part makes it real, where its versions are newer than the member's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberInstall {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub epoch: Epoch,
+    pub install: Install,
+}
+call!(MemberInstall => Held);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Install {
+    pub group: GroupId,
+    /// Ties the parts together.
+    pub id: WriteId,
+    pub covers: Covers,
+    pub reason: Reason,
+    pub offset: u32,
+    pub last: bool,
+}
+
+/// Why content is installed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reason {
+    /// The member missed writes: only what is newer.
+    Behind,
+    /// What it holds is damaged: also the same versions.
+    Damaged,
+}
+
+/// Stripes of the group that changed in `since` or later, ascending from after `after`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberChanged {
+    pub target: TargetId,
+    pub group: GroupId,
+    pub since: Epoch,
+    pub after: Option<ChunkKey>,
+    pub limit: u32,
+}
+call!(MemberChanged => Vec<(ChunkKey, Covers)>);

@@ -1,0 +1,218 @@
+//! What a member of a group may do with a stripe: pure decisions over [`Held`].
+//!
+//! M1 One staged write per stripe, beside the base; the base stays whole until it is decided.
+//! M2 A write is staged only on the base that it names, and only above everything aborted.
+//! M3 The same write again is the same answer, staged or committed.
+//! M4 A staged write is committed when somebody who knows says "decided", and dropped when
+//!    somebody who knows says "aborted". The member itself never guesses.
+//! M5 An abort is a promise: no write up to its version is staged any more, also one still under
+//!    way.
+//! M6 A program's read never passes an undecided write.
+//! M7 Content computed by others replaces the base only where it is newer (or the base is damaged),
+//!    and never under a staged write that is newer still.
+
+use nuri_proto::op::member::{Install, Reason};
+use nuri_proto::stripe::{Earlier, Held, Stage, Staged, Version};
+
+/// What comes first, then the write is staged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum First {
+    Nothing,
+    Commit,
+    Drop,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StageVerdict {
+    Accept(First),
+    /// It is held already.
+    Already,
+    Refuse,
+}
+
+/// Rules M1 to M5.
+pub fn stage(held: &Held, ask: &Stage) -> StageVerdict {
+    let is_staged =
+        held.staged.as_ref().is_some_and(|s| s.id == ask.id && s.version == ask.version);
+    let is_committed = held.last == ask.id && held.covers.newest() == ask.version;
+    if is_staged || is_committed {
+        return StageVerdict::Already;
+    }
+    let (first, base) = match (&held.staged, ask.earlier) {
+        (None, _) => (First::Nothing, &held.covers),
+        (Some(s), Earlier::Decided(v)) if v == s.version => (First::Commit, &s.covers),
+        (Some(s), Earlier::Aborted(v)) if v == s.version => (First::Drop, &held.covers),
+        (Some(_), _) if cfg!(nuri_break = "stage_over_staged") => (First::Drop, &held.covers),
+        (Some(_), _) => return StageVerdict::Refuse,
+    };
+    let aborted = ask.version <= held.floor && !cfg!(nuri_break = "abort_forgotten");
+    let based = base.same(&ask.base) || cfg!(nuri_break = "any_base");
+    let rises = ask.version > base.newest();
+    if aborted || !based || !rises { StageVerdict::Refuse } else { StageVerdict::Accept(first) }
+}
+
+/// What the member holds once the write is staged.
+pub fn staged(held: &Held, ask: &Stage, first: First) -> Held {
+    let mut next = match first {
+        First::Commit => committed(held),
+        First::Nothing | First::Drop => Held { staged: None, ..held.clone() },
+    };
+    next.group = ask.group;
+    next.staged = Some(Staged {
+        version: ask.version,
+        id: ask.id,
+        covers: ask.covers.clone(),
+        participants: ask.participants,
+    });
+    next
+}
+
+/// Whether a staged write is to be committed on "decided up to `version`".
+pub fn commits(held: &Held, version: Version) -> bool {
+    held.staged.as_ref().is_some_and(|s| s.version == version)
+}
+
+/// What the member holds once the staged write is committed.
+pub fn committed(held: &Held) -> Held {
+    match &held.staged {
+        None => held.clone(),
+        Some(s) => Held { covers: s.covers.clone(), last: s.id, staged: None, ..held.clone() },
+    }
+}
+
+/// What the member holds after an abort of everything up to `version` (M5).
+pub fn aborted(held: &Held, version: Version) -> Held {
+    let keeps = |s: &Staged| s.version > version;
+    let staged = held.staged.clone().filter(keeps);
+    Held { floor: held.floor.max(version), staged, ..held.clone() }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadVerdict {
+    Serve,
+    CommitFirst,
+    Undecided,
+}
+
+/// Rule M6, for a reader that knows what is decided.
+pub fn read(held: &Held, decided: Version) -> ReadVerdict {
+    match &held.staged {
+        None => ReadVerdict::Serve,
+        Some(s) if s.version == decided => ReadVerdict::CommitFirst,
+        Some(_) if cfg!(nuri_break = "read_undecided") => ReadVerdict::Serve,
+        Some(_) => ReadVerdict::Undecided,
+    }
+}
+
+/// Rule M7.
+pub fn installs(held: &Held, install: &Install) -> bool {
+    let newest = install.covers.newest();
+    let newer = install.covers.reaches(&held.covers)
+        && (!install.covers.same(&held.covers) || install.reason == Reason::Damaged);
+    let under = held.staged.as_ref().is_some_and(|s| s.version > newest);
+    (newer || cfg!(nuri_break = "install_older")) && !under
+}
+
+/// What the member holds once the content is installed.
+pub fn installed(held: &Held, install: &Install) -> Held {
+    Held {
+        group: install.group,
+        covers: install.covers.clone(),
+        last: if install.covers.same(&held.covers) { held.last } else { install.id },
+        floor: held.floor,
+        staged: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::{Epoch, GroupId, SessionId};
+    use nuri_proto::stripe::{Covers, Members, WriteId};
+
+    use super::*;
+
+    const V: fn(u64) -> Version = |counter| Version::new(Epoch(1), counter);
+
+    fn ask(number: u64, base: u64, version: u64, earlier: Earlier) -> Stage {
+        Stage {
+            group: GroupId(1),
+            version: V(version),
+            id: WriteId { session: SessionId(1), number },
+            base: if base == 0 { Covers::default() } else { Covers::one(V(base)) },
+            covers: Covers::one(V(version)),
+            participants: Members(3),
+            earlier,
+        }
+    }
+
+    fn accept(held: &Held, ask: &Stage) -> Held {
+        match stage(held, ask) {
+            StageVerdict::Accept(first) => staged(held, ask, first),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Catches `nuri_break = "stage_over_staged"`.
+    #[test]
+    fn one_staged_write_and_the_same_again_is_the_same() {
+        let one = ask(1, 0, 1, Earlier::Unknown);
+        let held = accept(&Held::default(), &one);
+        assert_eq!(stage(&held, &one), StageVerdict::Already);
+        assert_eq!(stage(&committed(&held), &one), StageVerdict::Already);
+        assert_eq!(stage(&held, &ask(2, 1, 2, Earlier::Unknown)), StageVerdict::Refuse);
+        let two = accept(&held, &ask(2, 1, 2, Earlier::Decided(V(1))));
+        assert_eq!((two.covers.newest(), two.newest()), (V(1), V(2)));
+        let other = accept(&held, &ask(3, 0, 2, Earlier::Aborted(V(1))));
+        assert_eq!(other.covers, Covers::default());
+    }
+
+    /// Catches `nuri_break = "any_base"`.
+    #[test]
+    fn a_member_that_missed_a_write_refuses_the_next() {
+        assert_eq!(stage(&Held::default(), &ask(2, 1, 2, Earlier::Unknown)), StageVerdict::Refuse);
+        let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));
+        assert_eq!(stage(&held, &ask(2, 5, 4, Earlier::Unknown)), StageVerdict::Refuse);
+    }
+
+    /// Catches `nuri_break = "abort_forgotten"`.
+    #[test]
+    fn what_was_aborted_is_never_staged() {
+        let late = ask(1, 0, 1, Earlier::Unknown);
+        let held = aborted(&Held::default(), V(1));
+        assert_eq!(stage(&held, &late), StageVerdict::Refuse);
+        let held = accept(&Held::default(), &late);
+        assert_eq!(aborted(&held, V(1)).staged, None);
+        let held = committed(&held);
+        assert_eq!(aborted(&held, V(1)).covers, held.covers, "a commit is not undone");
+    }
+
+    /// Catches `nuri_break = "read_undecided"`.
+    #[test]
+    fn reads_do_not_pass_an_undecided_write() {
+        let held = accept(&Held::default(), &ask(1, 0, 1, Earlier::Unknown));
+        assert_eq!(read(&held, Version::NONE), ReadVerdict::Undecided);
+        assert_eq!(read(&held, V(1)), ReadVerdict::CommitFirst);
+        assert_eq!(read(&committed(&held), Version::NONE), ReadVerdict::Serve);
+    }
+
+    /// Catches `nuri_break = "install_older"`.
+    #[test]
+    fn rebuilt_content_never_leads_back() {
+        let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));
+        let install = |version, reason| Install {
+            group: GroupId(1),
+            id: WriteId::default(),
+            covers: Covers::one(V(version)),
+            reason,
+            offset: 0,
+            last: true,
+        };
+        assert!(installs(&held, &install(6, Reason::Behind)));
+        assert!(!installs(&held, &install(5, Reason::Behind)));
+        assert!(installs(&held, &install(5, Reason::Damaged)));
+        assert!(!installs(&held, &install(4, Reason::Damaged)));
+        let staged = accept(&held, &ask(2, 5, 7, Earlier::Unknown));
+        assert!(!installs(&staged, &install(6, Reason::Behind)), "under a newer staged write");
+        assert!(installs(&staged, &install(7, Reason::Behind)));
+    }
+}
