@@ -65,7 +65,7 @@ macro_rules! each {
 
 fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
-        cluster: MapGet Join Heartbeat ClusterStatus MountReport;
+        cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced TargetReplace;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged;
         data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate;

@@ -126,7 +126,7 @@ impl Cluster {
     /// [`Status::UNREACHABLE`] where the map does not know it.
     pub fn member(&self, group: GroupId) -> Result<TargetId, Status> {
         let map = self.inner.map.read();
-        let member = map.group(group).and_then(|g| g.members.first().copied());
+        let member = map.group(group).and_then(|g| g.members.first().map(|m| m.target));
         member.ok_or(Status::UNREACHABLE)
     }
 

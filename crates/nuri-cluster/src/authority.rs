@@ -7,21 +7,25 @@ use std::time::Duration;
 use nuri_io::clock::Clock;
 use nuri_proto::Status;
 use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, SERVICE};
-use nuri_proto::id::{ClusterId, NodeId};
-use nuri_proto::map::Map;
+use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId, TargetId};
+use nuri_proto::layout::Shape;
+use nuri_proto::map::{Group, Map, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MountReport,
+    MemberSynced, MountReport, TargetReplace,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use crate::store::{MapStore, StoreError};
-use crate::transition;
+use crate::{standing, transition};
 
 /// A mount is listed this long after its last report.
 const MOUNT_LISTED: Duration = Duration::from_secs(3);
+/// After a restart, targets that were not heard of yet keep their places so long: after a power
+/// cut nodes come back one by one.
+const RESTART_GRACE: Duration = Duration::from_secs(5);
 
 /// The authority of one space.
 pub struct Authority {
@@ -33,6 +37,8 @@ pub struct Authority {
 struct State {
     map: Map,
     heard: HashMap<NodeId, Duration>,
+    /// When a target's node last said that it serves.
+    served: HashMap<TargetId, Duration>,
     /// Before it nodes may have been served by an earlier authority.
     started: Duration,
     /// Sessions whose changes targets accept, and the version in force at each node.
@@ -59,6 +65,7 @@ impl Authority {
         let state = State {
             map,
             heard: HashMap::new(),
+            served: HashMap::new(),
             started: clock.monotonic(),
             admitted: None,
             in_force: HashMap::new(),
@@ -80,6 +87,8 @@ impl Authority {
             Op::MapGet => reply_to::<MapGet>(request.args, |_| Ok(self.map())),
             Op::Join => reply_to::<Join>(request.args, |join| self.join(&join)),
             Op::Heartbeat => reply_to::<Heartbeat>(request.args, |beat| self.heartbeat(&beat)),
+            Op::MemberSynced => reply_to::<MemberSynced>(request.args, |c| self.synced(&c)),
+            Op::TargetReplace => reply_to::<TargetReplace>(request.args, |c| self.replace(&c)),
             Op::ClusterStatus => reply_to::<ClusterStatus>(request.args, |_| Ok(self.status())),
             Op::MountReport => reply_to::<MountReport>(request.args, |r| self.mount_report(r)),
             _ => Reply::failed(Status::NOTSUP),
@@ -96,7 +105,9 @@ impl Authority {
         let reply = transition::join(&mut next, request)?;
         self.store.save(&next).map_err(|_| Status::IO)?;
         state.map = next;
-        state.heard.insert(reply.node, self.clock.monotonic());
+        let now = self.clock.monotonic();
+        state.heard.insert(reply.node, now);
+        state.served.extend(reply.targets.iter().map(|target| (*target, now)));
         state.in_force.remove(&reply.node);
         Ok(reply)
     }
@@ -123,8 +134,12 @@ impl Authority {
         if state.map.node(beat.node).is_none() {
             return Err(Status::WRONG_PEER);
         }
-        state.heard.insert(beat.node, self.clock.monotonic());
+        let now = self.clock.monotonic();
+        state.heard.insert(beat.node, now);
         state.in_force.insert(beat.node, beat.admitted);
+        for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
+            state.served.insert(report.id, now);
+        }
         if transition::heartbeat(&mut state.map, beat) {
             self.store.save(&state.map).map_err(|_| Status::IO)?;
         }
@@ -133,7 +148,94 @@ impl Authority {
         Ok(HeartbeatReply { map_epoch: state.map.epoch, admitted: newer.cloned() })
     }
 
+    /// Groups of the pool for new files of the shape, made where there are none over all targets;
+    /// those that miss a member only where there are no others.
+    ///
+    /// # Errors
+    /// As [`standing::ensure_groups`]; [`Status::IO`] where the map cannot be kept.
+    pub fn groups(&self, pool: PoolId, shape: Shape) -> Result<Vec<GroupId>, Status> {
+        let mut state = self.state.lock();
+        self.notice_silence(&mut state);
+        if shape.is_redundant() {
+            let mut next = state.map.clone();
+            if standing::ensure_groups(&mut next, pool, shape)? {
+                self.keep(&mut state, next)?;
+            }
+        }
+        let map = &state.map;
+        let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
+        let whole = |g: &&&Group| {
+            g.members.iter().all(|m| m.standing == Standing::Live && serves(m.target))
+        };
+        let all = map.pool_groups(pool, shape);
+        let ids: Vec<_> = all.iter().filter(whole).map(|g| g.id).collect();
+        Ok(if ids.is_empty() { all.iter().map(|g| g.id).collect() } else { ids })
+    }
+
+    /// Shape of files where no directory says another.
+    pub fn default_shape(&self) -> Shape {
+        self.state.lock().map.shape
+    }
+
+    /// Sets it, durably.
+    ///
+    /// # Errors
+    /// [`Status::IO`] where the map cannot be kept.
+    pub fn set_default_shape(&self, shape: Shape) -> Result<(), Status> {
+        let mut state = self.state.lock();
+        let next = Map { shape, ..state.map.clone() };
+        self.keep(&mut state, next)
+    }
+
+    /// A new map counts once it is durable.
+    fn keep(&self, state: &mut State, next: Map) -> Result<(), Status> {
+        self.store.save(&next).map_err(|_| Status::IO)?;
+        state.map = next;
+        Ok(())
+    }
+
+    fn synced(&self, call: &MemberSynced) -> Result<(), Status> {
+        let mut state = self.state.lock();
+        let mut next = state.map.clone();
+        standing::synced(&mut next, call.group, call.target, call.epoch)?;
+        self.keep(&mut state, next)
+    }
+
+    fn replace(&self, call: &TargetReplace) -> Result<(), Status> {
+        let mut state = self.state.lock();
+        let mut next = state.map.clone();
+        standing::replace(&mut next, call.old, call.new)?;
+        self.keep(&mut state, next)
+    }
+
+    /// Takes targets that serve no more, for certain, out of their groups, and others back in.
+    /// A failed target said so itself; a silent one has outlived its service lease.
+    fn regroup(&self, state: &mut State) {
+        let now = self.clock.monotonic();
+        let settled = now.saturating_sub(state.started) > RESTART_GRACE;
+        let gone = |t: &nuri_proto::map::Target| {
+            let heard = state.served.get(&t.id);
+            let silent = match heard {
+                Some(at) => now.saturating_sub(*at) > SERVICE + DRIFT,
+                None => settled,
+            };
+            t.state == TargetState::Failed || t.state == TargetState::Down && silent
+        };
+        let lost: Vec<_> = state.map.targets.iter().filter(|t| gone(t)).map(|t| t.id).collect();
+        let mut next = state.map.clone();
+        let excluded = standing::exclude(&mut next, &lost);
+        if standing::readmit(&mut next) || excluded {
+            // What could not be saved did not happen, and is tried again.
+            let _ = self.keep(state, next);
+        }
+    }
+
     fn notice_silence(&self, state: &mut State) {
+        self.notice_silent_nodes(state);
+        self.regroup(state);
+    }
+
+    fn notice_silent_nodes(&self, state: &mut State) {
         let now = self.clock.monotonic();
         let silent = |n: &nuri_proto::map::Node| {
             n.up && state.heard.get(&n.id).is_none_or(|at| now - *at > FAILURE_DETECTION)

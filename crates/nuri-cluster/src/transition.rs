@@ -4,7 +4,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{Epoch, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
-use nuri_proto::map::{Group, Map, Node, Pool, Target, TargetState};
+use nuri_proto::map::{Group, Map, Member, Node, Pool, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, JoinTarget, MetaRole};
 
 /// The pool that every space has.
@@ -62,9 +62,9 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     let id = TargetId(map.targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1);
     let (path, size, used) = (request.path.clone(), request.size, request.used);
     map.targets.push(Target { id, node, path, state: TargetState::Up, size, used });
-    let group = GroupId(id.0);
-    let (epoch, shape, members) = (Epoch(1), Shape::Stripe, vec![id]);
-    map.groups.push(Group { id: group, epoch, shape, members });
+    let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
+    let members = vec![Member { target: id, standing: Standing::Live }];
+    map.groups.push(Group { id: group, epoch: Epoch(1), shape: Shape::Stripe, members });
     match map.pools.iter_mut().find(|p| p.id == DEFAULT_POOL) {
         Some(pool) => pool.groups.push(group),
         None => {
@@ -152,7 +152,7 @@ mod tests {
         );
         let again = again.unwrap();
         assert_eq!((again.node, again.targets[2]), (first.node, TargetId(3)));
-        assert_eq!(map.pool_groups(DEFAULT_POOL).len(), 3);
+        assert_eq!(map.pool_groups(DEFAULT_POOL, Shape::Stripe).len(), 3);
     }
 
     #[test]

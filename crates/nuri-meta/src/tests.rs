@@ -24,6 +24,7 @@ use nuri_io::mem::MemDisk;
 use nuri_io::rng::Rng;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
+use nuri_proto::layout::Shape;
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::*;
 use nuri_proto::{Status, codec};
@@ -38,8 +39,8 @@ const KV: KvConfig = KvConfig { segment_bytes: 256 << 10, cache_bytes: 1 << 20 }
 struct Pools;
 
 impl ClusterView for Pools {
-    fn groups(&self, _: PoolId) -> Vec<GroupId> {
-        (0..3).map(GroupId).collect()
+    fn groups(&self, _: PoolId, _: Shape) -> Result<Vec<GroupId>, Status> {
+        Ok((0..3).map(GroupId).collect())
     }
 }
 

@@ -3,6 +3,7 @@
 use nuri_kv::engine::{Batch, Engine, KvError};
 use nuri_proto::Status;
 use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
+use nuri_proto::layout::{LayoutPolicy, Shape};
 use nuri_proto::limit::MAX_NAME;
 use nuri_proto::op::cluster::Admitted;
 use nuri_proto::op::meta::{Grant, InodeReply, LeaseMode, SetTime, Time};
@@ -17,7 +18,15 @@ use crate::schema::{
 /// What the server needs of the cluster around it.
 pub trait ClusterView: Send + Sync + 'static {
     /// Groups that new files of the pool may use now.
-    fn groups(&self, pool: PoolId) -> Vec<GroupId>;
+    ///
+    /// # Errors
+    /// [`Status::INVAL`] where the shape cannot be stored on the targets that there are.
+    fn groups(&self, pool: PoolId, shape: Shape) -> Result<Vec<GroupId>, Status>;
+
+    /// Shape of files where no directory says another.
+    fn default_shape(&self) -> Shape {
+        Shape::Stripe
+    }
 
     /// Targets shall accept changes of these sessions only.
     fn admit(&self, _list: Admitted) {}
@@ -72,6 +81,11 @@ impl Txn<'_> {
 
     pub(crate) fn delete(&mut self, key: Vec<u8>) {
         self.batch.delete(key);
+    }
+
+    /// What a directory without a policy of its own tells its new files.
+    pub(crate) fn default_policy(&self) -> LayoutPolicy {
+        LayoutPolicy { shape: self.cluster.default_shape(), ..LayoutPolicy::default() }
     }
 
     /// The inode, `NOENT` where it is gone.

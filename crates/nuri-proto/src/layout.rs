@@ -3,18 +3,59 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GroupId, PoolId};
-use crate::limit::{DEFAULT_CHUNK, MAX_CHUNK, MAX_WIDTH, MIN_CHUNK};
+use crate::limit::{
+    DEFAULT_CHUNK, MAX_CHUNK, MAX_COPIES, MAX_DATA, MAX_PARITY, MAX_WIDTH, MIN_CHUNK,
+};
 
-/// Redundancy of a layout. This release stores `stripe`; the others are named so that the format
-/// need not change when they come.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+/// Redundancy of a layout.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Shape {
     /// No redundancy.
+    #[default]
     Stripe,
     /// `n` copies.
     Mirror(u8),
     /// `k` data and `m` parity members.
     Parity { k: u8, m: u8 },
+}
+
+impl Shape {
+    /// Data members of a group, and how many must be left for the data to be whole.
+    pub fn data(self) -> usize {
+        match self {
+            Shape::Stripe | Shape::Mirror(_) => 1,
+            Shape::Parity { k, .. } => usize::from(k),
+        }
+    }
+
+    /// Members of a group.
+    pub fn members(self) -> usize {
+        match self {
+            Shape::Stripe => 1,
+            Shape::Mirror(copies) => usize::from(copies),
+            Shape::Parity { k, m } => usize::from(k) + usize::from(m),
+        }
+    }
+
+    pub fn is_redundant(self) -> bool {
+        self != Shape::Stripe
+    }
+
+    /// Refuses what cannot be stored.
+    ///
+    /// # Errors
+    /// [`LayoutError::Shape`].
+    pub fn check(self) -> Result<Shape, LayoutError> {
+        let fits = match self {
+            Shape::Stripe => true,
+            Shape::Mirror(copies) => (2..=MAX_COPIES).contains(&usize::from(copies)),
+            Shape::Parity { k, m } => {
+                (1..=MAX_DATA).contains(&usize::from(k))
+                    && (1..=MAX_PARITY).contains(&usize::from(m))
+            }
+        };
+        if fits { Ok(self) } else { Err(LayoutError::Shape) }
+    }
 }
 
 /// A chunk size that was checked: a power of two between 64 KiB and 64 MiB.
@@ -84,7 +125,10 @@ pub enum LayoutError {
     ChunkSize(u32),
     #[error("width {0} is more than {MAX_WIDTH}")]
     Width(u16),
-    #[error("this release stores only the shape `stripe`")]
+    #[error(
+        "a shape is `stripe`, `mirror:N` with 2 to {MAX_COPIES} copies, or `parity:K+M` with \
+         1 to {MAX_DATA} data and 1 to {MAX_PARITY} parity members"
+    )]
     Shape,
 }
 
@@ -100,14 +144,12 @@ impl Default for LayoutPolicy {
 }
 
 impl LayoutPolicy {
-    /// Refuses what this release cannot store.
+    /// Refuses what cannot be stored.
     ///
     /// # Errors
     /// Names the field that is wrong.
     pub fn check(&self) -> Result<(), LayoutError> {
-        if self.shape != Shape::Stripe {
-            return Err(LayoutError::Shape);
-        }
+        self.shape.check()?;
         if self.width > MAX_WIDTH { Err(LayoutError::Width(self.width)) } else { Ok(()) }
     }
 
@@ -143,7 +185,17 @@ impl std::fmt::Display for Shape {
 impl std::str::FromStr for Shape {
     type Err = LayoutError;
     fn from_str(text: &str) -> Result<Shape, LayoutError> {
-        if text == "stripe" { Ok(Shape::Stripe) } else { Err(LayoutError::Shape) }
+        let number = |text: &str| text.parse::<u8>().map_err(|_| LayoutError::Shape);
+        let shape = match text.split_once(':') {
+            None if text == "stripe" => Shape::Stripe,
+            Some(("mirror", copies)) => Shape::Mirror(number(copies)?),
+            Some(("parity", members)) => {
+                let (k, m) = members.split_once('+').ok_or(LayoutError::Shape)?;
+                Shape::Parity { k: number(k)?, m: number(m)? }
+            }
+            _ => return Err(LayoutError::Shape),
+        };
+        shape.check()
     }
 }
 
@@ -157,6 +209,19 @@ mod tests {
         assert!(ChunkSize::try_from(100_000).is_err());
         assert!(ChunkSize::try_from(32 << 10).is_err());
         assert!(crate::codec::decode::<ChunkSize>(&crate::codec::encode(&7u32).unwrap()).is_err());
+    }
+
+    #[test]
+    fn shapes_are_read_and_checked() {
+        for text in ["stripe", "mirror:2", "mirror:4", "parity:1+1", "parity:16+4"] {
+            assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
+        }
+        for text in ["", "mirror", "mirror:1", "mirror:5", "parity:3", "parity:0+1", "parity:17+1"]
+        {
+            assert!(text.parse::<Shape>().is_err(), "{text}");
+        }
+        let shape = Shape::Parity { k: 3, m: 2 };
+        assert_eq!((shape.data(), shape.members()), (3, 5));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, Epoch, GroupId, NodeId, PoolId, TargetId};
 use crate::layout::Shape;
+use crate::stripe::Members;
 
 /// Where a node can be reached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,16 +44,64 @@ pub enum TargetState {
 pub struct Pool {
     pub id: PoolId,
     pub name: String,
+    /// Those that new files lie on. Older ones, made when there were fewer targets, keep the files
+    /// that lie on them.
     pub groups: Vec<GroupId>,
 }
 
-/// The ordered targets of one stripe group.
+/// The ordered targets of one stripe group: data members first, then parity.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
     pub id: GroupId,
+    /// The map's when members or standings last changed.
     pub epoch: Epoch,
     pub shape: Shape,
-    pub members: Vec<TargetId>,
+    pub members: Vec<Member>,
+}
+
+/// One place of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub target: TargetId,
+    pub standing: Standing,
+}
+
+/// What a member may be asked. The epoch is the first whose writes it missed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Standing {
+    /// Holds every decided write; reads and writes go to it.
+    Live,
+    /// Takes no part.
+    Absent { since: Epoch },
+    /// Takes part in writes; what it missed is being brought to it.
+    Syncing { since: Epoch },
+}
+
+impl Group {
+    /// Places whose members hold every decided write.
+    pub fn live(&self) -> Members {
+        self.places(|standing| standing == Standing::Live)
+    }
+
+    /// Places that take part in writes.
+    pub fn writable(&self) -> Members {
+        self.places(|standing| !matches!(standing, Standing::Absent { .. }))
+    }
+
+    fn places(&self, wanted: impl Fn(Standing) -> bool) -> Members {
+        let members = self.members.iter().enumerate();
+        Members::of(members.filter(|(_, m)| wanted(m.standing)).map(|(place, _)| place))
+    }
+
+    /// Whether what the live members hold is the whole data.
+    pub fn is_available(&self) -> bool {
+        self.live().iter().count() >= self.shape.data()
+    }
+
+    /// The place of a target in the group.
+    pub fn place(&self, target: TargetId) -> Option<usize> {
+        self.members.iter().position(|m| m.target == target)
+    }
 }
 
 /// The whole map.
@@ -67,6 +116,8 @@ pub struct Map {
     pub groups: Vec<Group>,
     /// Node that runs the metadata server.
     pub meta: Option<NodeId>,
+    /// Shape of files where no directory says another.
+    pub shape: Shape,
 }
 
 impl Map {
@@ -92,9 +143,11 @@ impl Map {
         Some(self.node(self.meta?)?.address.as_str())
     }
 
-    /// Groups of the pool, empty where it does not exist.
-    pub fn pool_groups(&self, id: PoolId) -> &[GroupId] {
-        self.pools.iter().find(|p| p.id == id).map_or(&[], |p| &p.groups)
+    /// Groups of the pool that new files of this shape lie on.
+    pub fn pool_groups(&self, id: PoolId, shape: Shape) -> Vec<&Group> {
+        let pool = self.pools.iter().find(|p| p.id == id);
+        let groups = pool.into_iter().flat_map(|p| &p.groups).filter_map(|id| self.group(*id));
+        groups.filter(|g| g.shape == shape).collect()
     }
 
     /// (size, used) over all targets, bytes.

@@ -76,7 +76,9 @@ impl Covers {
 }
 
 /// Tells one write from every other, also one with the same version.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct WriteId {
     pub session: SessionId,
     /// Never used twice by the session.

@@ -19,6 +19,7 @@ use nuri_meta::server::MetaServer;
 use nuri_meta::txn::ClusterView;
 use nuri_proto::clock::GRACE;
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
+use nuri_proto::layout::Shape;
 use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
@@ -35,8 +36,8 @@ const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20 };
 struct Pools(u32);
 
 impl ClusterView for Pools {
-    fn groups(&self, _: PoolId) -> Vec<GroupId> {
-        (0..self.0).map(GroupId).collect()
+    fn groups(&self, _: PoolId, _: Shape) -> Result<Vec<GroupId>, Status> {
+        Ok((0..self.0).map(GroupId).collect())
     }
 }
 

@@ -4,4 +4,6 @@
 pub mod code;
 pub mod locate;
 pub mod member;
+pub mod settle;
 pub mod unsynced;
+pub mod writer;

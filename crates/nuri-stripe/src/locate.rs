@@ -1,14 +1,17 @@
 //! File range to pieces: which part of which chunk on which group.
 
 use nuri_proto::id::{ChunkKey, GroupId, ObjectId};
-use nuri_proto::layout::{Component, Layout};
+use nuri_proto::layout::{Component, Layout, Shape};
 use nuri_proto::limit::MAX_PAYLOAD;
 
 /// A part of one chunk, short enough for one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub group: GroupId,
+    pub shape: Shape,
     pub key: ChunkKey,
+    /// The data member's place in the group.
+    pub place: usize,
     /// Where the piece begins in its chunk, bytes.
     pub offset: u32,
     pub len: u32,
@@ -43,7 +46,9 @@ fn component_at(layout: &Layout, at: u64) -> Option<(u16, &Component)> {
 
 fn piece_at(c: &Component, index: u16, object: ObjectId, at: u64, end: u64) -> Option<Piece> {
     let chunk = c.chunk_size.bytes();
-    let stripe = u32::try_from(at / chunk).ok()?;
+    let data = c.shape.data() as u64;
+    let stripe = u32::try_from(at / (chunk * data)).ok()?;
+    let place = (at / chunk % data) as usize;
     let within = at % chunk;
     let group = *c.groups.get(stripe as usize % c.groups.len().max(1))?;
     // Pieces end at multiples of the frame's payload, so that large transfers stay aligned.
@@ -51,6 +56,8 @@ fn piece_at(c: &Component, index: u16, object: ObjectId, at: u64, end: u64) -> O
     let len = (chunk - within).min(frame - within % frame).min(end.min(c.end) - at);
     Some(Piece {
         group,
+        shape: c.shape,
+        place,
         key: ChunkKey { object, component: index, stripe },
         offset: within as u32,
         len: len as u32,
@@ -89,6 +96,20 @@ mod tests {
                 assert_eq!(at, offset + len);
             }
         }
+    }
+
+    #[test]
+    fn a_stripe_of_parity_holds_its_data_members_chunks_in_turn() {
+        let groups: Vec<_> = (0..4).map(GroupId).collect();
+        let shape = Shape::Parity { k: 3, m: 1 };
+        let layout = LayoutPolicy { shape, ..LayoutPolicy::default() }.instantiate(&groups, 0);
+        let all: Vec<_> = pieces(&layout, ObjectId(1), 0, 7 << 20).collect();
+        let places: Vec<_> = all.iter().map(|p| (p.key.stripe, p.place, p.group.0)).collect();
+        let expected =
+            [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 2)];
+        assert_eq!(places, expected);
+        let within = pieces(&layout, ObjectId(1), (4 << 20) + 5, 10).next().unwrap();
+        assert_eq!((within.key.stripe, within.place, within.offset), (1, 1, 5));
     }
 
     #[test]

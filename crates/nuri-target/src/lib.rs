@@ -4,5 +4,6 @@
 //! are in `docs/disk-format.md`.
 
 pub mod admission;
+pub mod epochs;
 pub mod server;
 pub mod store;

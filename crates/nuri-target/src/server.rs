@@ -23,6 +23,7 @@ use nuri_proto::op::{Call, Op};
 use nuri_rpc::{Reply, Request, reply_to};
 
 use crate::admission::Admission;
+use crate::epochs::Epochs;
 use crate::store::{ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError};
 
 /// Name of the store in a target's directory.
@@ -154,6 +155,8 @@ fn foreign_files(dir: &Path) -> bool {
 pub struct TargetServer {
     /// Renewed by whoever sends the node's heartbeats.
     pub admission: Admission,
+    /// Raised by whoever fetches the map.
+    pub epochs: Epochs,
     targets: Vec<Arc<Target>>,
     stopping: Arc<AtomicBool>,
 }
@@ -179,7 +182,7 @@ impl TargetServer {
             let _ = std::thread::Builder::new().name("checkpoint".into()).spawn(body);
         }
         let admission = Admission::new(SystemClock::shared());
-        TargetServer { admission, targets, stopping }
+        TargetServer { admission, epochs: Epochs::default(), targets, stopping }
     }
 
     /// What the node's heartbeat says.

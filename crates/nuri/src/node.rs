@@ -18,8 +18,8 @@ use nuri_meta::txn::ClusterView;
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{ClusterId, GroupId, NodeId, ObjectId, PoolId};
-use nuri_proto::map::TargetState;
-use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MetaRole};
+use nuri_proto::layout::Shape;
+use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
 
@@ -65,16 +65,12 @@ impl Service for Services {
 struct Pools(Arc<Authority>);
 
 impl ClusterView for Pools {
-    fn groups(&self, pool: PoolId) -> Vec<GroupId> {
-        let map = self.0.map();
-        let all = map.pool_groups(pool);
-        let up = |id: &&GroupId| {
-            let members = map.group(**id).map(|g| &g.members);
-            let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
-            members.is_some_and(|m| m.iter().all(|t| serves(*t)))
-        };
-        let serving: Vec<_> = all.iter().filter(up).copied().collect();
-        if serving.is_empty() { all.to_vec() } else { serving }
+    fn groups(&self, pool: PoolId, shape: Shape) -> Result<Vec<GroupId>, Status> {
+        self.0.groups(pool, shape)
+    }
+
+    fn default_shape(&self) -> Shape {
+        self.0.default_shape()
     }
 
     fn admit(&self, list: Admitted) {
@@ -288,7 +284,7 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
     let ids: Vec<_> = services.targets.reports().iter().map(|r| Some(r.id)).collect();
     loop {
-        let admission = &services.targets.admission;
+        let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
         let beat = Heartbeat { node, targets, admitted };
         let context = nuri_rpc::CallContext::default();
@@ -296,7 +292,10 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
             Ok((reply, _)) => {
                 let changed = reply.admitted.is_some();
-                admission.renew(sent, reply.admitted);
+                // The lease of an answer that tells of a new map counts once that is obeyed.
+                if reply.map_epoch <= epochs.adopted() || adopt_map(services, authority) {
+                    admission.renew(sent, reply.admitted);
+                }
                 if changed {
                     // Somebody waits to hear that the list is in force.
                     continue;
@@ -311,7 +310,19 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
             }
             Err(_) => {}
         }
-        std::thread::sleep(HEARTBEAT);
+        epochs.wait_named(HEARTBEAT);
+    }
+}
+
+/// Fetches the map and obeys it.
+fn adopt_map(services: &Services, authority: &Peer) -> bool {
+    let context = nuri_rpc::CallContext::default();
+    match authority.call(context, &MapGet {}, &[], &mut [], HEARTBEAT * 4) {
+        Ok((map, _)) => {
+            services.targets.epochs.adopt(&map);
+            true
+        }
+        Err(_) => false,
     }
 }
 

@@ -156,8 +156,9 @@ fn target_view(t: &nuri_proto::map::Target) -> TargetView {
 
 fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {
     let members = pool.groups.iter().filter_map(|g| map.group(*g)).flat_map(|g| &g.members);
-    let sums =
-        members.filter_map(|t| map.target(*t)).fold((0, 0), |(s, u), t| (s + t.size, u + t.used));
+    let sums = members
+        .filter_map(|m| map.target(m.target))
+        .fold((0, 0), |(s, u), t| (s + t.size, u + t.used));
     let (size, used) = sums;
     PoolView { id: pool.id.0, name: pool.name.clone(), groups: pool.groups.len(), size, used }
 }

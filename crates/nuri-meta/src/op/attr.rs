@@ -122,6 +122,7 @@ impl MetaOp for LayoutSet {
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
         self.policy.check().map_err(|_| Status::INVAL)?;
+        txn.cluster.groups(self.policy.pool, self.policy.shape)?;
         let mut inode = txn.inode(self.ino)?;
         inode.as_dir_mut()?.policy = Some(self.policy);
         txn.changed(&mut inode);
@@ -137,7 +138,9 @@ impl MetaOp for LayoutGet {
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LayoutReply, Status> {
         match txn.inode(self.ino)?.body {
             Body::File(file) => Ok(LayoutReply::File(file.layout)),
-            Body::Directory(dir) => Ok(LayoutReply::Directory(dir.policy.unwrap_or_default())),
+            Body::Directory(dir) => {
+                Ok(LayoutReply::Directory(dir.policy.unwrap_or_else(|| txn.default_policy())))
+            }
             _ => Err(Status::NODATA),
         }
     }

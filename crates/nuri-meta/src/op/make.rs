@@ -2,7 +2,6 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId};
-use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
 use nuri_proto::op::meta::{
     Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind, MakeReply,
@@ -114,8 +113,8 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
 }
 
 fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
-    let policy: LayoutPolicy = parent.as_dir()?.policy.unwrap_or_default();
-    let groups = txn.cluster.groups(policy.pool);
+    let policy = parent.as_dir()?.policy.unwrap_or_else(|| txn.default_policy());
+    let groups = txn.cluster.groups(policy.pool, policy.shape)?;
     if groups.is_empty() {
         return Err(Status::RETRY);
     }

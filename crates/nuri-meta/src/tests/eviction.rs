@@ -19,8 +19,8 @@ struct Targets {
 }
 
 impl ClusterView for Targets {
-    fn groups(&self, _: PoolId) -> Vec<GroupId> {
-        (0..3).map(GroupId).collect()
+    fn groups(&self, _: PoolId, _: Shape) -> Result<Vec<GroupId>, Status> {
+        Ok((0..3).map(GroupId).collect())
     }
     fn admit(&self, list: Admitted) {
         self.lists.lock().push(list);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use crate::id::{Epoch, Incarnation, NodeId, SessionId, TargetId};
+use crate::id::{Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
 use crate::map::{Map, TargetState};
 
 /// Fetches the map.
@@ -112,3 +112,20 @@ pub struct ClusterState {
     pub map: Map,
     pub mounts: Vec<MountReport>,
 }
+
+/// A member that was `Syncing` holds everything now, as seen while its group was at `epoch`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberSynced {
+    pub group: GroupId,
+    pub target: TargetId,
+    pub epoch: Epoch,
+}
+call!(MemberSynced => ());
+
+/// Puts a target in the place of another in all groups.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetReplace {
+    pub old: TargetId,
+    pub new: TargetId,
+}
+call!(TargetReplace => ());

@@ -30,6 +30,7 @@ macro_rules! ops {
 
 ops! {
     MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
+    MemberSynced = 6, TargetReplace = 7,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38,
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,

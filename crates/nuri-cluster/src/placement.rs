@@ -1,0 +1,238 @@
+//! Which targets form the groups of a shape. Pure.
+//!
+//! A placement gives ordered lists of targets: data places first, then parity (the first copy is
+//! the one that reads prefer). No list has two targets of one node where there is a choice.
+
+use std::collections::HashMap;
+
+use nuri_proto::id::{NodeId, TargetId};
+use nuri_proto::layout::Shape;
+
+/// Groups per target of a declustered placement: with more the pieces of a lost target lie on
+/// more of the others, with fewer a file's layout is shorter.
+const GROUPS_PER_TARGET: usize = 4;
+/// Most groups made at once.
+const MAX_GROUPS: usize = 256;
+
+/// How groups lie over targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// RAID-5's rotation: group i on targets i, i + 1, ... in turn.
+    Rotated,
+    /// Petal's chained declustering: copy j of group i on target i + j of another node.
+    Chained,
+    /// RAID-x: the copies of a row of groups lie together on one target, another one each row.
+    Orthogonal,
+    /// Balanced pseudo-random: pairs of targets share about as many groups each.
+    Declustered,
+}
+
+/// A target and the node that it must not share a group with.
+pub type Candidate = (TargetId, NodeId);
+
+/// Makes the groups of a shape. Empty where there are fewer targets than members.
+pub fn place(kind: Placement, shape: Shape, targets: &[Candidate]) -> Vec<Vec<TargetId>> {
+    let members = shape.members();
+    if targets.len() < members || targets.is_empty() {
+        return Vec::new();
+    }
+    let ring = interleave(targets);
+    if members == 1 {
+        return targets.iter().map(|(t, _)| vec![*t]).collect();
+    }
+    match kind {
+        Placement::Rotated | Placement::Chained => rotate(&ring, members),
+        Placement::Orthogonal if matches!(shape, Shape::Mirror(2)) => orthogonal(&ring),
+        _ if targets.len() == members => rotate(&ring, members),
+        _ => decluster(&ring, members),
+    }
+}
+
+/// Targets in an order in which neighbours lie on different nodes as far as possible.
+fn interleave(targets: &[Candidate]) -> Vec<Candidate> {
+    let mut by_node: Vec<(NodeId, Vec<Candidate>)> = Vec::new();
+    for target in targets {
+        match by_node.iter_mut().find(|(node, _)| *node == target.1) {
+            Some((_, list)) => list.push(*target),
+            None => by_node.push((target.1, vec![*target])),
+        }
+    }
+    by_node.sort_by_key(|(node, list)| (std::cmp::Reverse(list.len()), *node));
+    let most = by_node.first().map_or(0, |(_, list)| list.len());
+    (0..most).flat_map(|i| by_node.iter().filter_map(move |(_, l)| l.get(i))).copied().collect()
+}
+
+fn rotate(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
+    (0..ring.len()).map(|first| pick(ring, first, members)).collect()
+}
+
+/// `members` targets from `first` on around the ring, of different nodes while there are any.
+fn pick(ring: &[Candidate], first: usize, members: usize) -> Vec<TargetId> {
+    let mut group: Vec<Candidate> = Vec::new();
+    let turn = || (0..ring.len()).map(|i| ring[(first + i) % ring.len()]);
+    for fresh_node in [true, false] {
+        for candidate in turn() {
+            let taken = group.contains(&candidate);
+            let shares = group.iter().any(|(_, node)| *node == candidate.1);
+            if group.len() < members && !taken && !(fresh_node && shares) {
+                group.push(candidate);
+            }
+        }
+    }
+    group.into_iter().map(|(target, _)| target).collect()
+}
+
+/// Row r: targets of other nodes than r's, all while there are not too many, each have a group
+/// whose second copy lies on r.
+fn orthogonal(ring: &[Candidate]) -> Vec<Vec<TargetId>> {
+    let mut groups = Vec::new();
+    let most = (MAX_GROUPS / ring.len()).max(1);
+    for (row, (target, node)) in ring.iter().enumerate() {
+        let turn = || (1..ring.len()).map(|i| ring[(row + i) % ring.len()]);
+        let mut firsts: Vec<_> = turn().filter(|c| c.1 != *node).collect();
+        if firsts.is_empty() {
+            firsts = turn().collect();
+        }
+        firsts.truncate(most);
+        groups.extend(firsts.iter().map(|first| vec![first.0, *target]));
+    }
+    groups
+}
+
+/// Fills groups one by one with the target that has the fewest places so far and shares the fewest
+/// groups with those chosen already.
+fn decluster(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
+    let count = (ring.len() * GROUPS_PER_TARGET).min(MAX_GROUPS.max(ring.len()));
+    let mut load: HashMap<TargetId, usize> = HashMap::new();
+    let mut pairs: HashMap<(TargetId, TargetId), usize> = HashMap::new();
+    let mut at_place: HashMap<(TargetId, usize), usize> = HashMap::new();
+    let mut groups = Vec::new();
+    for number in 0..count {
+        let mut group: Vec<Candidate> = Vec::new();
+        for place in 0..members {
+            let spread = ring.iter().filter(|c| group.iter().all(|g| g.1 != c.1)).count();
+            let allowed = |c: &&Candidate| {
+                !group.contains(c) && (spread == 0 || group.iter().all(|g| g.1 != c.1))
+            };
+            let cost = |c: &&Candidate| {
+                let shared: usize =
+                    group.iter().map(|g| pairs.get(&pair(g.0, c.0)).copied().unwrap_or(0)).sum();
+                let held = load.get(&c.0).copied().unwrap_or(0);
+                let here = at_place.get(&(c.0, place)).copied().unwrap_or(0);
+                (held, shared, here, scatter(number, c.0))
+            };
+            if let Some(best) = ring.iter().filter(allowed).min_by_key(cost) {
+                group.iter().for_each(|g| *pairs.entry(pair(g.0, best.0)).or_default() += 1);
+                *load.entry(best.0).or_default() += 1;
+                *at_place.entry((best.0, place)).or_default() += 1;
+                group.push(*best);
+            }
+        }
+        groups.push(group.into_iter().map(|(target, _)| target).collect());
+    }
+    groups
+}
+
+fn pair(a: TargetId, b: TargetId) -> (TargetId, TargetId) {
+    (a.min(b), a.max(b))
+}
+
+/// Breaks ties differently from group to group.
+fn scatter(group: usize, target: TargetId) -> u64 {
+    nuri_proto::checksum::mix(&[group as u64, u64::from(target.0)])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const ALL: [Placement; 4] =
+        [Placement::Rotated, Placement::Chained, Placement::Orthogonal, Placement::Declustered];
+
+    fn targets(nodes: u32, each: u32) -> Vec<Candidate> {
+        let one = |n, i| (TargetId(n * each + i + 1), NodeId(n + 1));
+        (0..nodes).flat_map(|n| (0..each).map(move |i| one(n, i))).collect()
+    }
+
+    fn shapes() -> Vec<Shape> {
+        let parity = |k, m| Shape::Parity { k, m };
+        vec![Shape::Mirror(2), Shape::Mirror(3), parity(3, 1), parity(4, 2), parity(2, 2)]
+    }
+
+    fn for_all(check: impl Fn(Placement, Shape, &[Candidate], &[Vec<TargetId>])) {
+        for (nodes, each) in [(1, 6), (2, 3), (4, 1), (4, 2), (8, 1), (6, 4), (13, 1), (64, 1)] {
+            let targets = targets(nodes, each);
+            for kind in ALL {
+                for shape in shapes().into_iter().filter(|s| s.members() <= targets.len()) {
+                    check(kind, shape, &targets, &place(kind, shape, &targets));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn members_differ_and_so_do_their_nodes_where_there_is_a_choice() {
+        for_all(|kind, shape, targets, groups| {
+            let node: HashMap<_, _> = targets.iter().copied().collect();
+            let nodes: HashSet<_> = node.values().collect();
+            for group in groups {
+                assert_eq!(group.len(), shape.members());
+                let distinct: HashSet<_> = group.iter().collect();
+                assert_eq!(distinct.len(), group.len());
+                let apart: HashSet<_> = group.iter().map(|t| node[t]).collect();
+                let possible = nodes.len().min(shape.members());
+                assert_eq!(apart.len(), possible, "{kind:?} {shape}: {group:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn every_target_has_its_share_of_places() {
+        for_all(|kind, shape, targets, groups| {
+            let count = |t: TargetId| groups.iter().filter(|g| g.contains(&t)).count();
+            let counts: Vec<_> = targets.iter().map(|(t, _)| count(*t)).collect();
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(*least > 0 && *most <= least * 2, "{kind:?} {shape} {counts:?}");
+            if kind == Placement::Declustered {
+                assert!(most - least <= 1, "{shape} {counts:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_rebuild_reads_from_all_others() {
+        let targets = targets(8, 1);
+        for shape in shapes() {
+            let groups = place(Placement::Declustered, shape, &targets);
+            for (lost, _) in &targets {
+                let mut share: HashMap<TargetId, usize> = HashMap::new();
+                for group in groups.iter().filter(|g| g.contains(lost)) {
+                    group
+                        .iter()
+                        .filter(|t| *t != lost)
+                        .for_each(|t| *share.entry(*t).or_default() += 1);
+                }
+                let most = share.values().max().unwrap();
+                let least = share.values().min().unwrap();
+                assert_eq!(share.len(), 7, "{shape}");
+                assert!(*most <= 3 * least, "{shape}: {share:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_copies_of_a_row_lie_together() {
+        let groups = place(Placement::Orthogonal, Shape::Mirror(2), &targets(4, 1));
+        assert_eq!(groups.len(), 12);
+        for row in groups.chunks(3) {
+            assert!(row.iter().all(|g| g[1] == row[0][1]));
+        }
+    }
+
+    #[test]
+    fn too_few_targets_make_no_group() {
+        assert!(place(Placement::Declustered, Shape::Mirror(3), &targets(2, 1)).is_empty());
+    }
+}

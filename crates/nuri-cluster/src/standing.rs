@@ -1,0 +1,263 @@
+//! Pure transitions of stripe groups: who is live, who is being brought up to date.
+//!
+//! G1 A group's live set changes only here, one map record per event, and takes the map's next
+//!    epoch with it: nothing is written in it before the record is durable.
+//! G2 A member leaves only while enough others are live to hold the whole data. Where they are not,
+//!    the group waits as it is: nobody guesses.
+//! G3 A member that left comes back as `Syncing`, never straight as `Live`. What it missed are the
+//!    stripes written in epochs from `since` on.
+//! G4 `Syncing` ends by compare-and-swap: only if the group is still at the epoch in which the
+//!    member was found up to date.
+
+use nuri_proto::Status;
+use nuri_proto::id::{Epoch, GroupId, PoolId, TargetId};
+use nuri_proto::layout::Shape;
+use nuri_proto::limit::MAX_TARGETS;
+use nuri_proto::map::{Group, Map, Member, Standing, TargetState};
+
+use crate::placement::{Candidate, Placement, place};
+
+/// Groups of all pools and generations together, at most.
+const MAX_GROUPS: usize = 2 * MAX_TARGETS;
+
+/// These targets serve no more, for certain. Returns whether a group changed.
+pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
+    change_groups(map, |group, epoch| {
+        let mut changed = false;
+        for place in 0..group.members.len() {
+            if !lost.contains(&group.members[place].target) {
+                continue;
+            }
+            let left = group.live().iter().filter(|p| *p != place).count();
+            let enough = left >= group.shape.data() || cfg!(nuri_break = "live_set_too_small");
+            let member = &mut group.members[place];
+            member.standing = match member.standing {
+                Standing::Live if enough => Standing::Absent { since: epoch },
+                Standing::Syncing { since } => Standing::Absent { since },
+                other => other,
+            };
+            changed |= matches!(member.standing, Standing::Absent { since } if since == epoch);
+        }
+        changed
+    })
+}
+
+/// Members that are absent though their target serves take part in writes again (G3).
+pub fn readmit(map: &mut Map) -> bool {
+    let up: Vec<_> =
+        map.targets.iter().filter(|t| t.state == TargetState::Up).map(|t| t.id).collect();
+    change_groups(map, |group, _| {
+        let mut changed = false;
+        for member in &mut group.members {
+            if let Standing::Absent { since } = member.standing
+                && up.contains(&member.target)
+            {
+                member.standing = if cfg!(nuri_break = "return_unsynced") {
+                    Standing::Live
+                } else {
+                    Standing::Syncing { since }
+                };
+                changed = true;
+            }
+        }
+        changed
+    })
+}
+
+/// A member was found to hold everything, while the group was at `epoch` (G4).
+///
+/// # Errors
+/// [`Status::EPOCH`] where the group moved on; [`Status::NOENT`] where there is no such member.
+pub fn synced(map: &mut Map, id: GroupId, target: TargetId, epoch: Epoch) -> Result<(), Status> {
+    let group = map.group(id).ok_or(Status::NOENT)?;
+    let place = group.place(target).ok_or(Status::NOENT)?;
+    if group.members[place].standing == Standing::Live {
+        return Ok(());
+    }
+    if group.epoch != epoch {
+        return Err(Status::EPOCH);
+    }
+    change_groups(map, |group, _| {
+        let is_it = group.id == id;
+        if is_it {
+            group.members[place].standing = Standing::Live;
+        }
+        is_it
+    });
+    Ok(())
+}
+
+/// Puts `new` in the place of `old` in all groups; it has missed everything so far.
+///
+/// # Errors
+/// [`Status::NOENT`] for unknown targets; [`Status::BUSY`] where `old` is needed because too few
+/// others are live; [`Status::EXIST`] where both are in one group.
+pub fn replace(map: &mut Map, old: TargetId, new: TargetId) -> Result<(), Status> {
+    map.target(old).and(map.target(new)).ok_or(Status::NOENT)?;
+    let mut groups = map.groups.iter().filter(|g| g.shape.is_redundant());
+    let mine: Vec<_> = groups.by_ref().filter_map(|g| Some((g, g.place(old)?))).collect();
+    for (group, place) in &mine {
+        if group.place(new).is_some() {
+            return Err(Status::EXIST);
+        }
+        if group.live().iter().filter(|p| p != place).count() < group.shape.data() {
+            return Err(Status::BUSY);
+        }
+    }
+    change_groups(map, |group, _| {
+        let place = group.place(old).filter(|_| group.shape.is_redundant());
+        let Some(place) = place else { return false };
+        group.members[place] =
+            Member { target: new, standing: Standing::Absent { since: Epoch(0) } };
+        true
+    });
+    readmit(map);
+    Ok(())
+}
+
+/// Makes groups of the shape over all targets of the pool, for new files, where those that there
+/// are do not reach all targets. Returns whether there are new ones.
+///
+/// # Errors
+/// [`Status::INVAL`] where the shape needs more targets than there are; [`Status::NOSPC`] beyond
+/// the bounds of a space.
+pub fn ensure_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<bool, Status> {
+    let reached = |t: TargetId| {
+        map.pool_groups(pool, shape).iter().any(|g| g.members.iter().any(|m| m.target == t))
+    };
+    if map.targets.iter().all(|t| reached(t.id)) {
+        return Ok(false);
+    }
+    let candidates: Vec<Candidate> = map.targets.iter().map(|t| (t.id, t.node)).collect();
+    let placed = place(Placement::Declustered, shape, &candidates);
+    if placed.is_empty() {
+        return Err(Status::INVAL);
+    }
+    if map.groups.len() + placed.len() > MAX_GROUPS {
+        return Err(Status::NOSPC);
+    }
+    let epoch = Epoch(map.epoch.0 + 1);
+    let first = map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1;
+    let mut ids = Vec::new();
+    for (id, targets) in (first..).map(GroupId).zip(placed) {
+        let live = |target| Member { target, standing: Standing::Live };
+        let members = targets.into_iter().map(live).collect();
+        map.groups.push(Group { id, epoch, shape, members });
+        ids.push(id);
+    }
+    let old: Vec<_> = map.pool_groups(pool, shape).iter().map(|g| g.id).collect();
+    let pool = map.pools.iter_mut().find(|p| p.id == pool).ok_or(Status::INVAL)?;
+    pool.groups.retain(|id| !old.contains(id));
+    pool.groups.extend(ids);
+    map.epoch = epoch;
+    Ok(true)
+}
+
+/// Runs a change over the redundant groups; those that it says it changed get the next epoch.
+fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> bool) -> bool {
+    let epoch = Epoch(map.epoch.0 + 1);
+    let mut changed = false;
+    for group in map.groups.iter_mut().filter(|g| g.shape.is_redundant()) {
+        if change(group, epoch) {
+            group.epoch = epoch;
+            changed = true;
+        }
+    }
+    if changed {
+        map.epoch = epoch;
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::NodeId;
+    use nuri_proto::map::{Pool, Target};
+
+    use super::*;
+    use crate::transition::DEFAULT_POOL;
+
+    fn map(targets: u32, shape: Shape) -> Map {
+        let target = |i| Target {
+            id: TargetId(i),
+            node: NodeId(i),
+            path: String::new(),
+            state: TargetState::Up,
+            size: 1,
+            used: 0,
+        };
+        let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
+        let targets = (1..=targets).map(target).collect();
+        let mut map = Map { targets, pools: vec![pool], ..Map::default() };
+        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, shape), Ok(true));
+        map
+    }
+
+    const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
+
+    /// Catches `nuri_break = "live_set_too_small"`.
+    #[test]
+    fn a_group_never_shrinks_below_its_data() {
+        let mut map = map(4, PARITY);
+        let before = map.epoch;
+        assert!(exclude(&mut map, &[TargetId(1)]));
+        assert!(map.groups.iter().all(|g| g.epoch.0 == before.0 + 1 && g.is_available()));
+        assert!(!exclude(&mut map, &[TargetId(2)]), "the group waits for it");
+        assert!(map.groups.iter().all(|g| g.live().iter().count() == 3));
+    }
+
+    /// Catches `nuri_break = "return_unsynced"`.
+    #[test]
+    fn who_returns_is_synced_first() {
+        let mut map = map(4, PARITY);
+        exclude(&mut map, &[TargetId(1)]);
+        let since = map.epoch;
+        assert!(readmit(&mut map));
+        let group = map.groups[0].clone();
+        let place = group.place(TargetId(1)).unwrap();
+        assert_eq!(group.members[place].standing, Standing::Syncing { since });
+        assert!(group.writable().has(place) && !group.live().has(place));
+        assert_eq!(synced(&mut map, group.id, TargetId(1), since), Err(Status::EPOCH));
+        assert_eq!(synced(&mut map, group.id, TargetId(1), group.epoch), Ok(()));
+        assert!(map.groups[0].live().has(place));
+    }
+
+    #[test]
+    fn a_second_absence_keeps_what_the_first_missed() {
+        let mut map = map(4, PARITY);
+        exclude(&mut map, &[TargetId(1)]);
+        let since = map.epoch;
+        readmit(&mut map);
+        exclude(&mut map, &[TargetId(1)]);
+        let place = map.groups[0].place(TargetId(1)).unwrap();
+        assert_eq!(map.groups[0].members[place].standing, Standing::Absent { since });
+    }
+
+    #[test]
+    fn a_replacement_has_missed_everything() {
+        let mut map = map(4, Shape::Mirror(2));
+        let target = Target { id: TargetId(9), node: NodeId(9), ..map.targets[0].clone() };
+        map.targets.push(target);
+        replace(&mut map, TargetId(1), TargetId(9)).unwrap();
+        assert!(map.groups.iter().all(|g| g.place(TargetId(1)).is_none()));
+        let is_new = |m: &&Member| m.target == TargetId(9);
+        let new: Vec<_> = map.groups.iter().flat_map(|g| &g.members).filter(is_new).collect();
+        let from_start = Standing::Syncing { since: Epoch(0) };
+        assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
+        assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn more_targets_make_new_groups_for_new_files() {
+        let mut map = map(4, PARITY);
+        let old = map.groups.len();
+        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, PARITY), Ok(false));
+        let target = Target { id: TargetId(5), node: NodeId(5), ..map.targets[0].clone() };
+        map.targets.push(target);
+        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, PARITY), Ok(true));
+        let current = map.pool_groups(DEFAULT_POOL, PARITY);
+        assert!(map.groups.len() > old && current.iter().all(|g| g.id.0 > old as u32));
+        let wide = Shape::Parity { k: 8, m: 1 };
+        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, wide), Err(Status::INVAL));
+    }
+}

@@ -1,0 +1,166 @@
+//! Epochs of the groups that a node's targets belong to: which writes they take, which reads they
+//! answer.
+//!
+//! E1 A write of a group is taken only in the epoch that this node adopted. A higher one makes the
+//!    node fetch the map; a lower one is over.
+//! E2 A new map is adopted only once no write that the old one admitted is still running: whoever
+//!    settles in the new epoch sees all that was taken in the old one.
+//! E3 Programs read only from a live member: one that is being brought up to date may have missed
+//!    writes.
+//! E4 Epochs never go back: an older map changes nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::id::{Epoch, GroupId, TargetId};
+use nuri_proto::map::{Group, Map, Standing};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+
+/// The map as this node's targets obey it.
+#[derive(Default)]
+pub struct Epochs {
+    view: RwLock<View>,
+    /// Highest epoch that a caller named.
+    named: Mutex<Epoch>,
+    raised: Condvar,
+}
+
+#[derive(Default)]
+pub struct View {
+    map: Epoch,
+    groups: HashMap<GroupId, Group>,
+}
+
+/// Held while a write runs: a new map waits for it.
+pub type Entered<'a> = RwLockReadGuard<'a, View>;
+
+impl Epochs {
+    /// Obeys the map from now on (E2, E4).
+    pub fn adopt(&self, map: &Map) {
+        let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
+        let groups = redundant.map(|g| (g.id, g.clone())).collect();
+        let mut view = self.view.write();
+        if map.epoch > view.map || cfg!(nuri_break = "epochs_go_back") {
+            *view = View { map: map.epoch, groups };
+        }
+    }
+
+    /// Epoch of the adopted map.
+    pub fn adopted(&self) -> Epoch {
+        self.view.read().map
+    }
+
+    /// Enters a write of the group, as its caller knows it (E1).
+    ///
+    /// # Errors
+    /// [`Status::EPOCH`] where the caller or this node knows an older map.
+    pub fn enter(&self, group: GroupId, epoch: Epoch) -> Result<Entered<'_>, Status> {
+        let view = self.view.read();
+        let adopted = view.groups.get(&group).map_or(Epoch(0), |g| g.epoch);
+        if epoch > adopted {
+            self.name(epoch);
+            return Err(Status::EPOCH);
+        }
+        if epoch < adopted && !cfg!(nuri_break = "old_epoch_writes") {
+            return Err(Status::EPOCH);
+        }
+        Ok(view)
+    }
+
+    /// Whether programs may read the group's chunks here (E3).
+    ///
+    /// # Errors
+    /// [`Status::BEHIND`]; [`Status::EPOCH`] for a group that this node does not know yet.
+    pub fn check_read(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
+        let view = self.view.read();
+        let known = view.groups.get(&group).ok_or(Status::EPOCH)?;
+        let place = known.place(target).ok_or(Status::BEHIND)?;
+        let is_live = known.members[place].standing == Standing::Live;
+        if is_live || cfg!(nuri_break = "read_while_syncing") {
+            Ok(())
+        } else {
+            Err(Status::BEHIND)
+        }
+    }
+
+    fn name(&self, epoch: Epoch) {
+        let mut named = self.named.lock();
+        if epoch > *named {
+            *named = epoch;
+            self.raised.notify_all();
+        }
+    }
+
+    /// Waits until a caller named an epoch that this node does not know, at most so long.
+    pub fn wait_named(&self, at_most: Duration) {
+        let adopted = self.adopted();
+        let mut named = self.named.lock();
+        if *named <= adopted {
+            self.raised.wait_for(&mut named, at_most);
+        } else {
+            // Nothing newer came of the last try: do not ask without a pause.
+            drop(named);
+            std::thread::sleep(at_most.min(Duration::from_millis(20)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::layout::Shape;
+    use nuri_proto::map::Member;
+
+    use super::*;
+
+    const GROUP: GroupId = GroupId(3);
+
+    fn map(epoch: u64, standing: Standing) -> Map {
+        let members = vec![
+            Member { target: TargetId(1), standing },
+            Member { target: TargetId(2), standing: Standing::Live },
+        ];
+        let group = Group { id: GROUP, epoch: Epoch(epoch), shape: Shape::Mirror(2), members };
+        Map { epoch: Epoch(epoch), groups: vec![group], ..Map::default() }
+    }
+
+    /// Catches `nuri_break = "old_epoch_writes"` and `nuri_break = "epochs_go_back"`.
+    #[test]
+    fn writes_run_in_the_adopted_epoch_only() {
+        let epochs = Epochs::default();
+        assert_eq!(epochs.enter(GROUP, Epoch(5)).err(), Some(Status::EPOCH));
+        epochs.adopt(&map(5, Standing::Live));
+        assert!(epochs.enter(GROUP, Epoch(5)).is_ok());
+        assert_eq!(epochs.enter(GROUP, Epoch(4)).err(), Some(Status::EPOCH));
+        assert_eq!(epochs.enter(GROUP, Epoch(6)).err(), Some(Status::EPOCH));
+        epochs.wait_named(Duration::from_secs(60));
+        epochs.adopt(&map(4, Standing::Live));
+        assert_eq!(epochs.adopted(), Epoch(5));
+    }
+
+    /// Catches `nuri_break = "read_while_syncing"`.
+    #[test]
+    fn programs_read_from_live_members() {
+        let epochs = Epochs::default();
+        assert_eq!(epochs.check_read(GROUP, TargetId(1)), Err(Status::EPOCH));
+        epochs.adopt(&map(5, Standing::Syncing { since: Epoch(4) }));
+        assert_eq!(epochs.check_read(GROUP, TargetId(1)), Err(Status::BEHIND));
+        assert_eq!(epochs.check_read(GROUP, TargetId(9)), Err(Status::BEHIND));
+        assert_eq!(epochs.check_read(GROUP, TargetId(2)), Ok(()));
+    }
+
+    #[test]
+    fn a_new_map_waits_for_writes_under_the_old_one() {
+        let epochs = Epochs::default();
+        epochs.adopt(&map(5, Standing::Live));
+        let running = epochs.enter(GROUP, Epoch(5)).unwrap();
+        std::thread::scope(|scope| {
+            let adopting = scope.spawn(|| epochs.adopt(&map(6, Standing::Live)));
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!adopting.is_finished());
+            drop(running);
+            adopting.join().unwrap();
+        });
+        assert_eq!(epochs.adopted(), Epoch(6));
+    }
+}
