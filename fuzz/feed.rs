@@ -67,7 +67,7 @@ fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
         cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced TargetReplace;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
-            MemberChanged;
+            MemberChanged MemberForget;
         data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate;
         meta: SessionOpen Events RecallDone Reclaim SessionClose Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove

@@ -163,6 +163,23 @@ impl WriteBuffer {
         Some(Push { block, data: b.data.clone(), ranges: b.flying.iter().collect() })
     }
 
+    /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another
+    /// push of one of them is in flight.
+    pub(crate) fn begin_push_all(&mut self, blocks: &[u64]) -> Option<Vec<Push>> {
+        let flies = |block| self.blocks.get(block).is_some_and(|b| !b.flying.is_empty());
+        if blocks.iter().any(flies) {
+            return None;
+        }
+        let pushes: Vec<_> = blocks.iter().filter_map(|block| self.begin_push(*block)).collect();
+        (!pushes.is_empty()).then_some(pushes)
+    }
+
+    /// Whether all bytes of these blocks are dirty.
+    pub(crate) fn all_full(&self, blocks: &[u64]) -> bool {
+        let full = |block| self.blocks.get(block).is_some_and(|b| b.dirty.total() == BLOCK);
+        blocks.iter().all(full)
+    }
+
     /// A target acknowledged the range from memory.
     pub(crate) fn pushed(&mut self, block: u64, range: (u32, u32)) {
         if let Some(b) = self.blocks.get_mut(&block) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::id::{GroupId, TargetId};
-use nuri_proto::map::Map;
+use nuri_proto::map::{Group, Map};
 use nuri_proto::op::Call;
 use nuri_proto::op::cluster::{ClusterState, ClusterStatus, MapGet, MountReport};
 use nuri_rpc::{CallContext, Deadline, HandshakeError, Peer, Secret};
@@ -118,6 +118,11 @@ impl Cluster {
     pub fn target(&self, target: TargetId) -> Result<Peer, Status> {
         let address = self.inner.map.read().target_address(target).map(str::to_owned);
         Ok(self.peer(&address.ok_or(Status::UNREACHABLE)?))
+    }
+
+    /// A group as last heard.
+    pub fn group(&self, id: GroupId) -> Option<Group> {
+        self.inner.map.read().group(id).cloned()
     }
 
     /// The target that holds a `stripe` group.

@@ -1,28 +1,30 @@
 //! Bulk data: pieces to and from targets, with retries until the request's deadline.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nuri_proto::Status;
-use nuri_proto::clock::REQUEST;
-use nuri_proto::id::{BootId, ChunkKey, GroupId, ObjectId, SessionId, TargetId};
+use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
+use nuri_proto::id::{BootId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::op::Call;
 use nuri_proto::op::data::{
-    Capability, DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite,
-    Durability, FlushReply, WriteReply,
+    Capability, DataDelete, DataFlush, DataRead, DataWrite, Durability, FlushReply, WriteReply,
 };
+use nuri_proto::op::member::MemberRead;
 use nuri_rpc::{CallContext, Deadline, Started};
 use nuri_stripe::locate::{Piece, pieces};
 
 use crate::cluster::Cluster;
+use crate::group::{Groups, RpcPort, Stripe};
 
 /// Calls to targets on behalf of one session.
 #[derive(Clone)]
 pub struct DataPlane {
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
+    groups: Arc<Groups<RpcPort>>,
     /// Number of the attempt that changes are sent under: raised when one got no answer, so that
     /// what is left of it can be told from what comes later.
     attempt: Arc<AtomicU64>,
@@ -35,6 +37,11 @@ struct Flight<'a> {
     started: Result<Started, Status>,
 }
 
+/// The redundant stripe that a piece belongs to.
+pub(crate) fn stripe_of(piece: &Piece) -> Stripe {
+    Stripe { group: piece.group, shape: piece.shape, key: piece.key }
+}
+
 /// How long one deletion of many objects may take before it is tried again later.
 const DELETE: Duration = Duration::from_secs(10);
 /// Reads in flight at once of one request.
@@ -42,11 +49,21 @@ const FLIGHTS: usize = 8;
 
 impl DataPlane {
     pub fn new(cluster: &Cluster) -> DataPlane {
-        DataPlane { cluster: cluster.clone(), attempt: Arc::default() }
+        let attempt = Arc::default();
+        let port = RpcPort::new(cluster, Arc::clone(&attempt));
+        // A process that goes on with a session numbers its writes above what went before.
+        let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let groups = Arc::new(Groups::new(port, first.as_micros() as u64));
+        DataPlane { cluster: cluster.clone(), groups, attempt }
+    }
+
+    /// Stripes of redundant shapes.
+    pub fn groups(&self) -> &Groups<RpcPort> {
+        &self.groups
     }
 
     /// Sends a change on behalf of a session: targets refuse those of one that ended.
-    fn change<C: Call>(
+    pub(crate) fn change<C: Call>(
         &self,
         session: SessionId,
         target: TargetId,
@@ -64,7 +81,7 @@ impl DataPlane {
         outcome
     }
 
-    fn deadline() -> Deadline {
+    pub(crate) fn deadline() -> Deadline {
         Deadline::after(REQUEST)
     }
 
@@ -92,6 +109,9 @@ impl DataPlane {
     }
 
     fn read_piece(&self, piece: &Piece, into: &mut [u8]) -> Result<(), Status> {
+        if piece.shape.is_redundant() {
+            return self.groups.read(&stripe_of(piece), piece.place, piece.offset, into);
+        }
         self.cluster.until(Self::deadline(), |left| {
             let call = self.read_call(piece)?;
             let peer = self.cluster.target(call.target)?;
@@ -138,6 +158,11 @@ impl DataPlane {
     }
 
     fn start_read(&self, piece: &Piece) -> Result<Started, Status> {
+        if piece.shape.is_redundant() {
+            let call = self.groups.first_read(&stripe_of(piece), piece)?;
+            let peer = self.cluster.target(call.target)?;
+            return peer.start(CallContext::default(), &call, &[], MEMBER_PATIENCE);
+        }
         let call = self.read_call(piece)?;
         let peer = self.cluster.target(call.target)?;
         peer.start(CallContext::default(), &call, &[], REQUEST)
@@ -145,6 +170,14 @@ impl DataPlane {
 
     fn land(&self, flight: Flight<'_>) -> Result<(), Status> {
         let Flight { piece, into, started } = flight;
+        if piece.shape.is_redundant() {
+            let len = into.len();
+            return match started.and_then(|s| s.finish::<MemberRead>(into)) {
+                Ok((_, got)) if got == len => Ok(()),
+                // Whatever it is, there are other ways to these bytes.
+                _ => self.read_piece(&piece, into),
+            };
+        }
         match started.and_then(|s| s.finish::<DataRead>(into)) {
             Ok((_, len)) if len == into.len() => Ok(()),
             Ok(_) => Err(Status::MALFORMED),
@@ -166,91 +199,24 @@ impl DataPlane {
         })
     }
 
-    /// Makes a range a hole, durably. Returns bytes given back.
-    pub(crate) fn punch(
-        &self,
-        session: SessionId,
-        layout: &Layout,
-        object: ObjectId,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64, Status> {
-        let (mut freed, mut touched) = (0, Vec::new());
-        for piece in pieces(layout, object, offset, len) {
-            freed += self.cluster.until(Self::deadline(), |left| {
-                let target = self.cluster.member(piece.group)?;
-                let (key, offset, len) = (piece.key, piece.offset, piece.len);
-                let capability = Capability::default();
-                let call = DataPunch { target, key, offset, len, capability };
-                let reply = self.change(session, target, &call, &[], left)?;
-                if !touched.contains(&(target, reply.boot)) {
-                    touched.push((target, reply.boot));
-                }
-                Ok(reply.freed)
-            })?;
-        }
-        for (target, boot) in touched {
-            // A target that restarted in between may have lost the punch: say so, the caller
-            // keeps its intent and does it again.
-            if self.flush(target)? != boot {
-                return Err(Status::RETRY);
-            }
-        }
-        Ok(freed)
-    }
-
-    /// Deletes all data of an object from `size` on, durably. Returns bytes given back.
-    pub(crate) fn truncate(
-        &self,
-        session: SessionId,
-        layout: &Layout,
-        object: ObjectId,
-        size: u64,
-    ) -> Result<u64, Status> {
-        let mut freed = 0;
-        for component in &layout.components {
-            let chunk = component.chunk_size.bytes();
-            let from = u32::try_from(size.div_ceil(chunk)).map_err(|_| Status::FBIG)?;
-            for group in &component.groups {
-                freed += self.truncate_group(session, *group, object, from)?;
-            }
-            let tail = size.div_ceil(chunk) * chunk - size;
-            if tail > 0 {
-                freed += self.punch(session, layout, object, size, tail)?;
-            }
-        }
-        Ok(freed)
-    }
-
-    fn truncate_group(
-        &self,
-        session: SessionId,
-        group: GroupId,
-        object: ObjectId,
-        from: u32,
-    ) -> Result<u64, Status> {
-        self.cluster.until(Self::deadline(), |left| {
-            let target = self.cluster.member(group)?;
-            let capability = Capability::default();
-            let call = DataTruncate { target, object, from, capability };
-            Ok(self.change(session, target, &call, &[], left)?.freed)
-        })
-    }
-
     /// Deletes whole objects on the groups of their layouts; returns those that are gone from all
     /// of their targets. Repeating it for the others is harmless.
     pub fn delete(&self, objects: &[(ObjectId, Layout)]) -> Vec<ObjectId> {
-        let mut by_target: BTreeMap<TargetId, Vec<ObjectId>> = BTreeMap::new();
+        let mut by_target: BTreeMap<TargetId, BTreeSet<ObjectId>> = BTreeMap::new();
         let mut left = HashSet::new();
         for (object, layout) in objects {
             for group in layout.components.iter().flat_map(|c| &c.groups) {
-                match self.cluster.member(*group) {
-                    Ok(target) => by_target.entry(target).or_default().push(*object),
-                    Err(_) => drop(left.insert(*object)),
+                let Some(group) = self.cluster.group(*group) else {
+                    left.insert(*object);
+                    continue;
+                };
+                for member in group.members {
+                    by_target.entry(member.target).or_default().insert(*object);
                 }
             }
         }
         for (target, objects) in by_target {
+            let objects: Vec<_> = objects.into_iter().collect();
             if self.delete_at(target, &objects).is_err() {
                 left.extend(objects);
             }
@@ -262,16 +228,5 @@ impl DataPlane {
         let peer = self.cluster.target(target)?;
         let call = DataDelete { target, objects: objects.to_vec() };
         peer.call(CallContext::default(), &call, &[], &mut [], DELETE).map(|_| ())
-    }
-
-    /// Ranges of a chunk that hold data.
-    pub(crate) fn extents(&self, group: GroupId, key: ChunkKey) -> Result<Vec<(u32, u32)>, Status> {
-        self.cluster.until(Self::deadline(), |left| {
-            let target = self.cluster.member(group)?;
-            let peer = self.cluster.target(target)?;
-            let call = DataExtents { target, key };
-            let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
-            Ok(reply)
-        })
     }
 }

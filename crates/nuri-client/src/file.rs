@@ -15,6 +15,7 @@ use nuri_stripe::locate::pieces;
 use crate::buffer::{BLOCK, Fill};
 use crate::fs::{Client, Entered, Shared};
 use crate::node::{FileData, Node};
+use crate::push_row::Rows;
 use crate::writeback::SyncScope;
 
 /// An open file.
@@ -235,7 +236,7 @@ impl Client {
         };
         self.shared.adjust(len, used);
         self.shared.mark_dirty(&entered.0);
-        full.iter().for_each(|block| self.shared.queue_push(&entered.0, *block));
+        full.iter().for_each(|block| self.shared.queue_push(&entered.0, *block, Rows::Full));
         Ok(at)
     }
 
@@ -373,8 +374,8 @@ impl Client {
                 break;
             };
             let chunk = layout.components[0].chunk_size.bytes();
-            let base = u64::from(piece.key.stripe) * chunk;
-            let found = self.shared.data.extents(piece.group, piece.key)?;
+            let base = piece.file_offset - u64::from(piece.offset);
+            let found = self.shared.data.extents(&piece)?;
             if let Some(hit) = seek_in(&found, at - base, chunk, what) {
                 let hit = base + hit;
                 return if hit < size { Ok(hit) } else { end_of_seek(size, what) };

@@ -271,6 +271,7 @@ impl Client {
         for _ in 0..FETCHERS {
             spawn("fetch", |s| s.fetch_worker())?;
         }
+        spawn("commit", |s| s.commit_worker())?;
         spawn("flush", |s| s.flush_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;

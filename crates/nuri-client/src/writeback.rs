@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_proto::Status;
-use nuri_proto::clock::WRITE_BEHIND;
+use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
 use nuri_proto::id::{Ino, TargetId};
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::Durability;
@@ -25,6 +25,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::buffer::{BLOCK, Push};
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
+use crate::push_row::Rows;
 
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
@@ -36,7 +37,7 @@ pub(crate) struct Token {
 /// The pipeline from buffers to targets, shared by all files of a client.
 #[derive(Default)]
 pub(crate) struct Pipeline {
-    queue: Mutex<VecDeque<(Arc<Node>, u64)>>,
+    queue: Mutex<VecDeque<(Arc<Node>, u64, Rows)>>,
     queued: Condvar,
     unsynced: Mutex<Unsynced<Token>>,
     /// Files with something unpublished or unpushed.
@@ -87,6 +88,11 @@ impl Budget {
         }
     }
 
+    /// Whether little is left.
+    fn is_tight(&self) -> bool {
+        *self.used.lock() > self.limit / 6 * 5
+    }
+
     /// Waits until a third is in use, or a timeout.
     fn wait_wanted(&self, timeout: Duration) -> Pressure {
         let mut used = self.used.lock();
@@ -130,8 +136,8 @@ impl Shared {
         *self.pipeline.budget.used.lock() += bytes;
     }
 
-    pub(crate) fn queue_push(&self, node: &Arc<Node>, block: u64) {
-        self.pipeline.queue.lock().push_back((node.clone(), block));
+    pub(crate) fn queue_push(&self, node: &Arc<Node>, block: u64, rows: Rows) {
+        self.pipeline.queue.lock().push_back((node.clone(), block, rows));
         self.pipeline.queued.notify_one();
     }
 
@@ -148,9 +154,17 @@ impl Shared {
                 }
                 queue.pop_front()
             };
-            if let Some((node, block)) = job {
-                self.push_block(&node, block, Durability::Memory);
+            if let Some((node, block, rows)) = job {
+                self.push(&node, block, Durability::Memory, rows);
             }
+        }
+    }
+
+    /// Pushes dirty bytes of the block, of a redundant file those of its row.
+    fn push(&self, node: &Arc<Node>, block: u64, durability: Durability, rows: Rows) {
+        match is_redundant(node) {
+            true => self.push_row(node, block, rows),
+            false => self.push_block(node, block, durability),
         }
     }
 
@@ -196,7 +210,7 @@ impl Shared {
 
     /// Before the first bytes beyond the published size leave: the server must know, so that a
     /// later writer never lets the file grow over what we leave behind when we die.
-    fn announce_growth(&self, node: &Arc<Node>, block: u64) -> Result<(), Status> {
+    pub(crate) fn announce_growth(&self, node: &Arc<Node>, block: u64) -> Result<(), Status> {
         let needed = {
             let state = node.state.lock();
             let grows = |f: &FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
@@ -211,7 +225,13 @@ impl Shared {
         Ok(())
     }
 
-    fn push_ended(&self, node: &Node, block: u64, range: (u32, u32), outcome: Result<u64, Status>) {
+    pub(crate) fn push_ended(
+        &self,
+        node: &Node,
+        block: u64,
+        range: (u32, u32),
+        outcome: Result<u64, Status>,
+    ) {
         let mut state = node.state.lock();
         let Some(file) = &mut state.file else { return };
         match outcome {
@@ -233,7 +253,7 @@ impl Shared {
         }
     }
 
-    fn settle_one(&self, node: &Node, block: u64, range: (u32, u32)) {
+    pub(crate) fn settle_one(&self, node: &Node, block: u64, range: (u32, u32)) {
         let mut state = node.state.lock();
         let freed = state.file.as_mut().map_or(0, |f| f.buffer.durable(block, range));
         drop(state);
@@ -258,8 +278,8 @@ impl Shared {
                 }
             };
             let (first, rest) = blocks.split_at(1);
-            rest.iter().for_each(|block| self.queue_push(node, *block));
-            self.push_block(node, first[0], Durability::Memory);
+            rest.iter().for_each(|block| self.queue_push(node, *block, Rows::All));
+            self.push(node, first[0], Durability::Memory, Rows::All);
         }
     }
 
@@ -293,7 +313,7 @@ impl Shared {
                 file.buffer.lost(token.block, token.range);
             }
             drop(state);
-            self.queue_push(&token.node, token.block);
+            self.queue_push(&token.node, token.block, Rows::All);
         }
         Ok(())
     }
@@ -334,7 +354,7 @@ impl Shared {
                 None => return Done::No,
             }
         };
-        self.push_block(node, block, Durability::Stable);
+        self.push(node, block, Durability::Stable, Rows::All);
         let state = node.state.lock();
         let clean = state.file.as_ref().is_none_or(|f| f.buffer.is_empty());
         if clean { Done::Yes } else { Done::No }
@@ -394,11 +414,21 @@ impl Shared {
         }
     }
 
+    /// Tells members of redundant groups what is decided, a little later than it was.
+    pub(crate) fn commit_worker(&self) {
+        while !self.stopping() {
+            if self.data.groups().wait_commits(WRITE_BEHIND / 4) {
+                std::thread::sleep(COMMIT_DELAY);
+                self.data.groups().tell_commits();
+            }
+        }
+    }
+
     fn push_some(&self) {
         let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
-        for node in nodes {
-            self.push_all(&node);
-        }
+        // Rows of redundant files go when they are full; parts of them cost reading.
+        let spared = |n: &&Arc<Node>| is_redundant(n) && !self.pipeline.budget.is_tight();
+        nodes.iter().filter(|n| !spared(n)).for_each(|node| self.push_all(node));
     }
 
     fn publish_old(&self) {
@@ -440,6 +470,12 @@ impl Shared {
         drop((state, dirty));
         self.drop_if_unused(node);
     }
+}
+
+fn is_redundant(node: &Node) -> bool {
+    let state = node.state.lock();
+    let component = state.file.as_deref().and_then(|f| f.layout.components.first());
+    component.is_some_and(|c| c.shape.is_redundant())
 }
 
 fn publication(ino: Ino, file: &FileData) -> Publish {

@@ -27,6 +27,11 @@ pub const SUSPEND: Duration = Duration::from_millis(3500);
 pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
+/// A member of a redundant group that does not answer for this long is taken for lost, until it
+/// answers again or its group goes on without it.
+pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
+/// A decided write is told to its members at the latest after this long.
+pub const COMMIT_DELAY: Duration = Duration::from_millis(50);
 /// Unsynced data of a quiet file goes to the targets after this long.
 pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
 /// Longest time the kernel may cache an attribute or a name.
@@ -41,6 +46,7 @@ const _: () = assert!(ms(GRACE) >= ms(SESSION));
 const _: () = assert!(ms(SUSPEND) > 2 * ms(SESSION_RENEW));
 const _: () = assert!(ms(SUSPEND) + 1000 <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(CLIENT_LEASE) + ms(DRIFT) <= ms(SESSION));
+const _: () = assert!(ms(MEMBER_PATIENCE) < ms(FAILURE_DETECTION));
 const _: () = assert!(ms(SERVICE) <= ms(FAILURE_DETECTION));
 const _: () = assert!(ms(KERNEL_TTL) <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(RECALL) > ms(SESSION) && ms(REQUEST) > ms(RECALL) + ms(SESSION));

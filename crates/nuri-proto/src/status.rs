@@ -81,6 +81,8 @@ statuses! {
     MALFORMED = 4101, 5, Never, "malformed request";
     /// The store stopped after an I/O error; it must be reopened.
     OUT_OF_SERVICE = 4102, 5, Later, "target out of service after an I/O error";
+    /// A staged write must be settled first.
+    UNDECIDED = 4104, 5, Never, "a write is undecided";
     /// The group has another epoch than the caller or the member knows: fetch the map, ask again.
     EPOCH = 4105, 5, Later, "the stripe group changed";
     /// The member may have missed writes: ask the others.

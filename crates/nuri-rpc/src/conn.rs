@@ -12,7 +12,7 @@ use crate::frame::{self, FrameReader};
 use crate::handshake::{self, HandshakeError};
 use crate::secret::Secret;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// On whose behalf a call is made. A sequence above 0 makes a repeated call return the first
 /// outcome.

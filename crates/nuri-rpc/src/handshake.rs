@@ -21,7 +21,7 @@ use crate::secret::Secret;
 const MAGIC: &[u8; 8] = b"NURIHELO";
 const HELLO: usize = 48;
 const PROOF: usize = 32;
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection was not made.
 #[derive(Debug, thiserror::Error)]

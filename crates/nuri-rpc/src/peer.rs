@@ -120,7 +120,22 @@ impl Peer {
         payload: &[u8],
         timeout: Duration,
     ) -> Result<C::Reply, Status> {
-        self.attempt(context, call, payload, &mut [], timeout).0.map(|(reply, _)| reply)
+        self.call_into(context, call, payload, &mut [], timeout).map(|(reply, _)| reply)
+    }
+
+    /// As [`Peer::call_once`], with a payload in the reply.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub fn call_into<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        into: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(C::Reply, usize), Status> {
+        self.attempt(context, call, payload, into, timeout).0
     }
 
     fn attempt<C: Call>(

@@ -65,6 +65,16 @@ fn piece_at(c: &Component, index: u16, object: ObjectId, at: u64, end: u64) -> O
     })
 }
 
+/// Blocks of one frame's length, one per data member, that hold the same rows of stripes as this
+/// one, ascending: what is written together so that parity follows from it.
+pub fn row_blocks(component: &Component, block: u64) -> Vec<u64> {
+    let data = component.shape.data() as u64;
+    // Chunks shorter than a block: as many blocks as data members hold whole stripes.
+    let per_chunk = (component.chunk_size.bytes() / MAX_PAYLOAD as u64).max(1);
+    let first = block / (data * per_chunk) * data * per_chunk + block % per_chunk;
+    (0..data).map(|place| first + place * per_chunk).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use nuri_proto::layout::{ChunkSize, LayoutPolicy};
@@ -110,6 +120,22 @@ mod tests {
         assert_eq!(places, expected);
         let within = pieces(&layout, ObjectId(1), (4 << 20) + 5, 10).next().unwrap();
         assert_eq!((within.key.stripe, within.place, within.offset), (1, 1, 5));
+    }
+
+    #[test]
+    fn rows_are_whole_stripes_or_whole_frames_of_one() {
+        let shape = Shape::Parity { k: 3, m: 1 };
+        for (chunk, block, expected) in [
+            (1 << 20, 4, [3, 4, 5]),
+            (64 << 10, 5, [3, 4, 5]),
+            (4 << 20, 0, [0, 4, 8]),
+            (4 << 20, 18, [14, 18, 22]),
+        ] {
+            let chunk_size = ChunkSize::try_from(chunk).unwrap();
+            let policy = LayoutPolicy { shape, chunk_size, ..LayoutPolicy::default() };
+            let layout = policy.instantiate(&[GroupId(0)], 0);
+            assert_eq!(row_blocks(&layout.components[0], block), expected, "{chunk}");
+        }
     }
 
     #[test]

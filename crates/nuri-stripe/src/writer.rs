@@ -80,11 +80,24 @@ impl Answer {
     }
 }
 
+/// Bytes of the file that a write newly allocated: redundancy left out.
+pub fn allocated(shape: Shape, answers: &[(usize, Answer)]) -> u64 {
+    let of_one = |(place, answer): &(usize, Answer)| match answer {
+        Answer::Staged { allocated } => Some((*place, *allocated)),
+        _ => None,
+    };
+    let all = answers.iter().filter_map(of_one);
+    match shape {
+        Shape::Parity { .. } => all.filter(|(p, _)| *p < shape.data()).map(|(_, a)| a).sum(),
+        Shape::Stripe | Shape::Mirror(_) => all.map(|(_, a)| a).max().unwrap_or(0),
+    }
+}
+
 /// What comes next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
     /// All participants hold it (W2).
-    Decided { allocated: u64 },
+    Decided,
     /// Ask these again (W3).
     AskAgain(Members),
     /// Find out what the stripe stands for, then write anew (W4).
@@ -98,10 +111,9 @@ pub enum Next {
 /// Rules W2 to W4, for a group that is still in the write's epoch.
 pub fn next(answers: &[(usize, Answer)]) -> Next {
     let mut again = Vec::new();
-    let mut sum = 0;
     for (place, answer) in answers {
         match answer {
-            Answer::Staged { allocated } => sum += allocated,
+            Answer::Staged { .. } => {}
             Answer::Refused(_) => return Next::Rebase,
             Answer::Failed(Status::CORRUPT) => return Next::Repair(*place),
             Answer::Failed(status) if status.retry() == RetryClass::Later => again.push(*place),
@@ -110,7 +122,7 @@ pub fn next(answers: &[(usize, Answer)]) -> Next {
     }
     let enough = cfg!(nuri_break = "ack_on_most") && again.len() * 2 < answers.len();
     if again.is_empty() || enough {
-        return Next::Decided { allocated: sum };
+        return Next::Decided;
     }
     Next::AskAgain(Members::of(again))
 }
@@ -137,7 +149,7 @@ mod tests {
         let staged = (0, Answer::Staged { allocated: 5 });
         let other = (1, Answer::Staged { allocated: 5 });
         let lost = |place| (place, Answer::Failed(Status::UNREACHABLE));
-        assert_eq!(next(&[staged.clone(), other.clone()]), Next::Decided { allocated: 10 });
+        assert_eq!(next(&[staged.clone(), other.clone()]), Next::Decided);
         assert_eq!(next(&[staged, other, lost(2)]), Next::AskAgain(Members(0b100)));
     }
 

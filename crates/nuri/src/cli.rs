@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use nuri_fuse::Transport;
+use nuri_proto::layout::Shape;
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
@@ -73,6 +74,10 @@ pub(crate) struct Up {
     /// Bytes that a target directory may hold, e.g. 500G (default: its share of the free space)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
+    /// How files are kept: stripe, mirror:N (N copies) or parity:K+M (K data and M parity members).
+    /// Default: parity:3+1 with four targets or more, mirror:2 with two or three
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) shape: Option<Shape>,
     /// Address to listen on (default 127.0.0.1:0, a free loopback port); others than loopback open
     /// the space to the network. Further nodes take free ports of the same host
     #[arg(long, value_name = "HOST:PORT")]
@@ -134,6 +139,9 @@ pub(crate) struct NodeRun {
     /// Bytes that a target directory may hold, e.g. 500G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
+    /// (first node) What new files get where no directory says otherwise
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) shape: Option<Shape>,
 }
 
 #[derive(Subcommand)]
@@ -211,9 +219,9 @@ pub(crate) enum Layout {
         /// Over how many groups a file rotates (0: all)
         #[arg(long)]
         width: Option<u16>,
-        /// `stripe` (the only shape of this release)
+        /// stripe, mirror:N (N copies) or parity:K+M (K data and M parity members)
         #[arg(long)]
-        shape: Option<String>,
+        shape: Option<Shape>,
     },
 }
 

@@ -4,6 +4,7 @@
 mod cli;
 mod cmd;
 mod node;
+mod resync;
 mod show;
 mod space;
 mod supervisor;

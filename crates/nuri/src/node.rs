@@ -24,6 +24,7 @@ use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
 
 use crate::cli::NodeRun;
+use crate::resync;
 use crate::space::{NodeSettings, load_json, save_json};
 use crate::{Failure, at};
 
@@ -42,7 +43,7 @@ pub(crate) const META_TABLES: &str = "meta.tables";
 struct Services {
     authority: Option<Arc<Authority>>,
     meta: Option<Arc<MetaServer>>,
-    targets: TargetServer,
+    targets: Arc<TargetServer>,
 }
 
 impl Service for Services {
@@ -84,7 +85,7 @@ impl ClusterView for Pools {
 
 /// Runs a node until it is killed: stopping without notice is its normal end.
 pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
-    let dir = args.dir.clone();
+    let (dir, shape) = (args.dir.clone(), args.shape);
     std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
     let mut settings = merge(args)?;
@@ -93,7 +94,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
-        None => First { dir: &dir, secret: &secret }.start(&mut settings)?,
+        None => First { dir: &dir, shape }.start(&mut settings)?,
         Some(join) => Joined::start(&join, &secret, &mut settings)?,
     };
     save_json(&dir.join("node.json"), &settings)?;
@@ -105,6 +106,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
         start_meta_workers(meta, node.engine, &address, &secret);
     }
     let authority = settings.join.unwrap_or(address);
+    start_resync(&services.targets, &authority, &secret);
     heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
     drop(server);
     Ok(())
@@ -196,7 +198,8 @@ struct Ready {
 /// The first node: authority, metadata server and its own targets.
 struct First<'a> {
     dir: &'a Path,
-    secret: &'a Secret,
+    /// What new files get where no directory says otherwise, if it was said now.
+    shape: Option<Shape>,
 }
 
 impl First<'_> {
@@ -205,6 +208,9 @@ impl First<'_> {
         let clock = SystemClock::shared();
         let store = Box::new(FileStore::new(&self.dir.join("map.json")));
         let authority = Authority::open(store, clock.clone(), cluster).map_err(Failure::new)?;
+        if let Some(shape) = self.shape {
+            authority.set_default_shape(shape).map_err(at("cannot keep the map"))?;
+        }
         let authority = Arc::new(authority);
         let targets = open_targets(settings, cluster)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
@@ -214,11 +220,10 @@ impl First<'_> {
         let engine = Arc::new(open_engine(self.dir)?);
         let pools = Arc::new(Pools(authority.clone()));
         let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
-        let _ = self.secret;
         let services = Services {
             authority: Some(authority),
             meta: Some(Arc::new(meta)),
-            targets: TargetServer::start(targets),
+            targets: Arc::new(TargetServer::start(targets)),
         };
         Ok(Ready { id: reply.node, services, engine: Some(engine), join })
     }
@@ -273,8 +278,8 @@ impl Joined {
         let reply = space.ask(&request).map_err(at(format!("{join} refuses this node")))?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
-        let services =
-            Services { authority: None, meta: None, targets: TargetServer::start(targets) };
+        let targets = Arc::new(TargetServer::start(targets));
+        let services = Services { authority: None, meta: None, targets };
         Ok(Ready { id: reply.node, services, engine: None, join: request })
     }
 }
@@ -357,6 +362,21 @@ fn start_meta_workers(
     spawn("garbage", move || collect_garbage(&meta, &address, &secret));
 }
 
+fn start_resync(targets: &Arc<TargetServer>, authority: &str, secret: &Secret) {
+    let (targets, authority, secret) = (targets.clone(), authority.to_string(), secret.clone());
+    spawn("resync", move || resync::run(&connected(&authority, &secret), &targets));
+}
+
+/// Connects as soon as there is an authority.
+fn connected(authority: &str, secret: &Secret) -> Cluster {
+    loop {
+        match Cluster::connect(authority, secret) {
+            Ok(cluster) => return cluster,
+            Err(_) => std::thread::sleep(GARBAGE_TICK),
+        }
+    }
+}
+
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
         eprintln!("cannot start the thread {name}: {error}");
@@ -365,12 +385,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
 
 /// Deletes the data of removed files from the targets, for ever.
 fn collect_garbage(meta: &MetaServer, address: &str, secret: &Secret) {
-    let cluster = loop {
-        match Cluster::connect(address, secret) {
-            Ok(cluster) => break cluster,
-            Err(_) => std::thread::sleep(GARBAGE_TICK),
-        }
-    };
+    let cluster = connected(address, secret);
     let data = DataPlane::new(&cluster);
     // Where this round is, and whether something of it was left.
     let (mut after, mut left) = (ObjectId(0), false);

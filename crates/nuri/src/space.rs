@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nuri_io::lock::{ExclusiveLock, LockError};
+use nuri_proto::layout::Shape;
 use nuri_rpc::Secret;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -24,6 +25,9 @@ pub(crate) struct Settings {
     /// Targets of each node.
     pub(crate) nodes: Vec<Vec<PathBuf>>,
     pub(crate) target_size: u64,
+    /// What new files get where no directory says otherwise.
+    #[serde(default)]
+    pub(crate) shape: Shape,
 }
 
 /// `node.json`: what a node was told, and who it is.

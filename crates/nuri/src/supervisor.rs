@@ -131,6 +131,9 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
             command.args(["node", "run", "--dir"]).arg(space.node_dir(n));
             command.arg("--token-file").arg(space.token_path());
             command.arg("--target-size").arg(settings.target_size.to_string());
+            if n == 0 {
+                command.arg("--shape").arg(settings.shape.to_string());
+            }
             for target in &settings.nodes[n] {
                 command.arg("--target").arg(target);
             }

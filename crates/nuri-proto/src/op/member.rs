@@ -117,3 +117,13 @@ pub struct MemberChanged {
     pub limit: u32,
 }
 call!(MemberChanged => Vec<(ChunkKey, Covers)>);
+
+/// The member drops its chunk, durably: no other member has the stripe any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberForget {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub group: GroupId,
+    pub epoch: Epoch,
+}
+call!(MemberForget => ());

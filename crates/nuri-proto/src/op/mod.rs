@@ -34,7 +34,7 @@ ops! {
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38,
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
-    MemberInstall = 53, MemberChanged = 54,
+    MemberInstall = 53, MemberChanged = 54, MemberForget = 55,
     SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,
     Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,

@@ -20,6 +20,7 @@ use crate::cli::{Df, Fs, Layout, Mount, Umount};
 use crate::show::{human, print_json};
 use crate::space::Space;
 use crate::{Failure, at, supervisor};
+use nuri_proto::layout::Shape;
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
 const SYNC_ATTRIBUTE: &str = "nuri.sync";
@@ -215,7 +216,7 @@ fn layout_set(
     path: &Path,
     chunk_size: Option<u64>,
     width: Option<u16>,
-    shape: Option<String>,
+    shape: Option<Shape>,
 ) -> Result<(), Failure> {
     if chunk_size.is_none() && width.is_none() && shape.is_none() {
         return Err(Failure("say what to set: --chunk-size, --width or --shape".into()));
@@ -225,8 +226,7 @@ fn layout_set(
         let found = old.split_whitespace().find_map(|w| w.strip_prefix(key));
         found.and_then(|v| v.strip_prefix('=')).unwrap_or_default().to_string()
     };
-    let shape = shape.unwrap_or_else(|| field("shape"));
-    shape.parse::<nuri_proto::layout::Shape>().map_err(Failure::new)?;
+    let shape = shape.map_or_else(|| field("shape"), |s| s.to_string());
     let size = chunk_size.map_or_else(|| field("chunk_size"), |n| n.to_string());
     let bytes: u64 = size.parse().map_err(at("the chunk size"))?;
     let small = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -238,6 +238,9 @@ fn layout_set(
         rustix::io::Errno::NOTDIR => {
             let path = path.display();
             Failure(format!("{path} is a file: its layout was fixed when it was made"))
+        }
+        rustix::io::Errno::INVAL => {
+            Failure(format!("{shape} needs more targets than the space has: nuri target list"))
         }
         e => Failure(format!("{} refuses the layout: {e}", path.display())),
     })

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nuri_client::Cluster;
 use nuri_fuse::mount::{check, mounts};
+use nuri_proto::layout::Shape;
 use nuri_proto::map::TargetState;
 
 use crate::cli::Up;
@@ -71,6 +72,13 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
         known.listen = listen.clone();
         space.save(&known)?;
     }
+    if let Some(shape) = args.shape.filter(|s| *s != known.shape) {
+        let was = known.shape;
+        return Err(Failure(format!(
+            "the space in {dir} keeps files as {was}; for other files of a mounted space: \
+             nuri fs layout set DIRECTORY --shape {shape}"
+        )));
+    }
     for path in &args.target {
         let path = std::path::absolute(path).map_err(at(path.display()))?;
         if !known.nodes.iter().flatten().any(|t| *t == path) {
@@ -127,9 +135,28 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     };
     space.prepare()?;
     let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
-    let settings = Settings { format: 1, listen, mount, nodes: plan, target_size };
+    let shape = shape_for(args.shape, count as usize)?;
+    let settings = Settings { format: 1, listen, mount, nodes: plan, target_size, shape };
     space.save(&settings)?;
     Ok(settings)
+}
+
+/// The shape that was asked for, or the best that so many targets can keep.
+fn shape_for(asked: Option<Shape>, targets: usize) -> Result<Shape, Failure> {
+    let best = match targets {
+        0..2 => Shape::Stripe,
+        2..4 => Shape::Mirror(2),
+        _ => Shape::Parity { k: 3, m: 1 },
+    };
+    let shape = asked.unwrap_or(best);
+    let needed = shape.members();
+    if needed > targets {
+        return Err(Failure(format!(
+            "{shape} needs {needed} targets, and there are {targets}: \
+             give more with --targets or --target, or choose --shape {best}"
+        )));
+    }
+    Ok(shape)
 }
 
 /// Waits until every node and target is up and the mount is there.
@@ -203,7 +230,8 @@ fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Fail
         "space    {dir}: {targets} targets on {nodes} node process(es), {:.1} s",
         took.as_secs_f64()
     );
-    println!("capacity {size}, {free} free; shape stripe over {targets} targets, chunk 1 MiB");
+    let shape = settings.shape;
+    println!("capacity {size}, {free} free; shape {shape} over {targets} targets, chunk 1 MiB");
     match &settings.mount {
         Some(point) => println!("mounted  {}", point.display()),
         None => println!("mount it nuri fs mount {dir} MOUNTPOINT"),

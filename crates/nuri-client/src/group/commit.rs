@@ -1,0 +1,56 @@
+//! Lazy commits (rule M4): members are told what is decided by the next write of the stripe, by a
+//! read, or from here a little later. One that is lost is found out by settling.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use nuri_proto::id::{ChunkKey, SessionId, TargetId};
+use nuri_proto::op::member::MemberCommit;
+use nuri_proto::stripe::Version;
+use parking_lot::{Condvar, Mutex};
+
+use super::Groups;
+use super::port::{Ask, Port};
+
+/// Commits told in one call.
+const BATCH: usize = 1024;
+
+/// What is decided and not told yet, by member.
+#[derive(Default)]
+pub(super) struct Commits {
+    waiting: Mutex<HashMap<TargetId, HashMap<ChunkKey, Version>>>,
+    added: Condvar,
+}
+
+impl Commits {
+    pub(super) fn add(&self, target: TargetId, key: ChunkKey, version: Version) {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty() {
+            self.added.notify_one();
+        }
+        waiting.entry(target).or_default().insert(key, version);
+    }
+}
+
+impl<P: Port> Groups<P> {
+    /// Waits until something is to be told, at most so long.
+    pub fn wait_commits(&self, at_most: Duration) -> bool {
+        let mut waiting = self.commits.waiting.lock();
+        if waiting.is_empty() {
+            self.commits.added.wait_for(&mut waiting, at_most);
+        }
+        !waiting.is_empty()
+    }
+
+    /// Tells members what was decided since the last call.
+    pub fn tell_commits(&self) {
+        let waiting = std::mem::take(&mut *self.commits.waiting.lock());
+        for (target, decided) in waiting {
+            let decided: Vec<_> = decided.into_iter().collect();
+            for part in decided.chunks(BATCH) {
+                let call = MemberCommit { target, decided: part.to_vec() };
+                self.port.exchange(SessionId(0), vec![Ask::plain(target, call)]);
+            }
+        }
+    }
+}

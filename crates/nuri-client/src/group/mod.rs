@@ -1,0 +1,98 @@
+//! Redundant stripes, seen from who writes and reads them: mirrors and parity.
+//!
+//! The client leads: it stages a write on all participants at once, straight to them, and the
+//! write is decided when all hold it (`nuri_stripe::writer`). Nobody relays, so a small write is
+//! one round trip and one flush deep. Safety rests on the members' rules and the settling of what
+//! nobody finished (`settle.rs`), not on who leads or on leases. The same code brings members up
+//! to date (`repair.rs`).
+//!
+//! Everything here blocks; the outside is a [`Port`], which the simulator replaces.
+
+mod commit;
+mod degraded;
+mod parity;
+mod port;
+mod read;
+mod repair;
+mod resync;
+mod rpc;
+mod seen;
+mod settle;
+mod write;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::id::{ChunkKey, GroupId, SessionId};
+use nuri_proto::layout::Shape;
+use nuri_proto::map::Group;
+use nuri_proto::status::RetryClass;
+use nuri_proto::stripe::WriteId;
+
+pub use port::{Ask, Port};
+pub use repair::Found;
+pub use resync::Missed;
+pub use rpc::RpcPort;
+pub use write::{Guess, Part};
+
+use commit::Commits;
+use seen::SeenTable;
+
+/// First and longest pause before something is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// One stripe of a redundant group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stripe {
+    pub group: GroupId,
+    pub shape: Shape,
+    pub key: ChunkKey,
+}
+
+/// All redundant stripes, as one client knows them.
+pub struct Groups<P> {
+    pub(crate) port: P,
+    seen: SeenTable,
+    numbers: AtomicU64,
+    commits: Commits,
+}
+
+impl<P: Port> Groups<P> {
+    /// `first` tells the numbers of its writes from those of an earlier life of the same session.
+    pub fn new(port: P, first: u64) -> Groups<P> {
+        let numbers = AtomicU64::new(first);
+        Groups { port, seen: SeenTable::default(), numbers, commits: Commits::default() }
+    }
+
+    fn next_id(&self, session: SessionId) -> WriteId {
+        WriteId { session, number: self.numbers.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The group, if what its live members hold is the whole data.
+    fn available(&self, id: GroupId) -> Result<Group, Status> {
+        let group = self.port.group(id).ok_or(Status::UNREACHABLE)?;
+        if group.is_available() { Ok(group) } else { Err(Status::UNREACHABLE) }
+    }
+
+    /// Repeats `attempt` while it says "later" and time is left, with a fresh map each time.
+    fn until<R>(
+        &self,
+        limit: Duration,
+        mut attempt: impl FnMut() -> Result<R, Status>,
+    ) -> Result<R, Status> {
+        let end = self.port.now() + limit;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match attempt() {
+                Err(s) if s.retry() == RetryClass::Later && self.port.now() < end => {
+                    self.port.pause(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    self.port.refresh();
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What each member of a group gets of a write: bytes for data members and copies, parity or a
+//! change of it for parity members.
+
+use std::borrow::Cow;
+
+use nuri_proto::Status;
+use nuri_proto::layout::Shape;
+use nuri_proto::stripe::{Change, Members};
+use nuri_stripe::code::{Code, CodeError};
+
+use super::write::Part;
+
+/// One member's share of a write.
+pub(super) struct Share<'a> {
+    pub(super) place: usize,
+    pub(super) change: Change,
+    pub(super) payload: Cow<'a, [u8]>,
+}
+
+/// The range of the chunks that the parts touch.
+pub(super) struct Hull {
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+impl Hull {
+    pub(super) fn of(parts: &[Part<'_>]) -> Hull {
+        let start = parts.iter().map(|p| p.offset).min().unwrap_or(0);
+        let end = parts.iter().map(Part::end).max().unwrap_or(0);
+        Hull { start, end }
+    }
+
+    fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+pub(super) fn code(shape: Shape) -> Result<Code, Status> {
+    let Shape::Parity { k, m } = shape else { return Err(Status::INVAL) };
+    Code::new(usize::from(k), usize::from(m)).map_err(|_| Status::INVAL)
+}
+
+pub(super) fn code_status(_: CodeError) -> Status {
+    Status::IO
+}
+
+/// Whether the parts are whole rows, so that parity follows from them alone.
+pub(super) fn is_full(shape: Shape, parts: &[Part<'_>]) -> bool {
+    let hull = Hull::of(parts);
+    parts.len() == shape.data()
+        && parts.iter().all(|p| p.offset == hull.start && p.end() == hull.end)
+}
+
+/// Shares of data members and copies.
+pub(super) fn data_shares<'a>(
+    shape: Shape,
+    parts: &[Part<'a>],
+    participants: Members,
+) -> Vec<Share<'a>> {
+    let share = |place: usize, part: &Part<'a>| Share {
+        place,
+        change: Change::Bytes { offset: part.offset },
+        payload: Cow::Borrowed(part.data),
+    };
+    match shape {
+        Shape::Parity { .. } => {
+            let here = parts.iter().filter(|p| participants.has(p.place));
+            here.map(|part| share(part.place, part)).collect()
+        }
+        Shape::Stripe | Shape::Mirror(_) => {
+            parts.iter().flat_map(|part| participants.iter().map(|p| share(p, part))).collect()
+        }
+    }
+}
+
+/// Parity of whole rows.
+pub(super) fn full_parity<'a>(
+    shape: Shape,
+    parts: &[Part<'_>],
+    participants: Members,
+) -> Result<Vec<Share<'a>>, Status> {
+    let hull = Hull::of(parts);
+    let mut by_place: Vec<&Part<'_>> = parts.iter().collect();
+    by_place.sort_by_key(|p| p.place);
+    let data: Vec<&[u8]> = by_place.iter().map(|p| p.data).collect();
+    let mut parity = vec![vec![0; hull.len()]; shape.members() - shape.data()];
+    let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+    code(shape)?.encode(&data, &mut out).map_err(code_status)?;
+    let change = Change::Bytes { offset: hull.start };
+    Ok(shares(shape, parity, change, participants))
+}
+
+/// The change of parity that follows from old and new bytes of the parts. `old[i]` belongs to
+/// `parts[i]`; `None` where there were none (zeros).
+pub(super) fn parity_change<'a>(
+    shape: Shape,
+    parts: &[Part<'_>],
+    old: Vec<Option<Vec<u8>>>,
+    participants: Members,
+) -> Result<Vec<Share<'a>>, Status> {
+    let (hull, code) = (Hull::of(parts), code(shape)?);
+    let mut parity = vec![vec![0; hull.len()]; shape.members() - shape.data()];
+    for (part, old) in parts.iter().zip(old) {
+        let change: Cow<'_, [u8]> = match old {
+            None => Cow::Borrowed(part.data),
+            Some(mut old) => {
+                old.iter_mut().zip(part.data).for_each(|(o, n)| *o ^= n);
+                Cow::Owned(old)
+            }
+        };
+        let at = (part.offset - hull.start) as usize;
+        for (j, parity) in parity.iter_mut().enumerate() {
+            let range = &mut parity[at..at + change.len()];
+            code.update(j, part.place, &change, range).map_err(code_status)?;
+        }
+    }
+    Ok(shares(shape, parity, Change::Xor { offset: hull.start }, participants))
+}
+
+fn shares<'a>(
+    shape: Shape,
+    parity: Vec<Vec<u8>>,
+    change: Change,
+    participants: Members,
+) -> Vec<Share<'a>> {
+    let places = shape.data()..;
+    let all = places.zip(parity).filter(|(place, _)| participants.has(*place));
+    all.map(|(place, parity)| Share { place, change, payload: Cow::Owned(parity) }).collect()
+}

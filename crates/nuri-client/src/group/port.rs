@@ -1,0 +1,45 @@
+//! What the stripe code needs of the outside.
+
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::id::{GroupId, SessionId, TargetId};
+use nuri_proto::map::Group;
+use nuri_proto::op::Call;
+
+/// A call to one member.
+pub struct Ask<'a, C> {
+    pub target: TargetId,
+    pub call: C,
+    pub payload: &'a [u8],
+    /// Takes the reply's payload, of this very length.
+    pub into: &'a mut [u8],
+}
+
+impl<C> Ask<'_, C> {
+    /// One without payloads.
+    pub fn plain(target: TargetId, call: C) -> Ask<'static, C> {
+        Ask { target, call, payload: &[], into: &mut [] }
+    }
+}
+
+/// Members, map and time.
+pub trait Port: Send + Sync {
+    /// The group as last heard.
+    fn group(&self, id: GroupId) -> Option<Group>;
+
+    /// Hears of the map anew.
+    fn refresh(&self);
+
+    /// Asks all at once; the answers in the same order. No answer in short time is
+    /// [`Status::UNREACHABLE`]. Calls may arrive twice, late, or not at all.
+    fn exchange<C: Call>(
+        &self,
+        session: SessionId,
+        asks: Vec<Ask<'_, C>>,
+    ) -> Vec<Result<C::Reply, Status>>;
+
+    fn now(&self) -> Duration;
+
+    fn pause(&self, time: Duration);
+}

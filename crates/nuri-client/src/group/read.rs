@@ -1,0 +1,82 @@
+//! Reading a piece: from the member that has it, else from the others.
+
+use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::SessionId;
+use nuri_proto::layout::Shape;
+use nuri_proto::map::Group;
+use nuri_proto::op::member::{MemberRead, Purpose};
+use nuri_stripe::locate::Piece;
+
+use super::degraded::Range;
+use super::port::Port;
+use super::{Groups, Stripe};
+
+impl<P: Port> Groups<P> {
+    /// Fills `out` with what lies at `offset` of the chunk at `place` (of a mirror: of any copy).
+    ///
+    /// # Errors
+    /// [`Status::IO`] and the like where too few members are left for too long.
+    pub fn read(
+        &self,
+        stripe: &Stripe,
+        place: usize,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), Status> {
+        self.until(REQUEST, || {
+            let group = self.available(stripe.group)?;
+            match self.read_once(&group, stripe, place, offset, out) {
+                Err(Status::UNDECIDED) => {
+                    self.settle_for_read(stripe)?;
+                    Err(Status::RETRY)
+                }
+                outcome => outcome,
+            }
+        })
+    }
+
+    /// The read of a piece at the member that has it.
+    pub(crate) fn first_read(&self, stripe: &Stripe, piece: &Piece) -> Result<MemberRead, Status> {
+        let group = self.available(stripe.group)?;
+        let place = self.preferred(&group, stripe, piece.place);
+        let (offset, len) = (piece.offset, piece.len as usize);
+        Ok(self.read_call(&group, stripe, place, offset, len, Purpose::Use))
+    }
+
+    /// Where a read of the piece goes first.
+    fn preferred(&self, group: &Group, stripe: &Stripe, place: usize) -> usize {
+        match stripe.shape {
+            Shape::Parity { .. } => place,
+            Shape::Stripe | Shape::Mirror(_) => group.live().iter().next().unwrap_or(0),
+        }
+    }
+
+    fn read_once(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), Status> {
+        let place = self.preferred(group, stripe, place);
+        if group.live().has(place) {
+            match self.read_one(group, stripe, place, offset, out, Purpose::Use) {
+                Ok(_) => return Ok(()),
+                Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
+                // Whatever else keeps it from answering, the others have it.
+                Err(_) => {}
+            }
+        }
+        let range = Range { place, offset, len: out.len() };
+        self.read_from_others(group, stripe, range, out, Purpose::Use).map(drop)
+    }
+
+    /// Settles a stripe that a member would not show: nobody but this client may be writing it.
+    fn settle_for_read(&self, stripe: &Stripe) -> Result<(), Status> {
+        let seen = self.seen.entry(stripe.key);
+        let mut knowledge = seen.state.lock();
+        self.learn(SessionId(0), stripe, &mut knowledge)
+    }
+}

@@ -1,0 +1,116 @@
+//! Bringing one member's chunk what it should hold, from the others.
+
+use nuri_proto::Status;
+use nuri_proto::id::{ChunkKey, SessionId, TargetId};
+use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
+use nuri_proto::map::Group;
+use nuri_proto::op::data::DataExtents;
+use nuri_proto::op::member::{Install, MemberInstall, Purpose, Reason};
+use nuri_proto::stripe::{Covers, Held};
+use nuri_stripe::writer::{behind, covers_at, stripe_covers};
+
+use super::degraded::Range;
+use super::port::{Ask, Port};
+use super::settle::Whose;
+use super::{Groups, Stripe};
+
+/// What a look at one member of a stripe found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    UpToDate,
+    /// It was behind, and has its content now: so many bytes.
+    Repaired(u64),
+}
+
+impl<P: Port> Groups<P> {
+    /// Brings the stripe's chunk on `target` up to date, if it is not.
+    ///
+    /// # Errors
+    /// [`Status::RETRY`] and the like: look again later.
+    pub fn catch_up(&self, stripe: &Stripe, target: TargetId) -> Result<Found, Status> {
+        let group = self.available(stripe.group)?;
+        let place = group.place(target).ok_or(Status::NOENT)?;
+        let answers = self.settle(&group, stripe, Whose::Bygone)?;
+        let live: Vec<_> = answers.iter().filter(|(p, _)| group.live().has(*p)).cloned().collect();
+        let covers = stripe_covers(stripe.shape, &live);
+        if !answers.iter().any(|(p, _)| *p == place) {
+            return Err(Status::UNREACHABLE);
+        }
+        if !behind(stripe.shape, &answers, &covers).has(place) {
+            return Ok(Found::UpToDate);
+        }
+        let bytes = self.rebuild(SessionId(0), &group, stripe, place, Reason::Behind)?;
+        Ok(Found::Repaired(bytes))
+    }
+
+    /// Computes the content of the place's chunk and installs it. Returns the bytes moved to it.
+    pub(super) fn rebuild(
+        &self,
+        session: SessionId,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        why: Reason,
+    ) -> Result<u64, Status> {
+        let len = self.chunk_end(group, stripe, place)?;
+        let id = self.next_id(session);
+        let mut buf = vec![0; MAX_PAYLOAD.min(len as usize)];
+        let (mut at, mut state): (u32, Option<Covers>) = (0, None);
+        loop {
+            let part = (len - at).min(MAX_PAYLOAD as u32);
+            let out = &mut buf[..part as usize];
+            let range = Range { place, offset: at, len: out.len() };
+            let covers = self.read_from_others(group, stripe, range, out, Purpose::Base)?;
+            if state.get_or_insert_with(|| covers.clone()) != &covers {
+                return Err(Status::RETRY);
+            }
+            let install = Install {
+                group: stripe.group,
+                id,
+                covers: covers_at(stripe.shape, place, &covers),
+                reason: why,
+                offset: at,
+                last: at + part >= len,
+            };
+            self.install(group, stripe, place, install.clone(), out)?;
+            at += part;
+            if install.last {
+                return Ok(u64::from(len));
+            }
+        }
+    }
+
+    fn install(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        install: Install,
+        data: &[u8],
+    ) -> Result<Held, Status> {
+        let target = group.members[place].target;
+        let call = MemberInstall { target, key: stripe.key, epoch: group.epoch, install };
+        let ask = Ask { target, call, payload: data, into: &mut [] };
+        self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
+    }
+
+    /// Where the data of the stripe's chunks ends: no member holds anything beyond.
+    fn chunk_end(&self, group: &Group, stripe: &Stripe, place: usize) -> Result<u32, Status> {
+        let others: Vec<_> = group.live().iter().filter(|p| *p != place).collect();
+        let ask = |place: &usize| {
+            let target = group.members[*place].target;
+            Ask::plain(target, DataExtents { target, key: stripe.key })
+        };
+        let answers = self.port.exchange(SessionId(0), others.iter().map(ask).collect());
+        let mut end = 0;
+        for extents in answers {
+            end = end.max(extents?.last().map_or(0, |(at, len)| at + len));
+        }
+        Ok(end.min(MAX_CHUNK))
+    }
+
+    /// A stripe of the group, by its key.
+    pub fn stripe(&self, group: &Group, key: ChunkKey) -> Stripe {
+        Stripe { group: group.id, shape: group.shape, key }
+    }
+}

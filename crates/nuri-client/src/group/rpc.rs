@@ -1,0 +1,91 @@
+//! The stripe code's outside, over the network.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::id::{GroupId, SessionId};
+use nuri_proto::map::Group;
+use nuri_proto::op::Call;
+use nuri_rpc::{CallContext, Started};
+
+use super::port::{Ask, Port};
+use crate::cluster::Cluster;
+
+/// A failure this early is not a slow member.
+const AT_ONCE: Duration = Duration::from_millis(200);
+/// Connections of a restarted peer that may be found dead one after the other.
+const FRESH_TRIES: usize = 2;
+
+/// Members over the network.
+pub struct RpcPort {
+    cluster: Cluster,
+    /// See `DataPlane`.
+    attempt: Arc<AtomicU64>,
+    began: Instant,
+}
+
+impl RpcPort {
+    pub(crate) fn new(cluster: &Cluster, attempt: Arc<AtomicU64>) -> RpcPort {
+        RpcPort { cluster: cluster.clone(), attempt, began: Instant::now() }
+    }
+
+    /// Takes the answer; a connection that was dead before is worth another one at once.
+    fn finish<C: Call>(
+        &self,
+        context: CallContext,
+        ask: Ask<'_, C>,
+        started: Result<Started, Status>,
+        sent: Instant,
+    ) -> Result<C::Reply, Status> {
+        let len = ask.into.len();
+        let mut outcome = started.and_then(|s| s.finish::<C>(ask.into));
+        for _ in 0..FRESH_TRIES {
+            if !matches!(outcome, Err(Status::UNREACHABLE)) || sent.elapsed() > AT_ONCE {
+                break;
+            }
+            let peer = self.cluster.target(ask.target)?;
+            outcome = peer.call_into(context, &ask.call, ask.payload, ask.into, MEMBER_PATIENCE);
+        }
+        let (reply, got) = outcome?;
+        if got == len { Ok(reply) } else { Err(Status::MALFORMED) }
+    }
+}
+
+impl Port for RpcPort {
+    fn group(&self, id: GroupId) -> Option<Group> {
+        self.cluster.group(id)
+    }
+
+    fn refresh(&self) {
+        // Without an authority the old map is the best there is.
+        let _ = self.cluster.refresh();
+    }
+
+    fn exchange<C: Call>(
+        &self,
+        session: SessionId,
+        asks: Vec<Ask<'_, C>>,
+    ) -> Vec<Result<C::Reply, Status>> {
+        let sequence = self.attempt.load(Ordering::SeqCst);
+        let context = CallContext { session: session.0, sequence, ..CallContext::default() };
+        let sent = Instant::now();
+        let start = |ask: &Ask<'_, C>| {
+            let peer = self.cluster.target(ask.target)?;
+            peer.start(context, &ask.call, ask.payload, MEMBER_PATIENCE)
+        };
+        let started: Vec<_> = asks.iter().map(start).collect();
+        let finish = |(ask, started)| self.finish(context, ask, started, sent);
+        asks.into_iter().zip(started).map(finish).collect()
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}

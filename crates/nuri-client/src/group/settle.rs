@@ -1,0 +1,136 @@
+//! Finding out what a stripe stands for, and settling what nobody finished.
+
+use nuri_proto::Status;
+use nuri_proto::id::{Epoch, SessionId};
+use nuri_proto::map::Group;
+use nuri_proto::op::member::{MemberAbort, MemberCommit, MemberHeld, Reason};
+use nuri_proto::stripe::{Held, Members, Version};
+use nuri_stripe::settle::{Decision, decide};
+use nuri_stripe::writer::{behind, stripe_covers};
+
+use super::port::{Ask, Port};
+use super::seen::Knowledge;
+use super::{Groups, Stripe};
+
+/// Steps after which a stripe that others keep changing is tried again later.
+const STEPS: usize = 16;
+
+/// Which writes may be settled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// All: who asks knows that nobody else writes.
+    Anyones,
+    /// Those of epochs that are over: their writers cannot end them.
+    Bygone,
+}
+
+impl<P: Port> Groups<P> {
+    /// Settles the stripe and learns what it stands for. Members that are behind are brought up
+    /// to date.
+    pub(super) fn learn(
+        &self,
+        session: SessionId,
+        stripe: &Stripe,
+        knowledge: &mut Knowledge,
+    ) -> Result<(), Status> {
+        knowledge.known = false;
+        let group = self.available(stripe.group)?;
+        let answers = self.settle(&group, stripe, Whose::Anyones)?;
+        let live: Vec<_> = answers.iter().filter(|(p, _)| group.live().has(*p)).cloned().collect();
+        let covers = stripe_covers(stripe.shape, &live);
+        for place in behind(stripe.shape, &answers, &covers).iter() {
+            self.rebuild(session, &group, stripe, place, Reason::Behind)?;
+        }
+        let newest = answers.iter().map(|(_, held)| held.newest()).max();
+        knowledge.newest = newest.unwrap_or_default();
+        knowledge.covers = covers;
+        knowledge.known = true;
+        Ok(())
+    }
+
+    /// Settles; returns what the members that take part hold then.
+    pub(super) fn settle(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        whose: Whose,
+    ) -> Result<Vec<(usize, Held)>, Status> {
+        for _ in 0..STEPS {
+            let mut answers = self.ask_all(group, stripe)?;
+            let all = answers.clone();
+            if whose == Whose::Bygone {
+                answers.iter_mut().for_each(|(_, held)| forget_running(held, group.epoch));
+            }
+            let (on, version) = match decide(stripe.shape, &answers, group.live()) {
+                Decision::Clean => return Ok(all),
+                Decision::Forward { version, on } => {
+                    self.commit_on(group, stripe, version, on)?;
+                    continue;
+                }
+                Decision::Promise { version, on } | Decision::Drop { version, on } => (on, version),
+            };
+            self.abort_on(group, stripe, version, on)?;
+        }
+        Err(Status::RETRY)
+    }
+
+    /// What all members that take part hold. Every live one must answer (rule S1).
+    fn ask_all(&self, group: &Group, stripe: &Stripe) -> Result<Vec<(usize, Held)>, Status> {
+        let ask = |place: usize| {
+            let target = group.members[place].target;
+            let (key, group, epoch) = (stripe.key, stripe.group, group.epoch);
+            Ask::plain(target, MemberHeld { target, key, group, epoch })
+        };
+        let places: Vec<usize> = group.writable().iter().collect();
+        let answers =
+            self.port.exchange(SessionId(0), places.iter().map(|place| ask(*place)).collect());
+        let mut all = Vec::new();
+        for (place, answer) in places.into_iter().zip(answers) {
+            match answer {
+                Ok(held) => all.push((place, held)),
+                Err(status) if group.live().has(place) => return Err(status),
+                // What it missed is brought to it later.
+                Err(_) => {}
+            }
+        }
+        Ok(all)
+    }
+
+    fn commit_on(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        version: Version,
+        on: Members,
+    ) -> Result<(), Status> {
+        let ask = |place: usize| {
+            let target = group.members[place].target;
+            Ask::plain(target, MemberCommit { target, decided: vec![(stripe.key, version)] })
+        };
+        let asks = on.iter().map(ask).collect();
+        self.port.exchange(SessionId(0), asks).into_iter().collect::<Result<Vec<()>, _>>()?;
+        Ok(())
+    }
+
+    pub(super) fn abort_on(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        version: Version,
+        on: Members,
+    ) -> Result<(), Status> {
+        let ask = |place: usize| {
+            let target = group.members[place].target;
+            let (key, epoch, group) = (stripe.key, group.epoch, stripe.group);
+            Ask::plain(target, MemberAbort { target, key, epoch, group, version })
+        };
+        let asks = on.iter().map(ask).collect();
+        self.port.exchange(SessionId(0), asks).into_iter().collect::<Result<Vec<Held>, _>>()?;
+        Ok(())
+    }
+}
+
+/// Leaves out what a writer of the present epoch may still end.
+fn forget_running(held: &mut Held, epoch: Epoch) {
+    held.staged.take_if(|s| s.version.epoch() >= epoch);
+}

@@ -1,0 +1,239 @@
+//! Writing a stripe: rules W1 to W4 of `nuri_stripe::writer`, carried out.
+
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::SessionId;
+use nuri_proto::layout::Shape;
+use nuri_proto::map::Group;
+use nuri_proto::op::member::{MemberStage, Reason};
+use nuri_proto::stripe::{Covers, Earlier, Members, Stage, Version, WriteId};
+use nuri_stripe::writer::{Answer, Next, allocated, covers_at, next, participants};
+
+use super::parity::{Share, data_shares, full_parity, is_full, parity_change};
+use super::port::{Ask, Port};
+use super::seen::{Knowledge, Seen};
+use super::{FIRST_PAUSE, Groups, LONGEST_PAUSE, Stripe};
+
+/// Bytes of one data member's chunk; those of one write lie within one frame of the chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub place: usize,
+    /// Within the chunk.
+    pub offset: u32,
+    pub data: &'a [u8],
+}
+
+impl Part<'_> {
+    pub(super) fn end(&self) -> u32 {
+        self.offset + self.data.len() as u32
+    }
+}
+
+/// What is known of a stripe before its first write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Guess {
+    /// Nothing.
+    Unknown,
+    /// It was probably never written.
+    Fresh,
+}
+
+/// One try to write.
+struct Attempt<'a> {
+    session: SessionId,
+    stripe: &'a Stripe,
+    group: Group,
+    version: Version,
+    id: WriteId,
+    base: Covers,
+    covers: Covers,
+    participants: Members,
+    /// When it is given up.
+    end: Duration,
+}
+
+impl<P: Port> Groups<P> {
+    /// Writes parts of a stripe, at most one per data member. When it returns, every member that
+    /// takes part holds them durably. Returns bytes newly allocated.
+    ///
+    /// # Errors
+    /// No space; [`Status::IO`] and the like where the group is not available for too long.
+    pub fn write(
+        &self,
+        session: SessionId,
+        stripe: &Stripe,
+        parts: &[Part<'_>],
+        guess: Guess,
+    ) -> Result<u64, Status> {
+        let seen = self.seen.entry(stripe.key);
+        let mut knowledge = seen.state.lock();
+        if !knowledge.known && guess == Guess::Fresh {
+            *knowledge = Knowledge { known: true, ..Knowledge::default() };
+        }
+        let outcome =
+            self.until(REQUEST, || self.attempt(session, stripe, parts, &seen, &mut knowledge));
+        if outcome.is_err() {
+            knowledge.known = false;
+        }
+        outcome
+    }
+
+    fn attempt(
+        &self,
+        session: SessionId,
+        stripe: &Stripe,
+        parts: &[Part<'_>],
+        seen: &Seen,
+        knowledge: &mut Knowledge,
+    ) -> Result<u64, Status> {
+        let group = self.available(stripe.group)?;
+        if !knowledge.known {
+            self.learn(session, stripe, knowledge)?;
+        }
+        let attempt = self.plan(session, stripe, group, parts, knowledge);
+        let shares = self.shares(&attempt, parts)?;
+        // Whatever happens now, what the members hold is unknown until all have answered well.
+        knowledge.known = false;
+        let allocated = self.stage_all(&attempt, &shares, seen, knowledge)?;
+        for share in &shares {
+            seen.note_decided(share.place, attempt.version);
+            let target = attempt.group.members[share.place].target;
+            self.commits.add(target, stripe.key, attempt.version);
+        }
+        knowledge.covers = attempt.covers;
+        knowledge.newest = attempt.version;
+        knowledge.known = true;
+        Ok(allocated)
+    }
+
+    fn plan<'a>(
+        &self,
+        session: SessionId,
+        stripe: &'a Stripe,
+        group: Group,
+        parts: &[Part<'_>],
+        knowledge: &Knowledge,
+    ) -> Attempt<'a> {
+        let touched = match stripe.shape {
+            Shape::Parity { .. } => Members::of(parts.iter().map(|p| p.place)),
+            Shape::Stripe | Shape::Mirror(_) => Members::of([0]),
+        };
+        let version = knowledge.newest.next(group.epoch);
+        let mut covers = knowledge.covers.clone();
+        touched.iter().for_each(|place| covers.set(place, version));
+        Attempt {
+            session,
+            stripe,
+            version,
+            id: self.next_id(session),
+            base: knowledge.covers.clone(),
+            covers,
+            participants: participants(stripe.shape, touched, group.writable()),
+            end: self.port.now() + REQUEST,
+            group,
+        }
+    }
+
+    fn shares<'a>(
+        &self,
+        attempt: &Attempt<'_>,
+        parts: &[Part<'a>],
+    ) -> Result<Vec<Share<'a>>, Status> {
+        let (shape, participants) = (attempt.stripe.shape, attempt.participants);
+        let mut shares = data_shares(shape, parts, participants);
+        if let Shape::Parity { .. } = shape {
+            shares.extend(match is_full(shape, parts) {
+                true => full_parity(shape, parts, participants)?,
+                false => {
+                    let old = |part: &Part<'_>| self.old_bytes(attempt, part);
+                    let old = parts.iter().map(old).collect::<Result<Vec<_>, _>>()?;
+                    parity_change(shape, parts, old, participants)?
+                }
+            });
+        }
+        Ok(shares)
+    }
+
+    /// What the stripe holds where the part goes; `None` where nothing was ever written.
+    fn old_bytes(&self, attempt: &Attempt<'_>, part: &Part<'_>) -> Result<Option<Vec<u8>>, Status> {
+        if attempt.base.get(part.place) == Version::NONE {
+            return Ok(None);
+        }
+        let mut old = vec![0; part.data.len()];
+        let (group, stripe) = (&attempt.group, attempt.stripe);
+        self.read_base(group, stripe, part.place, part.offset, &mut old, &attempt.base)?;
+        Ok(Some(old))
+    }
+
+    /// Stages on all participants, asking again those that do not answer (W3).
+    fn stage_all(
+        &self,
+        attempt: &Attempt<'_>,
+        shares: &[Share<'_>],
+        seen: &Seen,
+        knowledge: &mut Knowledge,
+    ) -> Result<u64, Status> {
+        let (stripe, session) = (attempt.stripe, attempt.session);
+        let mut answers: Vec<(usize, Answer)> = Vec::new();
+        let (mut todo, mut pause) = (attempt.participants, FIRST_PAUSE);
+        loop {
+            let asked: Vec<_> = shares.iter().filter(|s| todo.has(s.place)).collect();
+            let asks = asked.iter().map(|share| attempt.ask(share, seen)).collect();
+            let replies = self.port.exchange(session, asks);
+            answers.retain(|(place, _)| !todo.has(*place));
+            let places = asked.iter().map(|share| share.place);
+            answers.extend(places.zip(replies.into_iter().map(Answer::of)));
+            match next(&answers) {
+                Next::Decided => return Ok(allocated(stripe.shape, &answers)),
+                Next::AskAgain(members) => {
+                    self.port.pause(pause);
+                    self.port.refresh();
+                    let same = |g: Group| g.epoch == attempt.group.epoch;
+                    if !self.port.group(stripe.group).is_some_and(same) {
+                        return Err(Status::EPOCH);
+                    }
+                    if self.port.now() > attempt.end {
+                        return Err(Status::UNREACHABLE);
+                    }
+                    (todo, pause) = (members, (pause * 2).min(LONGEST_PAUSE));
+                }
+                Next::Rebase => return Err(Status::RETRY),
+                Next::Repair(place) => {
+                    self.learn(session, stripe, knowledge)?;
+                    self.rebuild(session, &attempt.group, stripe, place, Reason::Damaged)?;
+                    return Err(Status::RETRY);
+                }
+                Next::GiveUp(status) => {
+                    // Aborts it; what cannot be reached now is settled by whoever comes next.
+                    let _ = self.learn(session, stripe, knowledge);
+                    return Err(status);
+                }
+            }
+        }
+    }
+}
+
+impl Attempt<'_> {
+    fn ask<'s>(&self, share: &'s Share<'_>, seen: &Seen) -> Ask<'s, MemberStage> {
+        let target = self.group.members[share.place].target;
+        let (shape, place) = (self.stripe.shape, share.place);
+        let earlier = match seen.decided(place) {
+            Version::NONE => Earlier::Unknown,
+            version => Earlier::Decided(version),
+        };
+        let stage = Stage {
+            group: self.stripe.group,
+            version: self.version,
+            id: self.id,
+            base: covers_at(shape, place, &self.base),
+            covers: covers_at(shape, place, &self.covers),
+            participants: self.participants,
+            earlier,
+        };
+        let (key, epoch, change) = (self.stripe.key, self.group.epoch, share.change);
+        let call = MemberStage { target, key, epoch, stage, change };
+        Ask { target, call, payload: &share.payload, into: &mut [] }
+    }
+}

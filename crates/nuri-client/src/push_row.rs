@@ -1,0 +1,154 @@
+//! Pushing dirty bytes of redundant files: rows of stripes at a time, so that parity follows from
+//! what is written. What a group took is durable: nothing is kept for sending again.
+
+use std::sync::Arc;
+
+use nuri_proto::Status;
+use nuri_proto::id::{ObjectId, SessionId};
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_stripe::locate::{Piece, pieces, row_blocks};
+
+use crate::buffer::{BLOCK, Push};
+use crate::data::stripe_of;
+use crate::fs::Shared;
+use crate::group::{Guess, Part};
+use crate::node::Node;
+
+/// Which rows are worth pushing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// Those that are dirty as a whole.
+    Full,
+    All,
+}
+
+/// The row of a file, taken for a push.
+struct Row {
+    session: SessionId,
+    object: ObjectId,
+    layout: Arc<Layout>,
+    /// Nothing was ever written from here on, as far as is known.
+    fresh_from: u64,
+    pushes: Vec<Push>,
+}
+
+/// A dirty range on its way.
+struct Bit<'a> {
+    piece: Piece,
+    data: &'a [u8],
+    block: u64,
+    range: (u32, u32),
+}
+
+impl<'a> Bit<'a> {
+    fn part(&self) -> Part<'a> {
+        Part { place: self.piece.place, offset: self.piece.offset, data: self.data }
+    }
+}
+
+/// Bits of one stripe that are written together.
+struct Set<'a> {
+    bits: Vec<Bit<'a>>,
+}
+
+impl Shared {
+    /// Pushes the dirty bytes of the row that the block belongs to, if no other push of it is in
+    /// flight.
+    pub(crate) fn push_row(&self, node: &Arc<Node>, block: u64, rows: Rows) {
+        let Some(row) = take_row(node, block, rows) else { return };
+        let last = row.pushes.iter().map(|p| p.block).max().unwrap_or(block);
+        let announced = self.announce_growth(node, last);
+        for set in sets(&row) {
+            let mut outcome = announced.and_then(|()| self.write_set(&row, &set));
+            for bit in &set.bits {
+                self.push_ended(node, bit.block, bit.range, outcome);
+                if outcome.is_ok() {
+                    self.settle_one(node, bit.block, bit.range);
+                }
+                // Counted once.
+                outcome = outcome.map(|_| 0);
+            }
+        }
+        node.changed.notify_all();
+        // It may have filled again meanwhile, unnoticed because this push was in flight.
+        if is_full_again(node, &row) {
+            self.queue_push(node, last, Rows::Full);
+        }
+    }
+
+    fn write_set(&self, row: &Row, set: &Set<'_>) -> Result<u64, Status> {
+        let parts: Vec<Part<'_>> = set.bits.iter().map(Bit::part).collect();
+        let piece = &set.bits[0].piece;
+        let component = &row.layout.components[usize::from(piece.key.component)];
+        let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
+        let is_fresh = u64::from(piece.key.stripe) * stripe >= row.fresh_from;
+        let guess = if is_fresh { Guess::Fresh } else { Guess::Unknown };
+        self.data.groups().write(row.session, &stripe_of(piece), &parts, guess)
+    }
+}
+
+fn is_full_again(node: &Node, row: &Row) -> bool {
+    let blocks: Vec<u64> = row.pushes.iter().map(|p| p.block).collect();
+    node.state.lock().file.as_ref().is_some_and(|f| f.buffer.all_full(&blocks))
+}
+
+fn take_row(node: &Node, block: u64, rows: Rows) -> Option<Row> {
+    let mut state = node.state.lock();
+    let file = state.file.as_mut()?;
+    let blocks = row_blocks(file.layout.components.first()?, block);
+    if rows == Rows::Full && !file.buffer.all_full(&blocks) {
+        return None;
+    }
+    Some(Row {
+        session: file.session,
+        object: file.object,
+        layout: file.layout.clone(),
+        fresh_from: file.published_size,
+        pushes: file.buffer.begin_push_all(&blocks)?,
+    })
+}
+
+/// The row's dirty ranges in sets that are written together: of one stripe and one frame of its
+/// chunks, one range per data member, and not so far apart that their parity is mostly idle.
+fn sets(row: &Row) -> Vec<Set<'_>> {
+    let mut sets: Vec<Set<'_>> = Vec::new();
+    for bit in bits(row) {
+        match sets.iter_mut().find(|set| set.takes(&bit)) {
+            Some(set) => set.bits.push(bit),
+            None => sets.push(Set { bits: vec![bit] }),
+        }
+    }
+    sets
+}
+
+fn bits(row: &Row) -> Vec<Bit<'_>> {
+    let mut bits = Vec::new();
+    for push in &row.pushes {
+        for (start, end) in &push.ranges {
+            let at = push.block * BLOCK + u64::from(*start);
+            for piece in pieces(&row.layout, row.object, at, u64::from(end - start)) {
+                let from = (piece.file_offset - push.block * BLOCK) as u32;
+                let range = (from, from + piece.len);
+                let data = &push.data[range.0 as usize..range.1 as usize];
+                bits.push(Bit { piece, data, block: push.block, range });
+            }
+        }
+    }
+    bits
+}
+
+impl Set<'_> {
+    fn takes(&self, bit: &Bit<'_>) -> bool {
+        let (first, new) = (&self.bits[0].piece, &bit.piece);
+        let frame = |p: &Piece| (p.key, p.offset as usize / MAX_PAYLOAD);
+        if frame(first) != frame(new) || self.bits.iter().any(|b| b.piece.place == new.place) {
+            return false;
+        }
+        let all = || self.bits.iter().map(|b| &b.piece).chain([new]);
+        let start = all().map(|p| p.offset).min().unwrap_or(0);
+        let end = all().map(|p| p.offset + p.len).max().unwrap_or(0);
+        let bytes: u32 = all().map(|p| p.len).sum();
+        u64::from(end - start) <= 2 * u64::from(bytes)
+    }
+}
