@@ -81,6 +81,8 @@ statuses! {
     MALFORMED = 4101, 5, Never, "malformed request";
     /// The store stopped after an I/O error; it must be reopened.
     OUT_OF_SERVICE = 4102, 5, Later, "target out of service after an I/O error";
+    /// A write is staged there of which the caller does not know what became.
+    UNDECIDED = 4104, 5, Never, "undecided write";
     /// The group has another epoch than the caller or the member knows: fetch the map, ask again.
     EPOCH = 4105, 5, Later, "the stripe group changed";
     /// The member may have missed writes: ask the others.
