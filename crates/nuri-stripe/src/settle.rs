@@ -5,9 +5,10 @@
 //! S2 Committed anywhere, or staged on every live participant: forward. Every participant held it
 //!    when it was acknowledged, and live members forget nothing, so what was acknowledged goes
 //!    forward.
-//! S3 A live participant without it: abort. It was never acknowledged. The members without it promise
-//!    first never to stage it (M5); only when they have promised, and still do not hold it, do the
-//!    others drop it. So two who settle, or a writer still at work, cannot come to different ends.
+//! S3 A live participant without it: abort. It was never acknowledged. The members without it
+//!    promise first never to stage it (M5); only when they have promised, and still do not hold it,
+//!    do the others drop it. So two who settle, or a writer still at work, cannot come to different
+//!    ends.
 //! S4 Members that are being brought up to date are no evidence: what they lack may be what they
 //!    missed.
 

@@ -5,8 +5,8 @@
 //! W2 It is decided when every participant holds it durably, all in one epoch. Never on "most".
 //! W3 A participant that does not answer is asked again until it does, or until the group has a new
 //!    epoch; then the stripe is settled first (`settle.rs`).
-//! W4 A refusal is no loss: the write is done again on what the members hold, under a higher version,
-//!    which tells that the lower one is aborted.
+//! W4 A refusal is no loss: what is staged is settled, and the write is done again on what the
+//!    members hold, under a higher version.
 
 use nuri_proto::Status;
 use nuri_proto::layout::Shape;

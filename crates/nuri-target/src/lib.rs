@@ -5,5 +5,6 @@
 
 pub mod admission;
 pub mod epochs;
+mod member;
 pub mod server;
 pub mod store;

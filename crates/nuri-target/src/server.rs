@@ -11,7 +11,7 @@ use nuri_io::file::OpenMode;
 use nuri_io::lock::{ExclusiveLock, LockError};
 use nuri_io::uring::open_disk;
 use nuri_proto::Status;
-use nuri_proto::id::{BootId, ClusterId, Incarnation, SessionId, TargetId};
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::TargetState;
 use nuri_proto::op::cluster::{JoinTarget, TargetReport};
@@ -19,12 +19,17 @@ use nuri_proto::op::data::{
     DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite, FlushReply,
     PunchReply, WriteReply,
 };
+use nuri_proto::op::member::{
+    MemberAbort, MemberChanged, MemberCommit, MemberHeld, MemberInstall, MemberStage,
+};
 use nuri_proto::op::{Call, Op};
 use nuri_rpc::{Reply, Request, reply_to};
 
 use crate::admission::Admission;
 use crate::epochs::Epochs;
-use crate::store::{ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError};
+use crate::store::{
+    ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError, is_base,
+};
 
 /// Name of the store in a target's directory.
 pub const STORE_FILE: &str = "store";
@@ -190,12 +195,12 @@ impl TargetServer {
         self.targets.iter().filter_map(|t| t.report()).collect()
     }
 
-    fn target(&self, id: TargetId) -> Result<&Target, Status> {
+    pub(crate) fn store(&self, id: TargetId) -> Result<&ChunkStore<Arc<dyn Disk>>, Status> {
         let target = self.targets.iter().find(|t| t.store.target() == Some(id));
-        target.map(|t| &**t).ok_or(Status::RETRY)
+        target.map(|t| &t.store).ok_or(Status::RETRY)
     }
 
-    /// Answers the calls of `op::data`.
+    /// Answers the calls of `op::data` and `op::member`.
     pub fn serve(&self, request: &Request<'_>) -> Reply {
         match request.op {
             Op::DataWrite => self.change::<DataWrite>(request, |c| self.write(&c, request)),
@@ -204,12 +209,25 @@ impl TargetServer {
             Op::DataPunch => self.change::<DataPunch>(request, |c| self.punch(&c)),
             Op::DataTruncate => self.change::<DataTruncate>(request, |c| self.truncate(&c)),
             Op::DataDelete => reply_to::<DataDelete>(request.args, |c| {
-                Ok(self.target(c.target)?.store.delete(&c.objects)?)
+                Ok(self.store(c.target)?.delete(&c.objects)?)
             }),
             Op::DataExtents => reply_to::<DataExtents>(request.args, |c| {
-                let extents = self.target(c.target)?.store.extents(c.key);
+                let extents = self.store(c.target)?.extents(c.key);
                 self.admission.check_lease().map(|()| extents)
             }),
+            Op::MemberStage => {
+                self.change::<MemberStage>(request, |c| self.member_stage(&c, request))
+            }
+            Op::MemberCommit => reply_to::<MemberCommit>(request.args, |c| self.member_commit(&c)),
+            Op::MemberAbort => reply_to::<MemberAbort>(request.args, |c| self.member_abort(&c)),
+            Op::MemberHeld => reply_to::<MemberHeld>(request.args, |c| self.member_held(&c)),
+            Op::MemberRead => self.member_read(request),
+            Op::MemberInstall => {
+                reply_to::<MemberInstall>(request.args, |c| self.member_install(&c, request))
+            }
+            Op::MemberChanged => {
+                reply_to::<MemberChanged>(request.args, |c| self.member_changed(&c))
+            }
             _ => Reply::failed(Status::NOTSUP),
         }
     }
@@ -227,8 +245,8 @@ impl TargetServer {
     }
 
     fn write(&self, call: &DataWrite, request: &Request<'_>) -> Result<WriteReply, Status> {
-        check_range(call.offset, request.payload.len())?;
-        let store = &self.target(call.target)?.store;
+        check_range(call.key, call.offset, request.payload.len())?;
+        let store = self.store(call.target)?;
         let done = store.write(call.key, call.offset, request.payload, call.durability)?;
         Ok(WriteReply { boot: store.boot(), allocated: done.allocated_bytes })
     }
@@ -236,9 +254,9 @@ impl TargetServer {
     fn read(&self, request: &Request<'_>) -> Reply {
         let mut buf = request.buffers.take();
         let mut reply = reply_to::<DataRead>(request.args, |call| {
-            check_range(call.offset, call.len as usize)?;
+            check_range(call.key, call.offset, call.len as usize)?;
             buf.set_len(call.len as usize);
-            self.target(call.target)?.store.read(call.key, call.offset, &mut buf)?;
+            self.store(call.target)?.read(call.key, call.offset, &mut buf)?;
             self.admission.check_lease()
         });
         if reply.status == Status::OK {
@@ -248,29 +266,31 @@ impl TargetServer {
     }
 
     fn flush(&self, call: &DataFlush) -> Result<FlushReply, Status> {
-        let store = &self.target(call.target)?.store;
+        let store = self.store(call.target)?;
         store.flush()?;
         Ok(FlushReply { boot: store.boot() })
     }
 
     fn punch(&self, call: &DataPunch) -> Result<PunchReply, Status> {
-        let store = &self.target(call.target)?.store;
+        check_range(call.key, call.offset, 0)?;
+        let store = self.store(call.target)?;
         let freed = store.punch(call.key, call.offset, call.len)?;
         Ok(PunchReply { boot: store.boot(), freed })
     }
 
     fn truncate(&self, call: &DataTruncate) -> Result<PunchReply, Status> {
-        let store = &self.target(call.target)?.store;
+        let store = self.store(call.target)?;
         let freed = store.truncate(call.object, call.from)?;
         store.flush()?;
         Ok(PunchReply { boot: store.boot(), freed })
     }
 }
 
-/// A range must lie within the longest chunk and one frame.
-fn check_range(offset: u32, len: usize) -> Result<(), Status> {
+/// A range must lie within the longest chunk and one frame, in a chunk that callers may name.
+pub(crate) fn check_range(key: ChunkKey, offset: u32, len: usize) -> Result<(), Status> {
     let end = offset as u64 + len as u64;
-    if len <= MAX_PAYLOAD && end <= u64::from(MAX_CHUNK) { Ok(()) } else { Err(Status::INVAL) }
+    let within = len <= MAX_PAYLOAD && end <= u64::from(MAX_CHUNK);
+    if within && is_base(key) { Ok(()) } else { Err(Status::INVAL) }
 }
 
 impl Drop for TargetServer {

@@ -31,13 +31,10 @@ pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>) {
             continue;
         }
         for (group, target) in syncing(&cluster.map(), &own) {
-            match bring_up(data.groups(), group, target) {
-                Ok(Some(missed)) => {
-                    let epoch = missed.epoch();
-                    // The group may have moved on: then the next round finds what is new.
-                    let _ = cluster.ask(&MemberSynced { group, target, epoch });
-                }
-                Ok(None) | Err(_) => {}
+            if let Ok(Some(missed)) = bring_up(data.groups(), group, target) {
+                let epoch = missed.epoch();
+                // The group may have moved on: then the next round finds what is new.
+                let _ = cluster.ask(&MemberSynced { group, target, epoch });
             }
         }
     }

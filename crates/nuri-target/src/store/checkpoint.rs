@@ -71,6 +71,8 @@ struct Snapshot {
     image: Vec<u8>,
     runs: Vec<Run>,
     pages: Vec<(u64, Arc<[u64; BLOCK / 8]>)>,
+    /// Free once the superblock no longer leads to the image before.
+    replaced: Vec<Run>,
     seq: u64,
     next: Superblock,
 }
@@ -191,12 +193,11 @@ impl<D: Disk> ChunkStore<D> {
         let state = &mut *guard;
         state.check()?;
         self.pin_sums(state, places)?;
-        moves.iter().for_each(|m| settle_one(state, m));
+        let replaced = moves.iter().flat_map(|m| settle_one(state, m)).collect();
         state.quarantine = false;
         state.landing = 0;
         state.release();
-        let empty = state.contents.index.counts().0 == 0;
-        let image = if empty { Vec::new() } else { state.contents.index.encode() };
+        let image = state.contents.encode();
         let blocks = image::blocks_for(image.len() as u64);
         let runs = state.take_promised(blocks).ok_or(StoreError::NoSpace)?;
         let mut next = state.superblock.clone();
@@ -205,12 +206,12 @@ impl<D: Disk> ChunkStore<D> {
         next.log = start;
         next.next_birth = state.next_birth;
         let pages = state.sums.take_dirty();
-        Ok(Snapshot { image, runs, pages, seq: state.journal.last_seq(), next })
+        Ok(Snapshot { image, runs, pages, replaced, seq: state.journal.last_seq(), next })
     }
 
     /// Steps 5 to 7.
     fn publish(&self, snapshot: Snapshot) -> Result<(), StoreError> {
-        let Snapshot { image, mut runs, pages, mut next, .. } = snapshot;
+        let Snapshot { image, mut runs, pages, replaced, mut next, .. } = snapshot;
         let generation = next.checkpoint.generation;
         let written = write_pages(&self.disk, self.regions.sums_at, &pages)
             .and_then(|()| self.write_image(generation, &mut runs, &image))
@@ -224,7 +225,7 @@ impl<D: Disk> ChunkStore<D> {
         written.map_err(|e| state.fail("checkpoint", &e))?;
         state.journal.advance_tail(next.log.position);
         state.superblock = next;
-        for run in std::mem::replace(&mut state.image, runs) {
+        for run in std::mem::replace(&mut state.image, runs).into_iter().chain(replaced) {
             state.give(run);
         }
         state.sums.written();
@@ -275,20 +276,29 @@ fn list(state: &State) -> Vec<Move> {
 }
 
 /// The block lies at its place now. What happened to the chunk meanwhile decides what that means.
-fn settle_one(state: &mut State, m: &Move) {
-    let now = state.contents.index.block(m.key, m.block);
-    if m.fresh {
+/// Returns the place that it replaces where the image before may still name that.
+fn settle_one(state: &mut State, m: &Move) -> Vec<Run> {
+    let key = state.contents.whereabouts(m.key, m.block, &m.small);
+    let extent = Extent { at: m.block, len: 1, block: m.to, birth: m.birth };
+    let now = state.contents.index.block(key, m.block);
+    let mut replaced = Vec::new();
+    if m.fresh && key != m.key {
+        // Committed meanwhile. Its record may lie before the new tail, so it must be placed now.
+        replaced = state.contents.index.unmap(key, m.block, 1);
+        state.contents.index.map(key, extent);
+        state.contents.placed(key, m.block);
+    } else if m.fresh {
         // Deleted meanwhile, or a large write took over: the place is not needed.
-        if now.is_some() || state.contents.overlaid(m.key, m.block).is_none() {
+        if now.is_some() || state.contents.overlaid(key, m.block).is_none() {
             state.give(m.run());
-            return;
+            return replaced;
         }
-        let extent = Extent { at: m.block, len: 1, block: m.to, birth: m.birth };
-        state.contents.index.map(m.key, extent);
-        state.contents.placed(m.key, m.block);
+        state.contents.index.map(key, extent);
+        state.contents.placed(key, m.block);
     } else if now.is_none_or(|e| (e.block, e.birth) != (m.to, m.birth)) {
-        return;
+        return replaced;
     }
-    state.sums.set(m.to, &[bind(m.small.sum, m.key, m.block, m.birth)]);
-    state.contents.settle(m.key, m.block, &m.small);
+    state.sums.set(m.to, &[bind(m.small.sum, key, m.block, m.birth)]);
+    state.contents.settle(key, m.block, &m.small);
+    replaced
 }

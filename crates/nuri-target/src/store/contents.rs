@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nuri_proto::id::{ChunkKey, ObjectId};
+use nuri_proto::stripe::WriteId;
 
 use super::BLOCK;
 use super::alloc::Run;
+use super::bytes::Fields;
+use super::held::HeldTable;
 use super::index::{Extent, Index};
 use super::log::Record;
+use super::shadow::{self, Kind};
 
 /// One whole block of a small write that is durable in the log alone.
 pub struct Small {
@@ -31,6 +35,9 @@ pub struct Overlaid {
 #[derive(Default)]
 pub struct Contents {
     pub index: Index,
+    pub members: HeldTable,
+    /// Installs under way: the write they belong to and where their newest part began.
+    pub installing: BTreeMap<ChunkKey, (WriteId, u32)>,
     overlay: BTreeMap<(ChunkKey, u32), Overlaid>,
     fresh: u64,
 }
@@ -45,9 +52,29 @@ pub struct Change {
 }
 
 impl Contents {
-    /// Nothing but the blocks that the index places.
-    pub fn of_index(index: Index) -> Contents {
-        Contents { index, overlay: BTreeMap::new(), fresh: 0 }
+    /// Bytes of the encoded image, at most.
+    pub fn image_bytes(&self) -> u64 {
+        self.index.image_bytes() + self.members.image_bytes()
+    }
+
+    /// The checkpoint's bytes: the index, then what is held of stripes; nothing of an empty store.
+    pub fn encode(&self) -> Vec<u8> {
+        if self.index.counts().0 == 0 && self.members.len() == 0 {
+            return Vec::new();
+        }
+        let mut out = Vec::with_capacity(self.image_bytes() as usize);
+        self.index.encode(&mut out);
+        self.members.encode(&mut out);
+        out
+    }
+
+    /// Nothing but what the image tells: `None` where it is none over `data_blocks` blocks. The
+    /// image of a store that never had members ends behind the index.
+    pub fn decode(bytes: &[u8], data_blocks: u64) -> Option<Contents> {
+        let mut f = Fields::new(bytes);
+        let index = Index::decode(&mut f, data_blocks)?;
+        let members = if f.is_empty() { HeldTable::default() } else { HeldTable::decode(&mut f)? };
+        f.is_empty().then(|| Contents { index, members, ..Contents::default() })
     }
 
     pub fn overlay_len(&self) -> usize {
@@ -140,11 +167,19 @@ impl Contents {
 
     pub fn truncate(&mut self, object: ObjectId, seq: u64, from: u32) -> Change {
         let mut change = Change::default();
-        for key in self.index.chunks_of(object, from) {
+        // What lies beside a base comes behind it in the index.
+        for key in self.index.chunks_of(object, from).into_iter().rev() {
+            let gained = self.gained(key);
             let one = self.punch(key, seq, 0, super::CHUNK_BLOCKS);
             change.freed.extend(one.freed);
-            change.lost += one.lost;
+            change.lost += match shadow::kind_of(key) {
+                Kind::Base => one.lost,
+                Kind::Staged => gained,
+                Kind::Parts => 0,
+            };
         }
+        self.members.truncate(object, from);
+        self.installing.retain(|key, _| key.object != object || key.stripe < from);
         change
     }
 
@@ -165,6 +200,20 @@ impl Contents {
             }
             Record::Delete { objects } => {
                 objects.iter().for_each(|object| drop(self.truncate(*object, seq, 0)));
+            }
+            Record::Stage { key, held, extents, blocks, raw, data, .. } => {
+                let at = blocks.iter().map(|block| *block as u32);
+                let smalls = at.zip(smalls(raw, data)).collect();
+                self.stage(*key, seq, held, extents, smalls);
+            }
+            Record::Commit { key, version } => {
+                self.commit(*key, seq, *version);
+            }
+            Record::Held { key, held } => {
+                self.set_held(*key, seq, held);
+            }
+            Record::Install { key, held } => {
+                self.install(*key, seq, held);
             }
         }
     }

@@ -189,37 +189,38 @@ impl Index {
         keys.filter(|key| key.stripe >= from_stripe).collect()
     }
 
+    pub fn keys(&self) -> impl Iterator<Item = ChunkKey> + '_ {
+        self.chunks.iter().map(|(key, _)| *key)
+    }
+
     /// Every extent with its chunk.
     pub fn iter(&self) -> impl Iterator<Item = (ChunkKey, Extent)> + '_ {
         self.chunks.iter().flat_map(|(key, chunk)| chunk.extents.iter().map(|e| (*key, e.get())))
     }
 
     /// The checkpoint's bytes: count of chunks, then each chunk with its extents.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.image_bytes() as usize);
+    pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.chunks.len());
         for (key, chunk) in self.chunks.iter() {
-            put_key(&mut out, *key);
+            put_key(out, *key);
             out.put_u64(chunk.version);
             out.put_u64(chunk.extents.len() as u64);
-            chunk.extents.iter().for_each(|e| put_extent(&mut out, &e.get()));
+            chunk.extents.iter().for_each(|e| put_extent(out, &e.get()));
         }
-        out
     }
 
-    /// `None` where the bytes are no index over `data_blocks` blocks.
-    pub fn decode(bytes: &[u8], data_blocks: u64) -> Option<Index> {
-        let mut f = Fields::new(bytes);
+    /// `None` where the bytes begin with no index over `data_blocks` blocks.
+    pub fn decode(f: &mut Fields<'_>, data_blocks: u64) -> Option<Index> {
         let mut index = Index::default();
         let mut last = None;
         for _ in 0..f.u64()? {
-            let key = take_key(&mut f)?;
+            let key = take_key(f)?;
             let version = f.u64()?;
             let count = f.u64()?;
             let mut chunk = Chunk { version, extents: SmallVec::new() };
             let mut end = 0;
             for _ in 0..count {
-                let extent = take_extent(&mut f, data_blocks)?;
+                let extent = take_extent(f, data_blocks)?;
                 if extent.at < end {
                     return None;
                 }
@@ -359,13 +360,15 @@ mod tests {
             index.map(key, extent(stripe, 3, u64::from(stripe) * 10));
             index.set_version(key, 77);
         }
-        let image = index.encode();
+        let mut image = Vec::new();
+        index.encode(&mut image);
         assert!(image.len() as u64 <= index.image_bytes());
-        let back = Index::decode(&image, 43).unwrap();
+        let decode = |image, blocks| Index::decode(&mut Fields::new(image), blocks);
+        let back = decode(&image, 43).unwrap();
         assert!(back.iter().eq(index.iter()));
         assert_eq!((back.version(KEY), back.blocks()), (77, 15));
-        assert!(Index::decode(&image, 42).is_none(), "extent beyond the data region");
-        assert!(Index::decode(&image[..image.len() - 1], 43).is_none());
+        assert!(decode(&image, 42).is_none(), "extent beyond the data region");
+        assert!(decode(&image[..image.len() - 1], 43).is_none());
         assert_eq!(index.chunks_of(ObjectId(9), 3).len(), 2);
     }
 }

@@ -8,8 +8,10 @@
 
 use nuri_proto::checksum::{crc64, mix};
 use nuri_proto::id::{ChunkKey, ObjectId};
+use nuri_proto::stripe::{Held, Version};
 
 use super::bytes::{Fields, Put, words};
+use super::held::{put_held, take_held};
 use super::index::{Extent, put_extent, put_key, take_extent, take_key};
 use super::superblock::LogStart;
 use super::{BLOCK, CHUNK_BLOCKS};
@@ -53,6 +55,32 @@ pub enum Record<'a> {
     Delete {
         objects: Vec<ObjectId>,
     },
+    /// A write that is held beside the base: new extents with the checksums (bound) of their
+    /// blocks, and whole blocks by their numbers with those (raw) of their content.
+    Stage {
+        key: ChunkKey,
+        held: Held,
+        extents: Vec<Extent>,
+        sums: Vec<u64>,
+        blocks: Vec<u64>,
+        raw: Vec<u64>,
+        data: &'a [u8],
+    },
+    /// The staged write of this version is the base.
+    Commit {
+        key: ChunkKey,
+        version: Version,
+    },
+    /// What is held of the stripe; a staged write that is not in it is gone.
+    Held {
+        key: ChunkKey,
+        held: Held,
+    },
+    /// The parts logged before are the base.
+    Install {
+        key: ChunkKey,
+        held: Held,
+    },
 }
 
 const KIND_WRITE: u32 = 1;
@@ -60,6 +88,10 @@ const KIND_DATA: u32 = 2;
 const KIND_PUNCH: u32 = 3;
 const KIND_TRUNCATE: u32 = 4;
 const KIND_DELETE: u32 = 5;
+const KIND_STAGE: u32 = 6;
+const KIND_COMMIT: u32 = 7;
+const KIND_HELD: u32 = 8;
+const KIND_INSTALL: u32 = 9;
 
 /// A record encoded except for its head: what can be done before its place is known.
 pub struct Body<'a> {
@@ -75,9 +107,7 @@ impl<'a> Body<'a> {
         let kind = match record {
             Record::Write { key, extents, sums } => {
                 put_key(&mut meta, *key);
-                meta.put_u64(extents.len() as u64);
-                extents.iter().for_each(|e| put_extent(&mut meta, e));
-                sums.iter().for_each(|sum| meta.put_u64(*sum));
+                put_extents(&mut meta, extents, sums);
                 KIND_WRITE
             }
             Record::Data { key, first, sums, data } => {
@@ -101,6 +131,26 @@ impl<'a> Body<'a> {
             Record::Delete { objects } => {
                 objects.iter().for_each(|object| meta.put_u64(object.0));
                 KIND_DELETE
+            }
+            Record::Stage { data, .. } => {
+                put_stage(&mut meta, record);
+                payload = data;
+                KIND_STAGE
+            }
+            Record::Commit { key, version } => {
+                put_key(&mut meta, *key);
+                meta.put_u64(version.0);
+                KIND_COMMIT
+            }
+            Record::Held { key, held } => {
+                put_key(&mut meta, *key);
+                put_held(&mut meta, held);
+                KIND_HELD
+            }
+            Record::Install { key, held } => {
+                put_key(&mut meta, *key);
+                put_held(&mut meta, held);
+                KIND_INSTALL
             }
         };
         Body { kind, meta, data: payload }
@@ -175,15 +225,8 @@ impl<'a> Body<'a> {
         let record = match self.kind {
             KIND_WRITE => {
                 let key = take_key(&mut f)?;
-                let count = f.u64()?;
-                let mut extents = Vec::new();
-                let mut blocks = 0;
-                for _ in 0..count {
-                    let extent = take_extent(&mut f, data_blocks)?;
-                    blocks += extent.len as usize;
-                    extents.push(extent);
-                }
-                Record::Write { key, extents, sums: f.words(blocks)? }
+                let (extents, sums) = take_extents(&mut f, data_blocks)?;
+                Record::Write { key, extents, sums }
             }
             KIND_DATA => {
                 let key = take_key(&mut f)?;
@@ -208,10 +251,51 @@ impl<'a> Body<'a> {
                 let objects = f.words(self.meta.len() / 8)?;
                 Record::Delete { objects: objects.into_iter().map(ObjectId).collect() }
             }
+            KIND_STAGE => take_stage(&mut f, self.data, data_blocks)?,
+            KIND_COMMIT => Record::Commit { key: take_key(&mut f)?, version: Version(f.u64()?) },
+            KIND_HELD => Record::Held { key: take_key(&mut f)?, held: take_held(&mut f)? },
+            KIND_INSTALL => Record::Install { key: take_key(&mut f)?, held: take_held(&mut f)? },
             _ => return None,
         };
         f.is_empty().then_some(record)
     }
+}
+
+fn put_extents(meta: &mut Vec<u8>, extents: &[Extent], sums: &[u64]) {
+    meta.put_u64(extents.len() as u64);
+    extents.iter().for_each(|e| put_extent(meta, e));
+    sums.iter().for_each(|sum| meta.put_u64(*sum));
+}
+
+fn take_extents(f: &mut Fields<'_>, data_blocks: u64) -> Option<(Vec<Extent>, Vec<u64>)> {
+    let mut extents = Vec::new();
+    let mut blocks = 0;
+    for _ in 0..f.u64()? {
+        let extent = take_extent(f, data_blocks)?;
+        blocks += extent.len as usize;
+        extents.push(extent);
+    }
+    Some((extents, f.words(blocks)?))
+}
+
+fn put_stage(meta: &mut Vec<u8>, record: &Record<'_>) {
+    let Record::Stage { key, held, extents, sums, blocks, raw, .. } = record else { return };
+    put_key(meta, *key);
+    put_held(meta, held);
+    put_extents(meta, extents, sums);
+    blocks.iter().chain(raw).for_each(|word| meta.put_u64(*word));
+}
+
+fn take_stage<'a>(f: &mut Fields<'_>, data: &'a [u8], data_blocks: u64) -> Option<Record<'a>> {
+    let (key, held) = (take_key(f)?, take_held(f)?);
+    let (extents, sums) = take_extents(f, data_blocks)?;
+    let count = data.len() / BLOCK;
+    let blocks = f.words(count)?;
+    let sane = |block: &u64| *block < u64::from(CHUNK_BLOCKS);
+    if !blocks.iter().all(sane) || !data.len().is_multiple_of(BLOCK) {
+        return None;
+    }
+    Some(Record::Stage { key, held, extents, sums, blocks, raw: f.words(count)?, data })
 }
 
 /// What a scan found.

@@ -5,7 +5,8 @@
 //! into the log as whole blocks and shadow the disk from the overlay until a checkpoint applies
 //! them (`checkpoint.rs`, with the write order). Every block read from the disk is verified
 //! (`read.rs`). Any failed write or sync takes the store out of service until it is reopened.
-//! Callers: the target's server, `nuri target check`, tests. Lock order: merge shard, moving,
+//! Chunks of redundant groups keep staged writes beside their base (`member.rs`). Callers: the
+//! target's server, `nuri target check`, tests. Lock order: install shard, merge shard, moving,
 //! checkpoint, state.
 
 mod alloc;
@@ -14,14 +15,18 @@ pub mod check;
 mod checkpoint;
 mod contents;
 mod error;
+mod held;
 mod image;
 mod index;
+mod install;
 mod journal;
 mod leaves;
 pub mod log;
+mod member;
 mod read;
 mod recover;
 mod room;
+mod shadow;
 mod state;
 mod sums;
 mod superblock;
@@ -36,6 +41,8 @@ use parking_lot::{Condvar, Mutex};
 
 pub use error::{FormatError, OpenError, StoreError};
 pub use index::Extent;
+pub use member::MemberRead;
+pub use shadow::is_base;
 pub use superblock::{CheckpointAt, FormatOptions, LogStart, MIN_CAPACITY, Regions, Superblock};
 
 use journal::{Batch, Journal};
@@ -45,7 +52,7 @@ use state::State;
 const BLOCK: usize = limit::BLOCK as usize;
 /// Blocks of the largest chunk.
 const CHUNK_BLOCKS: u32 = limit::MAX_CHUNK / limit::BLOCK as u32;
-/// Locks that serialise writes of parts of blocks, by chunk.
+/// Locks that serialise writes of parts of blocks, and as many for parts of installs, by chunk.
 const MERGE_SHARDS: usize = 64;
 /// Births skipped at opening: more than writes in flight at a crash can have used.
 const BIRTH_GAP: u64 = 1 << 20;
@@ -102,6 +109,7 @@ pub struct ChunkStore<D: Disk> {
     /// Held while free blocks move between map, reserve and device.
     moving: Mutex<()>,
     merging: Vec<Mutex<()>>,
+    installing: Vec<Mutex<()>>,
 }
 
 impl<D: Disk> ChunkStore<D> {
@@ -147,8 +155,9 @@ impl<D: Disk> ChunkStore<D> {
             checkpointing: Mutex::new(()),
             moving: Mutex::new(()),
             merging: (0..MERGE_SHARDS).map(|_| Mutex::new(())).collect(),
+            installing: (0..MERGE_SHARDS).map(|_| Mutex::new(())).collect(),
         };
-        if found.records > 0 {
+        if found.records > 0 || found.dropped {
             store.checkpoint()?;
         } else {
             store.change_superblock(|superblock| {
@@ -316,7 +325,15 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     fn merge_lock(&self, key: ChunkKey) -> &Mutex<()> {
-        let hash = nuri_proto::checksum::mix(&[key.object.0, u64::from(key.stripe)]);
-        &self.merging[hash as usize % MERGE_SHARDS]
+        &self.merging[shard(key)]
     }
+
+    fn install_lock(&self, key: ChunkKey) -> &Mutex<()> {
+        &self.installing[shard(key)]
+    }
+}
+
+fn shard(key: ChunkKey) -> usize {
+    let hash = nuri_proto::checksum::mix(&[key.object.0, u64::from(key.stripe)]);
+    hash as usize % MERGE_SHARDS
 }

@@ -8,7 +8,6 @@ use super::alloc::{FreeMap, Run};
 use super::contents::Contents;
 use super::error::OpenError;
 use super::image::{self, ImageError};
-use super::index::Index;
 use super::log::{Record, scan};
 use super::sums::SumTable;
 use super::superblock::{LogStart, NONE, Superblock};
@@ -21,6 +20,8 @@ pub struct Recovered {
     pub image: Vec<Run>,
     /// Log records replayed.
     pub records: usize,
+    /// There were parts of installs that never became real; the disk still tells of them.
+    pub dropped: bool,
     /// Where the log goes on, in the generation it was written in.
     pub log_end: LogStart,
     /// Every extent was born before this.
@@ -37,8 +38,7 @@ pub fn load(
     cache_bytes: usize,
 ) -> Result<Recovered, OpenError> {
     let regions = &superblock.regions;
-    let (index, image) = load_index(disk, superblock)?;
-    let mut contents = Contents::of_index(index);
+    let (mut contents, image) = load_image(disk, superblock)?;
     let mut sums = SumTable::new(regions, cache_bytes);
     let log = read_log(disk, superblock)?;
     let found = scan(&log, superblock.log, regions.data_blocks)
@@ -46,7 +46,9 @@ pub fn load(
     let mut next_birth = superblock.next_birth;
     for (seq, record) in &found.records {
         contents.replay(*seq, record);
-        if let Record::Write { extents, sums: bound, .. } = record {
+        if let Record::Write { extents, sums: bound, .. }
+        | Record::Stage { extents, sums: bound, .. } = record
+        {
             let mut rest = &bound[..];
             for extent in extents {
                 next_birth = next_birth.max(extent.birth + 1);
@@ -63,21 +65,26 @@ pub fn load(
         position: found.end,
         seq: found.next_seq,
     };
-    Ok(Recovered { contents, sums, image, records: found.records.len(), log_end, next_birth })
+    let dropped = contents.drop_parts();
+    let records = found.records.len();
+    Ok(Recovered { contents, sums, image, records, dropped, log_end, next_birth })
 }
 
-fn load_index(disk: &impl Disk, superblock: &Superblock) -> Result<(Index, Vec<Run>), OpenError> {
+fn load_image(
+    disk: &impl Disk,
+    superblock: &Superblock,
+) -> Result<(Contents, Vec<Run>), OpenError> {
     if superblock.checkpoint.first == NONE {
-        return Ok((Index::default(), Vec::new()));
+        return Ok((Contents::default(), Vec::new()));
     }
     let (bytes, runs) =
         image::read(disk, &superblock.regions, superblock.checkpoint).map_err(|e| match e {
             ImageError::Io(e) => OpenError::Io(e),
             e @ ImageError::Damaged(..) => OpenError::IndexDamaged(e.to_string()),
         })?;
-    let index = Index::decode(&bytes, superblock.regions.data_blocks)
+    let contents = Contents::decode(&bytes, superblock.regions.data_blocks)
         .ok_or_else(|| OpenError::IndexDamaged("the image does not parse".to_owned()))?;
-    Ok((index, runs))
+    Ok((contents, runs))
 }
 
 /// The log region, turned so that it begins where replay begins.

@@ -196,7 +196,7 @@ impl State {
     /// large as the next new one. What the present image holds is no longer free already.
     fn image_reserve(&self) -> u64 {
         let extents = self.contents.overlay_len() as u64 + self.in_flight;
-        let both = reserve(self.contents.index.image_bytes() + extents * EXTENT_BYTES);
+        let both = reserve(self.contents.image_bytes() + extents * EXTENT_BYTES);
         let held: u64 = self.image.iter().map(|run| u64::from(run.len)).sum();
         both.saturating_sub(held)
     }

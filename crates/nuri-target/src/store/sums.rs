@@ -16,6 +16,7 @@ use nuri_proto::id::ChunkKey;
 
 use super::BLOCK;
 use super::bytes::words;
+use super::shadow;
 use super::superblock::Regions;
 
 /// Entries of a table page.
@@ -25,8 +26,10 @@ const GROUP: u64 = 8;
 
 type Sums = Arc<[u64; PER_PAGE as usize]>;
 
-/// Binds a content checksum to where and when the block was born.
+/// Binds a content checksum to where and when the block was born. A block keeps it when it moves
+/// from beside the base into it.
 pub fn bind(raw: u64, key: ChunkKey, block: u32, birth: u64) -> u64 {
+    let key = shadow::base_of(key);
     let place = u64::from(key.component) << 32 | u64::from(key.stripe);
     raw ^ mix(&[key.object.0, place, u64::from(block), birth])
 }

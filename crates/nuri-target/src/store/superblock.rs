@@ -20,8 +20,10 @@ use super::index::BIRTH_END;
 const MAGIC: &[u8; 8] = b"NURI-TGT";
 /// Format version that this program writes and reads.
 pub const VERSION: u32 = 1;
-/// Feature bits that this program knows. None yet.
-const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Incompatible feature: log and image may tell of members of redundant groups.
+const MEMBERS: u64 = 1;
+/// Feature bits that this program knows. A store without them is read, and has them from then on.
+const KNOWN_INCOMPATIBLE: u64 = MEMBERS;
 const KNOWN_READ_ONLY: u64 = 0;
 const CRC_AT: usize = BLOCK - 8;
 /// Where the regions begin: behind the two copies.
@@ -141,7 +143,7 @@ impl Superblock {
         let mut out = MAGIC.to_vec();
         out.put_u32(VERSION);
         out.put_u32(0);
-        [self.compatible, 0, 0, self.sequence].into_iter().for_each(|f| out.put_u64(f));
+        [self.compatible, 0, MEMBERS, self.sequence].into_iter().for_each(|f| out.put_u64(f));
         out.extend_from_slice(&self.cluster.0);
         out.put_u32(self.target.0);
         out.put_u32(self.checkpoint.blocks);

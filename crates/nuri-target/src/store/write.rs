@@ -31,9 +31,9 @@ use super::{BLOCK, ChunkStore, WriteOutcome};
 /// The end of a change that is in memory: its record's number (0: nothing to log) and how many
 /// blocks it took or freed.
 #[derive(Clone, Copy, Default)]
-struct Done {
-    seq: u64,
-    blocks: u64,
+pub(super) struct Done {
+    pub seq: u64,
+    pub blocks: u64,
 }
 
 impl Done {
@@ -134,7 +134,7 @@ impl<D: Disk> ChunkStore<D> {
         self.flush_to(last)
     }
 
-    fn log_change(
+    pub(super) fn log_change(
         &self,
         record: &Record<'_>,
         change: impl FnOnce(&mut Contents, u64) -> Change,
@@ -162,24 +162,49 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     fn write_large(&self, key: ChunkKey, first: u32, data: &[u8]) -> Result<Done, StoreError> {
-        let (runs, birth) = self.take_blocks((data.len() / BLOCK) as u64)?;
-        let result = self.write_large_at(key, first, data, &runs, birth);
+        let done = self.with_blocks(data.len() / BLOCK, |runs, birth| {
+            let (extents, sums) = self.lay(key, first, data, runs, birth)?;
+            let record = Record::Write { key, extents, sums };
+            let body = Body::new(&record);
+            let Record::Write { extents, sums, .. } = record else { return Ok(None) };
+            let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+            let state = &mut *guard;
+            self.book(state, runs, &extents, &sums)?;
+            let change = state.contents.write(key, state.journal.next_seq(), &extents);
+            let blocks = change.gained;
+            let seq = state.commit(&body, change);
+            self.nudge(state);
+            Ok(Some(Done { seq, blocks }))
+        })?;
+        done.ok_or(StoreError::OutOfRange)
+    }
+
+    /// Takes blocks and a birth for new data. Without a result nothing names the blocks, and they
+    /// are free again.
+    pub(super) fn with_blocks<T>(
+        &self,
+        count: usize,
+        write: impl FnOnce(&[Run], u64) -> Result<Option<T>, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        let (runs, birth) = self.take_blocks(count as u64)?;
+        let result = write(&runs, birth);
         self.state.lock().landed(&runs);
-        if result.is_err() {
-            // Nothing names the blocks yet.
+        if !matches!(result, Ok(Some(_))) {
             self.abandon(&runs);
         }
         result
     }
 
-    fn write_large_at(
+    /// Writes data to these blocks and tells its extents and checksums (bound), whose pages are
+    /// loaded then.
+    pub(super) fn lay(
         &self,
         key: ChunkKey,
         first: u32,
         data: &[u8],
         runs: &[Run],
         birth: u64,
-    ) -> Result<Done, StoreError> {
+    ) -> Result<(Vec<Extent>, Vec<u64>), StoreError> {
         let mut at = first;
         let extents: Vec<Extent> = runs
             .iter()
@@ -191,28 +216,33 @@ impl<D: Disk> ChunkStore<D> {
             .collect();
         self.put_data(&extents, data)?;
         let raw = raw_sums(data);
-        let sums: Vec<u64> =
-            (first..).zip(&raw).map(|(block, sum)| bind(*sum, key, block, birth)).collect();
-        let record = Record::Write { key, extents, sums };
-        let body = Body::new(&record);
-        let Record::Write { extents, sums, .. } = record else { return Ok(Done::default()) };
+        let sums = (first..).zip(&raw).map(|(block, sum)| bind(*sum, key, block, birth)).collect();
         self.load_sums(runs)?;
-        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
-        let state = &mut *guard;
+        Ok((extents, sums))
+    }
+
+    /// Sets the checksums of what [`ChunkStore::lay`] wrote; it must be durable before the record
+    /// that comes next.
+    pub(super) fn book(
+        &self,
+        state: &mut State,
+        runs: &[Run],
+        extents: &[Extent],
+        sums: &[u64],
+    ) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         self.pin_sums(state, runs)?;
-        let mut rest = &sums[..];
-        for extent in &extents {
+        let mut rest = sums;
+        for extent in extents {
             let (now, later) = rest.split_at(extent.len as usize);
             state.sums.set(extent.block, now);
             rest = later;
         }
-        let change = state.contents.write(key, state.journal.next_seq(), &extents);
-        let blocks = change.gained;
-        let seq = state.commit(&body, change);
         state.journal.require_data();
         state.sums.trim();
-        self.nudge(state);
-        Ok(Done { seq, blocks })
+        Ok(())
     }
 
     /// Writes data to its new place. Where the file system under the store is full, what was
@@ -283,7 +313,7 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Reads the blocks that are written in part; returns the version of the chunk they are of.
-    fn read_ends(
+    pub(super) fn read_ends(
         &self,
         key: ChunkKey,
         first: u32,
@@ -350,7 +380,7 @@ impl<D: Disk> ChunkStore<D> {
     /// # Errors
     /// No space even after everything freed became usable, or none on the device for what the
     /// write counts on.
-    fn admit(
+    pub(super) fn admit(
         &self,
         log_bytes: usize,
         smalls: usize,
@@ -406,7 +436,7 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Tells whoever waits for work that there is some.
-    fn nudge(&self, state: &State) {
+    pub(super) fn nudge(&self, state: &State) {
         if state.wants_checkpoint(&self.config) {
             self.work.notify_one();
         }
@@ -420,7 +450,7 @@ pub(super) fn check_range(offset: u32, len: usize) -> Result<(), StoreError> {
 
 /// Parts of a write: before, on, and after whole blocks that are many enough to go straight to the
 /// disk. All of it is one small write where they are not.
-fn split(offset: u32, data: &[u8]) -> (&[u8], &[u8], &[u8]) {
+pub(super) fn split(offset: u32, data: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let first = (offset as usize).next_multiple_of(BLOCK);
     let end = offset as usize + data.len();
     let last = end / BLOCK * BLOCK;

@@ -9,6 +9,7 @@
 mod basic;
 mod corrupt;
 mod crash;
+mod member;
 mod model;
 mod space;
 mod threads;

@@ -1,0 +1,90 @@
+//! Answers the calls of `op::member`: this node's targets as members of redundant groups.
+
+use nuri_proto::Status;
+use nuri_proto::id::ChunkKey;
+use nuri_proto::op::member::{
+    MemberAbort, MemberChanged, MemberCommit, MemberHeld, MemberInstall, MemberRead,
+    MemberReadReply, MemberStage, Purpose,
+};
+use nuri_proto::stripe::{Change, Covers, Held, StageReply};
+use nuri_rpc::{Reply, Request, reply_to};
+
+use crate::server::{TargetServer, check_range};
+use crate::store;
+
+/// Most stripes of one [`MemberChanged`] answer.
+const MAX_CHANGED: u32 = 1024;
+
+impl TargetServer {
+    pub(crate) fn member_stage(
+        &self,
+        call: &MemberStage,
+        request: &Request<'_>,
+    ) -> Result<StageReply, Status> {
+        let (Change::Bytes { offset } | Change::Xor { offset }) = call.change;
+        check_range(call.key, offset, request.payload.len())?;
+        let _entered = self.epochs.enter(call.stage.group, call.epoch)?;
+        let store = self.store(call.target)?;
+        Ok(store.stage(call.key, &call.stage, call.change, request.payload)?)
+    }
+
+    pub(crate) fn member_commit(&self, call: &MemberCommit) -> Result<(), Status> {
+        let store = self.store(call.target)?;
+        for (key, version) in &call.decided {
+            store.commit(*key, *version)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn member_abort(&self, call: &MemberAbort) -> Result<Held, Status> {
+        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        Ok(self.store(call.target)?.abort(call.key, call.group, call.version)?)
+    }
+
+    pub(crate) fn member_held(&self, call: &MemberHeld) -> Result<Held, Status> {
+        // What is answered is evidence for a decision of this epoch.
+        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        let held = self.store(call.target)?.held(call.key)?;
+        self.admission.check_lease().map(|()| held)
+    }
+
+    pub(crate) fn member_read(&self, request: &Request<'_>) -> Reply {
+        let mut buf = request.buffers.take();
+        let mut reply = reply_to::<MemberRead>(request.args, |call| {
+            check_range(call.key, call.offset, call.len as usize)?;
+            if call.purpose == Purpose::Use {
+                self.epochs.check_read(call.group, call.target)?;
+            }
+            buf.set_len(call.len as usize);
+            let store = self.store(call.target)?;
+            match store.read_member(call.key, call.offset, &mut buf, call.decided, call.purpose)? {
+                store::MemberRead::Undecided => Err(Status::UNDECIDED),
+                store::MemberRead::Read(covers) => {
+                    self.admission.check_lease().map(|()| MemberReadReply { covers })
+                }
+            }
+        });
+        if reply.status == Status::OK {
+            reply.payload = Some(buf);
+        }
+        reply
+    }
+
+    pub(crate) fn member_install(
+        &self,
+        call: &MemberInstall,
+        request: &Request<'_>,
+    ) -> Result<Held, Status> {
+        check_range(call.key, call.install.offset, request.payload.len())?;
+        let _entered = self.epochs.enter(call.install.group, call.epoch)?;
+        Ok(self.store(call.target)?.install(call.key, &call.install, request.payload)?)
+    }
+
+    pub(crate) fn member_changed(
+        &self,
+        call: &MemberChanged,
+    ) -> Result<Vec<(ChunkKey, Covers)>, Status> {
+        let limit = call.limit.min(MAX_CHANGED) as usize;
+        Ok(self.store(call.target)?.changed(call.group, call.since, call.after, limit))
+    }
+}

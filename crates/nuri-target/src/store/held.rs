@@ -1,0 +1,210 @@
+//! What the target keeps of stripes of redundant groups: a small entry per stripe, in memory,
+//! written out with the index.
+
+use nuri_proto::id::{ChunkKey, Epoch, GroupId, ObjectId, SessionId};
+use nuri_proto::limit::MAX_MEMBERS;
+use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
+
+use super::bytes::{Fields, Put};
+use super::index::{put_key, take_key};
+use super::leaves::LeafMap;
+
+/// Versions as an entry keeps them. One is the rule: only parity stands for several.
+enum Versions {
+    One(Version),
+    Many(Box<[Version]>),
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Versions::One(Version::NONE)
+    }
+}
+
+impl Versions {
+    fn new(covers: &Covers) -> Versions {
+        let all = spelled(covers);
+        if all.len() > 1 { Versions::Many(all.into()) } else { Versions::One(covers.get(0)) }
+    }
+
+    fn covers(&self) -> Covers {
+        match self {
+            Versions::One(Version::NONE) => Covers::default(),
+            Versions::One(version) => Covers::one(*version),
+            Versions::Many(all) => Covers(all.to_vec()),
+        }
+    }
+}
+
+/// The entries up to the last that is not [`Version::NONE`].
+fn spelled(covers: &Covers) -> &[Version] {
+    let len = covers.0.iter().rposition(|v| *v != Version::NONE).map_or(0, |last| last + 1);
+    &covers.0[..len]
+}
+
+/// A [`Held`] in less room.
+#[derive(Default)]
+struct Entry {
+    group: GroupId,
+    covers: Versions,
+    last: WriteId,
+    floor: Version,
+    staged: Option<Box<Staged>>,
+}
+
+const _: () = assert!(size_of::<(ChunkKey, Entry)>() <= 72);
+
+impl Entry {
+    fn held(&self) -> Held {
+        Held {
+            group: self.group,
+            covers: self.covers.covers(),
+            last: self.last,
+            floor: self.floor,
+            staged: self.staged.as_deref().cloned(),
+        }
+    }
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub struct HeldTable {
+    entries: LeafMap<ChunkKey, Entry>,
+    /// Encoded length of all entries.
+    bytes: u64,
+}
+
+impl HeldTable {
+    /// The default where nothing is held. Versions that are none are not spelled out.
+    pub fn get(&self, key: ChunkKey) -> Held {
+        self.entries.get(&key).map(Entry::held).unwrap_or_default()
+    }
+
+    pub fn set(&mut self, key: ChunkKey, held: &Held) {
+        self.remove(key);
+        if *held == Held::default() {
+            return;
+        }
+        let staged = held.staged.clone().map(|mut staged| {
+            staged.covers.0.truncate(spelled(&staged.covers).len());
+            Box::new(staged)
+        });
+        let covers = Versions::new(&held.covers);
+        let Held { group, last, floor, .. } = *held;
+        *self.entries.get_or_default(key) = Entry { group, covers, last, floor, staged };
+        self.bytes += encoded_len(held);
+    }
+
+    fn remove(&mut self, key: ChunkKey) {
+        if let Some(entry) = self.entries.get(&key) {
+            self.bytes -= encoded_len(&entry.held());
+            self.entries.remove(&key);
+        }
+    }
+
+    /// Forgets the object's stripes from `from` on.
+    pub fn truncate(&mut self, object: ObjectId, from: u32) {
+        let first = ChunkKey { object, component: 0, stripe: 0 };
+        let all = self.entries.range(first).map(|(key, _)| *key);
+        let own = all.take_while(|key| key.object == object).filter(|key| key.stripe >= from);
+        own.collect::<Vec<_>>().into_iter().for_each(|key| self.remove(key));
+    }
+
+    pub fn len(&self) -> u64 {
+        self.entries.len()
+    }
+
+    /// Bytes of the encoded table.
+    pub fn image_bytes(&self) -> u64 {
+        8 + self.bytes
+    }
+
+    /// Looks at `look` entries from `from` on for those of the group that changed in `since` or
+    /// later. The second value tells where to look next.
+    pub fn changed(
+        &self,
+        group: GroupId,
+        since: Epoch,
+        from: ChunkKey,
+        look: usize,
+    ) -> (Vec<(ChunkKey, Covers)>, Option<ChunkKey>) {
+        let mut entries = self.entries.range(from);
+        let found = entries.by_ref().take(look).filter(|(_, entry)| entry.group == group);
+        let covers = found.map(|(key, entry)| (*key, entry.covers.covers()));
+        let newer =
+            |covers: &Covers| covers.newest() > Version::NONE && covers.newest().epoch() >= since;
+        let changed = covers.filter(|(_, covers)| newer(covers)).collect();
+        (changed, entries.next().map(|(key, _)| *key))
+    }
+
+    /// Number of entries, then each.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.entries.len());
+        for (key, entry) in self.entries.iter() {
+            put_key(out, *key);
+            put_held(out, &entry.held());
+        }
+    }
+
+    pub fn decode(f: &mut Fields<'_>) -> Option<HeldTable> {
+        let mut table = HeldTable::default();
+        for _ in 0..f.u64()? {
+            let key = take_key(f)?;
+            table.set(key, &take_held(f)?);
+        }
+        Some(table)
+    }
+}
+
+/// Bytes of an entry in the table's image.
+fn encoded_len(held: &Held) -> u64 {
+    let staged = held.staged.as_ref().map_or(0, |s| 32 + 8 * spelled(&s.covers).len());
+    (16 + 32 + 8 * spelled(&held.covers).len() + staged) as u64
+}
+
+pub fn put_held(out: &mut Vec<u8>, held: &Held) {
+    let covers = spelled(&held.covers);
+    out.put_u32(held.group.0);
+    out.put_u16(covers.len() as u16);
+    out.put_u16(held.staged.is_some().into());
+    put_id(out, held.last);
+    out.put_u64(held.floor.0);
+    covers.iter().for_each(|version| out.put_u64(version.0));
+    if let Some(staged) = &held.staged {
+        let covers = spelled(&staged.covers);
+        out.put_u64(staged.version.0);
+        put_id(out, staged.id);
+        out.put_u32(staged.participants.0);
+        out.put_u32(covers.len() as u32);
+        covers.iter().for_each(|version| out.put_u64(version.0));
+    }
+}
+
+pub fn take_held(f: &mut Fields<'_>) -> Option<Held> {
+    let group = GroupId(f.u32()?);
+    let (count, is_staged) = (f.u16()?, f.u16()?);
+    let (last, floor) = (take_id(f)?, Version(f.u64()?));
+    let covers = take_covers(f, u32::from(count))?;
+    let staged = if is_staged == 0 {
+        None
+    } else {
+        let (version, id) = (Version(f.u64()?), take_id(f)?);
+        let (participants, count) = (Members(f.u32()?), f.u32()?);
+        Some(Staged { version, id, covers: take_covers(f, count)?, participants })
+    };
+    Some(Held { group, covers, last, floor, staged })
+}
+
+fn put_id(out: &mut Vec<u8>, id: WriteId) {
+    out.put_u64(id.session.0);
+    out.put_u64(id.number);
+}
+
+fn take_id(f: &mut Fields<'_>) -> Option<WriteId> {
+    Some(WriteId { session: SessionId(f.u64()?), number: f.u64()? })
+}
+
+fn take_covers(f: &mut Fields<'_>, count: u32) -> Option<Covers> {
+    let few = usize::try_from(count).ok().filter(|count| *count <= MAX_MEMBERS)?;
+    Some(Covers(f.words(few)?.into_iter().map(Version).collect()))
+}

@@ -1,0 +1,388 @@
+//! Chunks of redundant groups: writes staged beside the base, committed or aborted later.
+//!
+//! What may happen is decided by `nuri_stripe::member`. Order of a stage; the lock is held in 1
+//! and 4 only, and nothing is locked per chunk:
+//! ```text
+//! 1 decide; where the write before is known to be decided, commit that first
+//! 2 make whole blocks: merge parts of blocks, or add, with what the base holds
+//! 3 write long runs of them to new places   crash: orphan bytes in free blocks
+//! 4 if nothing came in between (else 1): one record with all of it, and what is held then
+//! 5 sync data, then the log                 crash: nothing staged before, all of it after
+//! ```
+//! A commit moves the blocks in memory and appends a record. An answer that tells what is held
+//! leaves when that is durable, a commit excepted: who asks for one knows what was decided.
+
+use nuri_io::buf::AlignedBuf;
+use nuri_io::disk::Disk;
+use nuri_proto::id::{ChunkKey, Epoch, GroupId, ObjectId};
+use nuri_proto::limit::{MAX_MEMBERS, MAX_PAYLOAD};
+use nuri_proto::op::member::Purpose;
+use nuri_proto::stripe::{Change, Covers, Held, Stage, StageReply, Version};
+use nuri_stripe::member::{self, First, ReadVerdict, StageVerdict};
+
+use super::contents::smalls;
+use super::error::StoreError;
+use super::log::{Body, Record};
+use super::shadow::{is_base, staged_of};
+use super::state::State;
+use super::sums::raw_sums;
+use super::write::{check_range, split};
+use super::{BLOCK, ChunkStore};
+
+/// Stripes looked at under the lock at once.
+const LOOK: usize = 4096;
+
+/// What a read of a member found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MemberRead {
+    /// The bytes stand for this.
+    Read(Covers),
+    /// A write is staged of which the reader does not know what became.
+    Undecided,
+}
+
+/// What a stripe was like when it was looked at.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    held: Held,
+    /// Of the base's bytes.
+    version: u64,
+}
+
+impl Seen {
+    fn now(state: &State, key: ChunkKey) -> Seen {
+        Seen { held: state.contents.members.get(key), version: state.contents.index.version(key) }
+    }
+}
+
+enum Decision {
+    Go(Seen, First),
+    Answer(StageReply),
+}
+
+/// The blocks of a write, whole: a long run that goes straight to the disk, and others.
+struct Blocks<'a> {
+    at: u32,
+    run: &'a [u8],
+    loose: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl<D: Disk> ChunkStore<D> {
+    /// Holds a write durably beside the base, where the rules allow it.
+    ///
+    /// # Errors
+    /// No space, and nothing changed; a part of a block that cannot be read from the base.
+    pub fn stage(
+        &self,
+        key: ChunkKey,
+        ask: &Stage,
+        change: Change,
+        data: &[u8],
+    ) -> Result<StageReply, StoreError> {
+        let (Change::Bytes { offset } | Change::Xor { offset }) = change;
+        check_range(offset, data.len())?;
+        check_words(key, &ask.covers)?;
+        if data.len() > MAX_PAYLOAD {
+            return Err(StoreError::OutOfRange);
+        }
+        loop {
+            let (seen, first) = match self.decide(key, ask)? {
+                Decision::Go(seen, first) => (seen, first),
+                Decision::Answer(reply) => {
+                    self.flush()?;
+                    return Ok(reply);
+                }
+            };
+            let staged = match change {
+                Change::Bytes { .. } => self.stage_bytes(key, ask, &seen, first, offset, data)?,
+                Change::Xor { .. } => self.stage_sum(key, ask, &seen, first, offset, data)?,
+            };
+            let Some((seq, blocks)) = staged else { continue };
+            if !cfg!(nuri_break = "stage_unflushed") {
+                self.flush_to(seq)?;
+            }
+            return Ok(StageReply::Staged { allocated: blocks * BLOCK as u64 });
+        }
+    }
+
+    /// Step 1.
+    fn decide(&self, key: ChunkKey, ask: &Stage) -> Result<Decision, StoreError> {
+        let state = self.state.lock();
+        state.check()?;
+        let seen = Seen::now(&state, key);
+        let decision = match member::stage(&seen.held, ask) {
+            StageVerdict::Accept(First::Commit) => {
+                let version = seen.held.staged.map_or(Version::NONE, |staged| staged.version);
+                drop(state);
+                self.commit(key, version)?;
+                return self.decide(key, ask);
+            }
+            StageVerdict::Accept(first) => Decision::Go(seen, first),
+            StageVerdict::Already => {
+                let is_staged = seen.held.staged.is_some_and(|staged| staged.id == ask.id);
+                let gained = if is_staged { state.contents.gained(staged_of(key)) } else { 0 };
+                let allocated = gained * BLOCK as u64;
+                Decision::Answer(StageReply::Staged { allocated })
+            }
+            StageVerdict::Refuse => Decision::Answer(StageReply::Refused(seen.held)),
+        };
+        Ok(decision)
+    }
+
+    /// Bytes that replace those of the base.
+    fn stage_bytes(
+        &self,
+        key: ChunkKey,
+        ask: &Stage,
+        seen: &Seen,
+        first: First,
+        offset: u32,
+        data: &[u8],
+    ) -> Result<Option<(u64, u64)>, StoreError> {
+        let Some(blocks) = self.whole_blocks(key, seen.version, offset, data)? else {
+            return Ok(None);
+        };
+        self.put_staged(key, ask, seen, first, &blocks)
+    }
+
+    /// Bytes that are added to those of the base.
+    fn stage_sum(
+        &self,
+        key: ChunkKey,
+        ask: &Stage,
+        seen: &Seen,
+        first: First,
+        offset: u32,
+        data: &[u8],
+    ) -> Result<Option<(u64, u64)>, StoreError> {
+        let skip = offset as usize % BLOCK;
+        let at = offset - skip as u32;
+        let whole = if data.is_empty() { 0 } else { (skip + data.len()).next_multiple_of(BLOCK) };
+        let mut sum = AlignedBuf::zeroed(whole);
+        if !data.is_empty() && self.read_versioned(key, at, &mut sum)? != seen.version {
+            return Ok(None);
+        }
+        sum[skip..].iter_mut().zip(data).for_each(|(there, added)| *there ^= added);
+        self.stage_bytes(key, ask, seen, first, at, &sum)
+    }
+
+    /// Step 2. `None` where the base is no longer of that version.
+    fn whole_blocks<'a>(
+        &self,
+        key: ChunkKey,
+        version: u64,
+        offset: u32,
+        data: &'a [u8],
+    ) -> Result<Option<Blocks<'a>>, StoreError> {
+        let (head, run, tail) = split(offset, data);
+        let at = (offset as usize + head.len()).div_ceil(BLOCK) as u32;
+        let end = offset + (head.len() + run.len()) as u32;
+        let mut blocks = Blocks { at, run, loose: Vec::new(), bytes: Vec::new() };
+        let ends = [(offset, head), (end, tail)];
+        for (offset, part) in ends.into_iter().filter(|(_, part)| !part.is_empty()) {
+            if !self.merge(key, version, offset, part, &mut blocks)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(blocks))
+    }
+
+    /// Adds whole blocks made of these bytes and, around them, those of the base.
+    fn merge(
+        &self,
+        key: ChunkKey,
+        version: u64,
+        offset: u32,
+        part: &[u8],
+        blocks: &mut Blocks<'_>,
+    ) -> Result<bool, StoreError> {
+        let (skip, end) = (offset as usize % BLOCK, offset as usize + part.len());
+        let first = offset / BLOCK as u32;
+        let count = end.div_ceil(BLOCK) - first as usize;
+        let start = blocks.bytes.len();
+        blocks.bytes.resize(start + count * BLOCK, 0);
+        blocks.loose.extend(u64::from(first)..u64::from(first) + count as u64);
+        let bytes = &mut blocks.bytes[start..];
+        let partial = skip > 0 || !end.is_multiple_of(BLOCK);
+        if partial && self.read_ends(key, first, bytes, skip, end)? != version {
+            return Ok(false);
+        }
+        bytes[skip..skip + part.len()].copy_from_slice(part);
+        Ok(true)
+    }
+
+    /// Steps 3 and 4. The number of the record and the blocks gained, or `None` where something
+    /// came in between.
+    fn put_staged(
+        &self,
+        key: ChunkKey,
+        ask: &Stage,
+        seen: &Seen,
+        first: First,
+        blocks: &Blocks<'_>,
+    ) -> Result<Option<(u64, u64)>, StoreError> {
+        let held = member::staged(&seen.held, ask, first);
+        let raw = raw_sums(&blocks.bytes);
+        let loose = smalls(&raw, &blocks.bytes);
+        let count = loose.len();
+        self.with_blocks(blocks.run.len() / BLOCK, |runs, birth| {
+            let (extents, sums) = self.lay(key, blocks.at, blocks.run, runs, birth)?;
+            let (at, data) = (blocks.loose.clone(), &blocks.bytes[..]);
+            let record = Record::Stage { key, held, extents, sums, blocks: at, raw, data };
+            let body = Body::new(&record);
+            let mut guard = self.admit(body.log_len(), count, |_| count as u64)?;
+            let state = &mut *guard;
+            if Seen::now(state, key) != *seen {
+                return Ok(None);
+            }
+            let Record::Stage { held, extents, sums, blocks, .. } = record else {
+                return Ok(None);
+            };
+            self.book(state, runs, &extents, &sums)?;
+            let loose = blocks.into_iter().map(|block| block as u32).zip(loose).collect();
+            let seq = state.journal.next_seq();
+            let change = state.contents.stage(key, seq, &held, &extents, loose);
+            let gained = state.contents.gained(staged_of(key));
+            let seq = state.commit(&body, change);
+            self.nudge(state);
+            Ok(Some((seq, gained)))
+        })
+    }
+
+    /// The staged write becomes the base if it is of exactly this version; else nothing happens.
+    /// Durable with the next flush.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn commit(&self, key: ChunkKey, version: Version) -> Result<(), StoreError> {
+        let body = Body::new(&Record::Commit { key, version });
+        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+        let state = &mut *guard;
+        if !member::commits(&state.contents.members.get(key), version) {
+            return Ok(());
+        }
+        let change = state.contents.commit(key, state.journal.next_seq(), version);
+        if cfg!(nuri_break = "commit_without_record") {
+            return Ok(());
+        }
+        state.commit(&body, change);
+        self.nudge(state);
+        Ok(())
+    }
+
+    /// Nothing up to this version is staged any more, durably, also where the stripe was never
+    /// written. Returns what is held then.
+    ///
+    /// # Errors
+    /// Out of service; no space for one more entry in a full store.
+    pub fn abort(
+        &self,
+        key: ChunkKey,
+        group: GroupId,
+        version: Version,
+    ) -> Result<Held, StoreError> {
+        check_words(key, &Covers::default())?;
+        loop {
+            let before = self.look(key)?;
+            let held = Held { group, ..member::aborted(&before, version) };
+            let is_new = before == Held::default();
+            let record = Record::Held { key, held };
+            let body = Body::new(&record);
+            let mut guard = self.admit(body.log_len(), 0, |_| u64::from(is_new))?;
+            let state = &mut *guard;
+            let Record::Held { held, .. } = record else { return Ok(before) };
+            if state.contents.members.get(key) != before {
+                continue;
+            }
+            let change = state.contents.set_held(key, state.journal.next_seq(), &held);
+            let seq = state.commit(&body, change);
+            self.nudge(state);
+            drop(guard);
+            if !cfg!(nuri_break = "abort_unflushed") {
+                self.flush_to(seq)?;
+            }
+            return Ok(held);
+        }
+    }
+
+    /// What is held of the stripe, durably.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn held(&self, key: ChunkKey) -> Result<Held, StoreError> {
+        let held = self.look(key)?;
+        self.flush()?;
+        Ok(held)
+    }
+
+    pub(super) fn look(&self, key: ChunkKey) -> Result<Held, StoreError> {
+        let state = self.state.lock();
+        state.check()?;
+        Ok(state.contents.members.get(key))
+    }
+
+    /// Fills `buf` from the base and tells what the bytes stand for. A staged write of the version
+    /// `decided` is committed first.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::read`].
+    pub fn read_member(
+        &self,
+        key: ChunkKey,
+        offset: u32,
+        buf: &mut [u8],
+        decided: Version,
+        purpose: Purpose,
+    ) -> Result<MemberRead, StoreError> {
+        check_words(key, &Covers::default())?;
+        loop {
+            let seen = {
+                let state = self.state.lock();
+                state.check()?;
+                Seen::now(&state, key)
+            };
+            match member::read(&seen.held, decided) {
+                ReadVerdict::CommitFirst => {
+                    self.commit(key, decided)?;
+                    continue;
+                }
+                ReadVerdict::Undecided if purpose == Purpose::Use => {
+                    return Ok(MemberRead::Undecided);
+                }
+                ReadVerdict::Undecided | ReadVerdict::Serve => {}
+            }
+            if buf.is_empty() || self.read_versioned(key, offset, buf)? == seen.version {
+                return Ok(MemberRead::Read(seen.held.covers));
+            }
+        }
+    }
+
+    /// Stripes of the group whose base changed in the epoch `since` or later, ascending from after
+    /// `after`, at most `limit`.
+    pub fn changed(
+        &self,
+        group: GroupId,
+        since: Epoch,
+        after: Option<ChunkKey>,
+        limit: usize,
+    ) -> Vec<(ChunkKey, Covers)> {
+        let start = ChunkKey { object: ObjectId(0), component: 0, stripe: 0 };
+        let mut next = Some(after.unwrap_or(start));
+        let mut all = Vec::new();
+        while let Some(from) = next.filter(|_| all.len() < limit) {
+            let (found, more) =
+                self.state.lock().contents.members.changed(group, since, from, LOOK);
+            all.extend(found.into_iter().filter(|(key, _)| Some(*key) != after));
+            next = more;
+        }
+        all.truncate(limit);
+        all
+    }
+}
+
+/// A key of a base, and no more versions than a group has members.
+pub(super) fn check_words(key: ChunkKey, covers: &Covers) -> Result<(), StoreError> {
+    let sane = is_base(key) && covers.0.len() <= MAX_MEMBERS;
+    if sane { Ok(()) } else { Err(StoreError::OutOfRange) }
+}
