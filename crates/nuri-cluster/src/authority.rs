@@ -45,6 +45,8 @@ struct State {
     admitted: Option<Admitted>,
     in_force: HashMap<NodeId, u64>,
     mounts: HashMap<(String, String), (MountReport, Duration)>,
+    /// Nodes that have the whole metadata, as its keeper said last.
+    metadata: Vec<NodeId>,
 }
 
 impl Authority {
@@ -70,6 +72,7 @@ impl Authority {
             admitted: None,
             in_force: HashMap::new(),
             mounts: HashMap::new(),
+            metadata: Vec::new(),
         };
         Ok(Authority { store, clock, state: Mutex::new(state) })
     }
@@ -115,6 +118,11 @@ impl Authority {
     /// From now on targets accept changes of these sessions only, as soon as they hear of it.
     pub fn admit(&self, list: Admitted) {
         self.state.lock().admitted = Some(list);
+    }
+
+    /// These nodes have the whole metadata now; the status says so.
+    pub fn metadata_at(&self, nodes: Vec<NodeId>) {
+        self.state.lock().metadata = nodes;
     }
 
     /// Whether the list of this version, or a newer one, binds every target: it is in force at its
@@ -262,7 +270,7 @@ impl Authority {
         state.mounts.retain(|_, (_, at)| now.saturating_sub(*at) <= MOUNT_LISTED);
         let mut mounts: Vec<_> = state.mounts.values().map(|(r, _)| r.clone()).collect();
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
-        ClusterState { map, mounts }
+        ClusterState { map, mounts, metadata: state.metadata.clone() }
     }
 }
 

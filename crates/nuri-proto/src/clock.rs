@@ -32,6 +32,8 @@ pub const REQUEST: Duration = Duration::from_secs(30);
 pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
 /// A decided write is told to its members at the latest after this long.
 pub const COMMIT_DELAY: Duration = Duration::from_millis(50);
+/// A copy of the metadata that does not answer for this long is given up.
+pub const COPY: Duration = FAILURE_DETECTION;
 /// Unsynced data of a quiet file goes to the targets after this long.
 pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
 /// Longest time the kernel may cache an attribute or a name.

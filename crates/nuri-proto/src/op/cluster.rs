@@ -111,6 +111,8 @@ call!(ClusterStatus => ClusterState);
 pub struct ClusterState {
     pub map: Map,
     pub mounts: Vec<MountReport>,
+    /// Nodes that have the whole metadata now.
+    pub metadata: Vec<NodeId>,
 }
 
 /// A member that was `Syncing` holds everything now, as seen while its group was at `epoch`.

@@ -3,6 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 pub mod cluster;
+pub mod copy;
 pub mod data;
 pub mod member;
 pub mod meta;
@@ -31,6 +32,7 @@ macro_rules! ops {
 ops! {
     MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
     MemberSynced = 6, TargetReplace = 7,
+    CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38,
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
