@@ -10,5 +10,6 @@ pub mod disk_suite;
 pub mod file;
 pub mod lock;
 pub mod mem;
+pub mod paired;
 pub mod rng;
 pub mod uring;

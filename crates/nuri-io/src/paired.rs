@@ -1,0 +1,200 @@
+//! A disk whose changes also go to a copy elsewhere.
+//!
+//! What is synced is durable here and there: the local sync and the remote one run at the same
+//! time. A copy that fails, or does not answer, is given up: then the local disk goes on alone,
+//! and nobody who writes to it is told. What a copy was sent is at any moment what a crash could
+//! have left of the local disk; so it stays, once it was whole, a disk that can be opened.
+//!
+//! Several disks that belong together share one [`Life`]: none goes on to its copy once one of
+//! them gave up, so that no copy has what depends on something that another one lacks.
+//!
+//! Memory: one frame per disk. Knows no network: the way to the copy is a [`Sink`].
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_proto::op::copy::Change;
+use nuri_proto::op::data::Durability;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::buf::AlignedBuf;
+use crate::disk::Disk;
+
+/// Most changes of one frame.
+const MAX_CHANGES: usize = 4096;
+
+/// The way to the copy of one disk. Both calls end within a bounded time.
+pub trait Sink: Send {
+    /// Sends changes, in order; the bytes of all writes are in `data`, one after the other.
+    fn send(&mut self, changes: &[Change], data: &[u8], durability: Durability) -> io::Result<()>;
+
+    /// Waits for the answer to the last [`Sink::send`]: a stable one is durable then, with
+    /// everything sent before.
+    fn wait(&mut self) -> io::Result<()>;
+}
+
+/// Whether a copy is still followed.
+#[derive(Default)]
+pub struct Life {
+    ended: AtomicBool,
+}
+
+impl Life {
+    /// Nothing more is sent to the copy.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    pub fn ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+/// See the module's text.
+pub struct PairedDisk {
+    disk: Arc<dyn Disk>,
+    /// Held over every change, so that the copy gets all of them in their order.
+    link: Mutex<Option<Link>>,
+}
+
+struct Link {
+    sink: Box<dyn Sink>,
+    life: Arc<Life>,
+    /// Not sent yet: at most a frame.
+    changes: Vec<Change>,
+    data: Vec<u8>,
+    /// The last frame was not answered yet.
+    waiting: bool,
+}
+
+impl Link {
+    fn record(&mut self, mut at: u64, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            if self.data.len() == MAX_PAYLOAD {
+                self.send(Durability::Memory)?;
+            }
+            let (now, later) = data.split_at(data.len().min(MAX_PAYLOAD - self.data.len()));
+            self.push(Change::Write { at, len: now.len() as u32 })?;
+            self.data.extend_from_slice(now);
+            at += now.len() as u64;
+            data = later;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, change: Change) -> io::Result<()> {
+        if self.changes.len() == MAX_CHANGES {
+            self.send(Durability::Memory)?;
+        }
+        self.changes.push(change);
+        Ok(())
+    }
+
+    fn send(&mut self, durability: Durability) -> io::Result<()> {
+        self.settle()?;
+        self.sink.send(&self.changes, &self.data, durability)?;
+        self.waiting = true;
+        self.changes.clear();
+        self.data.clear();
+        Ok(())
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.waiting) { self.sink.wait() } else { Ok(()) }
+    }
+}
+
+/// A step towards the copy, if there is one. A step that fails ends it.
+fn follow(link: &mut MutexGuard<'_, Option<Link>>, step: impl FnOnce(&mut Link) -> io::Result<()>) {
+    if let Some(to) = &mut **link
+        && (to.life.ended() || step(to).is_err())
+    {
+        // Before the caller goes on: what depends on this step must not reach the copy.
+        to.life.end();
+        **link = None;
+    }
+}
+
+impl PairedDisk {
+    /// A disk without a copy.
+    pub fn new(disk: Arc<dyn Disk>) -> PairedDisk {
+        PairedDisk { disk, link: Mutex::new(None) }
+    }
+
+    /// From now on the sink gets every change. What is there already comes with
+    /// [`PairedDisk::copy_part`].
+    ///
+    /// # Errors
+    /// As the local disk's.
+    pub fn attach(&self, sink: Box<dyn Sink>, life: Arc<Life>) -> io::Result<()> {
+        let mut link = self.link.lock();
+        let changes = vec![Change::SetLen(self.disk.len()?)];
+        *link = Some(Link { sink, life, changes, data: Vec::new(), waiting: false });
+        Ok(())
+    }
+
+    /// Sends a frame of what lies at `at` now. Returns where to go on, and nothing at the end of
+    /// the disk, once the copy has everything that was sent.
+    ///
+    /// # Errors
+    /// As the local disk's. What the copy fails in only ends its life.
+    pub fn copy_part(&self, at: u64) -> io::Result<Option<u64>> {
+        let mut link = self.link.lock();
+        let take = self.disk.len()?.saturating_sub(at).min(MAX_PAYLOAD as u64);
+        let mut part = AlignedBuf::zeroed(take as usize);
+        self.disk.read_at(at, &mut part)?;
+        follow(&mut link, |to| {
+            // What was recorded is older than what was just read.
+            to.send(Durability::Memory)?;
+            to.record(at, &part)?;
+            to.send(Durability::Memory)?;
+            if take == 0 { to.settle() } else { Ok(()) }
+        });
+        Ok((take > 0).then_some(at + take))
+    }
+}
+
+impl Disk for PairedDisk {
+    fn len(&self) -> io::Result<u64> {
+        self.disk.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut link = self.link.lock();
+        self.disk.set_len(len)?;
+        follow(&mut link, |to| to.push(Change::SetLen(len)));
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.disk.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut link = self.link.lock();
+        self.disk.write_at(offset, data)?;
+        follow(&mut link, |to| to.record(offset, data));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut link = self.link.lock();
+        follow(&mut link, |to| to.send(Durability::Stable));
+        let local = self.disk.sync();
+        if !cfg!(nuri_break = "copy_not_awaited") {
+            follow(&mut link, Link::settle);
+        }
+        local
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.disk.allocate(offset, len)
+    }
+
+    fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        self.disk.next_written(from)
+    }
+}
