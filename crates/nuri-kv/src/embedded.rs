@@ -30,11 +30,14 @@ pub struct KvConfig {
     pub segment_bytes: usize,
     /// Cache of the tables, bytes.
     pub cache_bytes: usize,
+    /// By how much the epoch rises: more than 1 where later owners than the stored one may have
+    /// been, as after an old copy was restored.
+    pub epoch_step: u64,
 }
 
 impl Default for KvConfig {
     fn default() -> Self {
-        KvConfig { segment_bytes: 32 << 20, cache_bytes: 64 << 20 }
+        KvConfig { segment_bytes: 32 << 20, cache_bytes: 64 << 20, epoch_step: 1 }
     }
 }
 
@@ -106,7 +109,7 @@ impl Embedded {
         let mut epoch = tables.state("epoch")?;
         replay(&*log, config, &mut state, &mut epoch)?;
         state.durable = state.last;
-        epoch += 1;
+        epoch += config.epoch_step;
         // What was replayed enters the tables, and the log starts afresh under the new epoch.
         let generation = state.generation + 1;
         let numbers = [

@@ -21,7 +21,8 @@ use crate::embedded::{Embedded, KvConfig};
 use crate::engine::{Batch, Engine, KvError, Pair};
 
 /// Small segments, so that tests fill many of them.
-pub const CONFIG: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20 };
+pub const CONFIG: KvConfig =
+    KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20, epoch_step: 1 };
 
 pub fn open(log: &Arc<MemDisk>, tables: &Arc<MemDisk>) -> Result<Embedded, KvError> {
     Embedded::open(log.clone() as Arc<dyn Disk>, tables.clone() as Arc<dyn Disk>, CONFIG)

@@ -10,6 +10,7 @@ pub mod fsck;
 pub mod gc;
 pub mod lease;
 mod op;
+pub mod restored;
 pub mod schema;
 pub mod server;
 pub mod session;

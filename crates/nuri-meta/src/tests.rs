@@ -34,7 +34,7 @@ use crate::fsck;
 use crate::server::MetaServer;
 use crate::txn::ClusterView;
 
-const KV: KvConfig = KvConfig { segment_bytes: 256 << 10, cache_bytes: 1 << 20 };
+const KV: KvConfig = KvConfig { segment_bytes: 256 << 10, cache_bytes: 1 << 20, epoch_step: 1 };
 
 struct Pools;
 

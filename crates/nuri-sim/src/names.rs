@@ -31,7 +31,7 @@ use nuri_rpc::{CallContext, Request};
 
 use crate::check::Wrong;
 
-const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20 };
+const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20, epoch_step: 1 };
 
 struct Pools(u32);
 
