@@ -106,6 +106,18 @@ pub(crate) struct Status {
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) dir: Dir,
+    /// Put the newest whole copy of the metadata back, where the first node's disk was lost
+    ///
+    /// --dir is a space made by `up`: its other nodes' directories are searched. Or it is the first
+    /// node's own directory, and --from says where a copy is.
+    #[arg(long, verbatim_doc_comment)]
+    pub(crate) restore_metadata: bool,
+    /// A node's directory, or a meta-copy.N of one, to restore from; repeat for more
+    #[arg(long, value_name = "DIR", requires = "restore_metadata")]
+    pub(crate) from: Vec<PathBuf>,
+    /// Overwrite metadata that is there
+    #[arg(long, requires = "restore_metadata")]
+    pub(crate) force: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,8 +1,10 @@
 //! `nuri`: the one binary. Verbs are in `cmd`, the services of a node in `node`, processes and
-//! their restarts in `supervisor`, what lies in a space's directory in `space`.
+//! their restarts in `supervisor`, copies of the metadata in `copy`, what lies in a space's
+//! directory in `space`.
 
 mod cli;
 mod cmd;
+mod copy;
 mod node;
 mod resync;
 mod show;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use nuri_client::{Cluster, DataPlane};
 use nuri_cluster::authority::Authority;
-use nuri_cluster::store::FileStore;
 use nuri_io::clock::SystemClock;
+use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
 use nuri_io::lock::ExclusiveLock;
+use nuri_io::paired::PairedDisk;
 use nuri_io::uring::open_disk;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::server::MetaServer;
@@ -24,6 +25,9 @@ use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
 
 use crate::cli::NodeRun;
+use crate::copy::keeper::Keeper;
+use crate::copy::leader::{CopiedMap, Leader};
+use crate::copy::restore::refuse_unfinished;
 use crate::resync;
 use crate::space::{NodeSettings, load_json, save_json};
 use crate::{Failure, at};
@@ -38,21 +42,25 @@ const SHARE: u64 = 90;
 /// Where a node runs its metadata: its log and its tables.
 pub(crate) const META_LOG: &str = "meta.log";
 pub(crate) const META_TABLES: &str = "meta.tables";
+pub(crate) const MAP: &str = "map.json";
+pub(crate) const NODE: &str = "node.json";
 
 /// Everything a node serves.
 struct Services {
     authority: Option<Arc<Authority>>,
     meta: Option<Arc<MetaServer>>,
     targets: Arc<TargetServer>,
+    copies: Keeper,
 }
 
 impl Service for Services {
     fn serve(&self, request: &Request<'_>) -> Reply {
         match request.op as u16 {
-            0..32 => match &self.authority {
+            0..16 => match &self.authority {
                 Some(authority) => authority.serve(request),
                 None => Reply::failed(Status::NOTSUP),
             },
+            16..32 => self.copies.serve(request),
             32..64 => self.targets.serve(request),
             _ => match &self.meta {
                 Some(meta) => meta.serve(request),
@@ -94,16 +102,19 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
-        None => First { dir: &dir, shape }.start(&mut settings)?,
-        Some(join) => Joined::start(&join, &secret, &mut settings)?,
+        None => First { dir: &dir, secret: &secret, shape }.start(&mut settings)?,
+        Some(join) => Joined { dir: &dir, secret: &secret }.start(&join, &mut settings)?,
     };
-    save_json(&dir.join("node.json"), &settings)?;
+    save_json(&dir.join(NODE), &settings)?;
     let services = Arc::new(node.services);
     let server = Server::start(listener, &secret, services.clone())
         .map_err(at("cannot serve the listening address"))?;
     println!("node {} serves {address}", node.id);
     if let Some(meta) = &services.meta {
         start_meta_workers(meta, node.engine, &address, &secret);
+    }
+    if let Some(leader) = node.leader {
+        spawn("meta-copy", || leader.run());
     }
     let authority = settings.join.unwrap_or(address);
     start_resync(&services.targets, &authority, &secret);
@@ -114,7 +125,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
 
 /// Settings of an earlier run, overridden by what is said now.
 fn merge(args: NodeRun) -> Result<NodeSettings, Failure> {
-    let known: Option<NodeSettings> = load_json(&args.dir.join("node.json"))?;
+    let known: Option<NodeSettings> = load_json(&args.dir.join(NODE))?;
     let mut settings = known.unwrap_or_default();
     if settings.format > FORMAT {
         let (found, dir) = (settings.format, args.dir.display());
@@ -192,22 +203,26 @@ struct Ready {
     id: NodeId,
     services: Services,
     engine: Option<Arc<Embedded>>,
+    leader: Option<Leader>,
     join: Join,
 }
 
 /// The first node: authority, metadata server and its own targets.
 struct First<'a> {
     dir: &'a Path,
+    secret: &'a Secret,
     /// What new files get where no directory says otherwise, if it was said now.
     shape: Option<Shape>,
 }
 
 impl First<'_> {
     fn start(&self, settings: &mut NodeSettings) -> Result<Ready, Failure> {
+        refuse_unfinished(self.dir)?;
         let cluster = cluster_id(settings)?;
         let clock = SystemClock::shared();
-        let store = Box::new(FileStore::new(&self.dir.join("map.json")));
-        let authority = Authority::open(store, clock.clone(), cluster).map_err(Failure::new)?;
+        let map = CopiedMap::new(&self.dir.join(MAP));
+        let authority = Authority::open(Box::new(map.clone()), clock.clone(), cluster);
+        let authority = authority.map_err(Failure::new)?;
         if let Some(shape) = self.shape {
             authority.set_default_shape(shape).map_err(at("cannot keep the map"))?;
         }
@@ -217,26 +232,48 @@ impl First<'_> {
         let reply = authority.join(&join).map_err(at("the map refuses this node's targets"))?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
-        let engine = Arc::new(open_engine(self.dir)?);
+        let [log, tables] = store_disks(self.dir)?;
+        let paired = |disk| Arc::new(PairedDisk::new(disk));
+        let (log, tables) = (paired(log), paired(tables));
+        let engine = Embedded::open(log.clone(), tables.clone(), KvConfig::default());
+        let engine = Arc::new(engine.map_err(Failure::new)?);
         let pools = Arc::new(Pools(authority.clone()));
         let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
+        let leader = Leader {
+            dir: self.dir.to_owned(),
+            node: reply.node,
+            address: join.address.clone(),
+            secret: self.secret.clone(),
+            authority: authority.clone(),
+            log,
+            tables,
+            map,
+        };
         let services = Services {
             authority: Some(authority),
             meta: Some(Arc::new(meta)),
             targets: Arc::new(TargetServer::start(targets)),
+            copies: Keeper::new(self.dir, cluster),
         };
-        Ok(Ready { id: reply.node, services, engine: Some(engine), join })
+        let (engine, leader) = (Some(engine), Some(leader));
+        Ok(Ready { id: reply.node, services, engine, leader, join })
     }
 }
 
 /// Opens the metadata store of a node's directory; the caller holds the directory's lock.
 pub(crate) fn open_engine(dir: &Path) -> Result<Embedded, Failure> {
+    refuse_unfinished(dir)?;
+    let [log, tables] = store_disks(dir)?;
+    Embedded::open(log, tables, KvConfig::default()).map_err(Failure::new)
+}
+
+/// Log and tables of the metadata store of a node's directory.
+pub(crate) fn store_disks(dir: &Path) -> Result<[Arc<dyn Disk>; 2], Failure> {
     let disk = |name: &str| {
         let path = dir.join(name);
         open_disk(&path, OpenMode::Create).map_err(at(format!("cannot open {}", path.display())))
     };
-    let (log, tables) = (disk(META_LOG)?, disk(META_TABLES)?);
-    Embedded::open(log, tables, KvConfig::default()).map_err(Failure::new)
+    Ok([disk(META_LOG)?, disk(META_TABLES)?])
 }
 
 fn cluster_id(settings: &mut NodeSettings) -> Result<ClusterId, Failure> {
@@ -266,11 +303,14 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
 }
 
 /// A node that joins an existing space with its targets.
-struct Joined;
+struct Joined<'a> {
+    dir: &'a Path,
+    secret: &'a Secret,
+}
 
-impl Joined {
-    fn start(join: &str, secret: &Secret, settings: &mut NodeSettings) -> Result<Ready, Failure> {
-        let space = Cluster::connect(join, secret).map_err(Failure::new)?;
+impl Joined<'_> {
+    fn start(&self, join: &str, settings: &mut NodeSettings) -> Result<Ready, Failure> {
+        let space = Cluster::connect(join, self.secret).map_err(Failure::new)?;
         let cluster = space.map().cluster;
         let targets = open_targets(settings, cluster)?;
         settings.cluster = Some(cluster.to_string());
@@ -279,8 +319,9 @@ impl Joined {
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets));
-        let services = Services { authority: None, meta: None, targets };
-        Ok(Ready { id: reply.node, services, engine: None, join: request })
+        let copies = Keeper::new(self.dir, cluster);
+        let services = Services { authority: None, meta: None, targets, copies };
+        Ok(Ready { id: reply.node, services, engine: None, leader: None, join: request })
     }
 }
 

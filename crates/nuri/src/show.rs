@@ -18,7 +18,15 @@ pub(crate) struct StatusView {
     pub(crate) pools: Vec<PoolView>,
     pub(crate) mounts: Vec<MountView>,
     pub(crate) capacity: Capacity,
+    pub(crate) metadata: MetadataView,
     pub(crate) health: Health,
+}
+
+/// Where the metadata is, as of now.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct MetadataView {
+    pub(crate) copies: usize,
+    pub(crate) nodes: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -90,6 +98,10 @@ impl StatusView {
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
+            metadata: MetadataView {
+                copies: state.metadata.len(),
+                nodes: state.metadata.iter().map(|n| n.0).collect(),
+            },
             health: health(map),
         }
     }
@@ -106,6 +118,7 @@ impl StatusView {
             pools: Vec::new(),
             mounts: Vec::new(),
             capacity: Capacity { size: 0, used: 0, free: 0 },
+            metadata: MetadataView::default(),
             health: Health { state: "damaged", sentences },
         }
     }
@@ -117,6 +130,7 @@ impl StatusView {
         self.health.sentences.iter().for_each(|s| println!("          {s}"));
         let c = &self.capacity;
         println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
+        println!("metadata: {}", self.metadata.sentence());
         for n in &self.nodes {
             let roles = n.roles.join(", ");
             println!("node {:<4} {:<8} {}  pid {}  {roles}", n.id, n.state, n.address, n.pid);
@@ -128,6 +142,17 @@ impl StatusView {
         }
         for m in &self.mounts {
             println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
+        }
+    }
+}
+
+impl MetadataView {
+    fn sentence(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(u32::to_string).collect();
+        match self.copies {
+            0 => "none".into(),
+            1 => "1 copy".into(),
+            n => format!("{n} copies (nodes {})", nodes.join(", ")),
         }
     }
 }

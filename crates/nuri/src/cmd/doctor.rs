@@ -7,8 +7,8 @@ use nuri_io::lock::ExclusiveLock;
 use nuri_meta::fsck;
 use serde::Serialize;
 
-use super::status;
 use super::target::{CheckView, check_target};
+use super::{restore, status};
 use crate::Failure;
 use crate::cli::Doctor;
 use crate::node::{META_LOG, open_engine};
@@ -37,6 +37,9 @@ struct RunningView {
 }
 
 pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
+    if args.restore_metadata {
+        return restore::run(args);
+    }
     let space = Space::at(&args.dir.dir);
     let settings = space.existing()?;
     let runs = |role: &Role| space.running(*role).is_some();

@@ -3,6 +3,7 @@
 mod doctor;
 mod down;
 mod fs;
+mod restore;
 mod status;
 mod target;
 mod up;

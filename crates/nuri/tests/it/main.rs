@@ -10,6 +10,7 @@ mod fencing;
 mod full;
 mod full_host;
 mod lifecycle;
+mod metadata_copy;
 mod network;
 mod posix;
 mod support;

@@ -1,0 +1,97 @@
+//! `nuri doctor --restore-metadata`.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::Failure;
+use crate::cli::Doctor;
+use crate::copy::restore::{Overwrite, Restored, restore, time};
+use crate::show::print_json;
+use crate::space::{Role, Space};
+
+/// `nuri doctor --restore-metadata --json`.
+#[derive(Serialize)]
+struct RestoreView {
+    into: String,
+    from: String,
+    cluster: String,
+    node: u32,
+    generation: u64,
+    /// Seconds since 1970.
+    whole_since: u64,
+    last_change: u64,
+    inodes: u64,
+    directories: u64,
+    problems: Vec<String>,
+    lost_targets: Vec<String>,
+    #[serde(skip)]
+    start: String,
+}
+
+pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
+    let dir = &args.dir.dir;
+    let space = Space::at(dir);
+    let mut sources = args.from.clone();
+    let (into, start) = match space.settings()? {
+        Some(settings) => {
+            if space.running(Role::Node(0)).is_some() {
+                let dir = dir.display();
+                return Err(Failure(format!("the space runs; stop it: nuri down --dir {dir}")));
+            }
+            let others = (1..settings.nodes.len()).map(|n| space.node_dir(n));
+            sources.extend(others.filter(|dir| dir.exists()));
+            (space.node_dir(0), format!("nuri up --dir {}", dir.display()))
+        }
+        None => (dir.clone(), format!("nuri node run --dir {}", dir.display())),
+    };
+    if sources.is_empty() {
+        return Err(Failure("say where a copy is: --from DIR, another node's directory".into()));
+    }
+    let overwrite = if args.force { Overwrite::Force } else { Overwrite::Refuse };
+    let view =
+        RestoreView::new(into.display().to_string(), start, restore(&into, &sources, overwrite)?);
+    if args.json {
+        print_json(&view)?;
+    } else {
+        view.print();
+    }
+    Ok(if view.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl RestoreView {
+    fn new(into: String, start: String, done: Restored) -> RestoreView {
+        let lost = done.targets.iter().filter(|(_, there)| !there);
+        RestoreView {
+            into,
+            from: done.from.display().to_string(),
+            cluster: done.whole.cluster,
+            node: done.whole.node,
+            generation: done.whole.generation,
+            whole_since: done.whole.since,
+            last_change: done.changed,
+            inodes: done.check.inodes,
+            directories: done.check.directories,
+            problems: done.check.problems,
+            lost_targets: lost.map(|(path, _)| path.display().to_string()).collect(),
+            start,
+        }
+    }
+
+    fn print(&self) {
+        println!("restored  the metadata of node {} into {}", self.node, self.into);
+        println!("from      {}, space {}", self.from, self.cluster);
+        let (since, last) = (time(self.whole_since), time(self.last_change));
+        println!(
+            "state     generation {}, whole since {since}, last change {last}",
+            self.generation
+        );
+        println!("          what was confirmed after a copy was given up is not in it");
+        println!("content   {} inodes, {} directories", self.inodes, self.directories);
+        self.problems.iter().for_each(|p| println!("          {p}"));
+        for path in &self.lost_targets {
+            println!("lost      target {path}: files with chunks there cannot be read");
+        }
+        println!("start it  {}", self.start);
+    }
+}

@@ -1,0 +1,170 @@
+//! The metadata has a copy on another node: it survives the loss of the first node's disk, and
+//! nobody notices when the copy's node dies.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Space, nuri, refused, text, wait};
+
+fn copies(space: &Space) -> u64 {
+    space.status()["metadata"]["copies"].as_u64().unwrap()
+}
+
+fn wait_copies(space: &Space, wanted: u64) {
+    wait("copies of the metadata", Duration::from_secs(20), || copies(space) == wanted);
+}
+
+fn write_synced(path: &Path, data: &[u8]) {
+    let mut file = fs::File::create(path).unwrap();
+    file.write_all(data).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Kills everything at once, as a power failure would.
+fn kill_all(space: &Space, nodes: usize) {
+    let mut roles: Vec<_> = (0..nodes).map(|node| format!("node{node}")).collect();
+    roles.extend(["supervisor".into(), "mount".into()]);
+    let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
+    stop(space, "supervisor");
+    roles.iter().for_each(|role| space.kill(role));
+    wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
+    wait("the mount is dead", Duration::from_secs(10), || fs::metadata(space.mnt()).is_err());
+}
+
+fn has_ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z')) || stat.is_empty()
+}
+
+fn signal(space: &Space, role: &str, signal: Signal) {
+    kill_process(Pid::from_raw(space.pid(role)).unwrap(), signal).unwrap();
+}
+
+fn stop(space: &Space, role: &str) {
+    signal(space, role, Signal::STOP);
+}
+
+fn go_on(space: &Space, role: &str) {
+    signal(space, role, Signal::CONT);
+}
+
+fn restore(space: &Space, more: &[&str]) -> String {
+    let dir = space.dir();
+    let out = nuri(&[&["doctor", "--restore-metadata", "--dir", &dir], more].concat());
+    let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{said}");
+    said
+}
+
+/// Directories, renamed and removed files, small files and large ones.
+fn fill(dir: &Path) {
+    fs::create_dir(dir).unwrap();
+    for i in 0..40usize {
+        write_synced(&dir.join(format!("small{i}")), &vec![i as u8; 100 * i]);
+    }
+    for i in 0..6u8 {
+        write_synced(&dir.join(format!("large{i}")), &vec![i; (3 << 20) + 7]);
+    }
+    for i in 0..10 {
+        fs::rename(dir.join(format!("small{i}")), dir.join(format!("renamed{i}"))).unwrap();
+    }
+    fs::remove_file(dir.join("small39")).unwrap();
+}
+
+fn check(dir: &Path) {
+    assert_eq!(fs::read_dir(dir).unwrap().count(), 45);
+    for i in 0..39usize {
+        let name = if i < 10 { format!("renamed{i}") } else { format!("small{i}") };
+        assert_eq!(fs::read(dir.join(name)).unwrap(), vec![i as u8; 100 * i], "file {i}");
+    }
+    for i in 0..6u8 {
+        let body = fs::read(dir.join(format!("large{i}"))).unwrap();
+        assert!(body == vec![i; (3 << 20) + 7], "large file {i}");
+    }
+}
+
+#[test]
+fn the_first_nodes_metadata_can_be_lost() {
+    let space = Space::up(&["--nodes", "2"]);
+    // Some of it is there before the copy is whole, some comes after.
+    fill(&space.mnt().join("before"));
+    wait_copies(&space, 2);
+    let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
+    assert!(said.contains("metadata: 2 copies (nodes 1, 2)"), "{said}");
+    fill(&space.mnt().join("after"));
+    kill_all(&space, 2);
+    let first = space.path("space/node0");
+    let dir = space.dir();
+    refused(&["doctor", "--restore-metadata", "--dir", &dir], "--force");
+    fs::remove_dir_all(&first).unwrap();
+    let said = restore(&space, &[]);
+    assert!(said.contains("generation 1") && said.contains("meta-copy.1"), "{said}");
+    space.again();
+    check(&space.mnt().join("before"));
+    check(&space.mnt().join("after"));
+    // It goes on, and is copied anew.
+    wait_copies(&space, 2);
+    fill(&space.mnt().join("later"));
+    check(&space.mnt().join("later"));
+    space.down_clean();
+}
+
+/// Writes small synced files, which live in the metadata alone, until told to stop. Returns how
+/// many, and the longest wait.
+fn load(dir: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
+    fs::create_dir(&dir).unwrap();
+    let (mut done, mut worst) = (0u64, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        write_synced(&dir.join(done.to_string()), format!("file {done}").as_bytes());
+        worst = worst.max(start.elapsed());
+        done += 1;
+    }
+    (done, worst)
+}
+
+#[test]
+fn nobody_notices_when_the_copys_node_dies() {
+    let space = Space::up(&["--nodes", "2"]);
+    wait_copies(&space, 2);
+    let end = AtomicBool::new(false);
+    let dir = space.mnt().join("load");
+    let (done, worst) = std::thread::scope(|scope| {
+        let loader = scope.spawn(|| load(dir.clone(), &end));
+        std::thread::sleep(Duration::from_millis(500));
+        // Killed, and not restarted for a while.
+        stop(&space, "supervisor");
+        space.kill("node1");
+        wait_copies(&space, 1);
+        let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
+        assert!(said.contains("metadata: 1 copy"), "{said}");
+        go_on(&space, "supervisor");
+        wait_copies(&space, 2);
+        // Frozen: the copy does not answer, and nobody says why.
+        stop(&space, "node1");
+        wait_copies(&space, 1);
+        go_on(&space, "node1");
+        wait_copies(&space, 2);
+        end.store(true, Ordering::Relaxed);
+        loader.join().unwrap()
+    });
+    assert!(worst < Duration::from_secs(5), "a pause of {worst:?}");
+    assert!(done > 100, "{done}");
+    for i in 0..done {
+        assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
+    }
+    // The copy that was made under load is worth as much as the first one.
+    kill_all(&space, 2);
+    fs::remove_dir_all(space.path("space/node0")).unwrap();
+    restore(&space, &[]);
+    space.again();
+    for i in 0..done {
+        assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
+    }
+    space.down_clean();
+}
