@@ -143,9 +143,12 @@ impl PairedDisk {
     /// As the local disk's. What the copy fails in only ends its life.
     pub fn copy_part(&self, at: u64) -> io::Result<Option<u64>> {
         let mut link = self.link.lock();
+        // The disk may have become shorter than what was copied of it.
         let take = self.disk.len()?.saturating_sub(at).min(MAX_PAYLOAD as u64);
         let mut part = AlignedBuf::zeroed(take as usize);
-        self.disk.read_at(at, &mut part)?;
+        if take > 0 {
+            self.disk.read_at(at, &mut part)?;
+        }
         follow(&mut link, |to| {
             // What was recorded is older than what was just read.
             to.send(Durability::Memory)?;
@@ -196,5 +199,137 @@ impl Disk for PairedDisk {
 
     fn next_written(&self, from: u64) -> io::Result<Option<Range<u64>>> {
         self.disk.next_written(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::MemDisk;
+
+    /// A copy in memory that answers so many calls.
+    struct Mirror {
+        disk: Arc<MemDisk>,
+        calls: usize,
+        largest: Arc<Mutex<usize>>,
+    }
+
+    impl Mirror {
+        fn step(&mut self) -> io::Result<()> {
+            self.calls = self.calls.checked_sub(1).ok_or(io::ErrorKind::TimedOut)?;
+            Ok(())
+        }
+    }
+
+    impl Sink for Mirror {
+        fn send(&mut self, changes: &[Change], mut data: &[u8], to: Durability) -> io::Result<()> {
+            self.step()?;
+            let mut largest = self.largest.lock();
+            *largest = data.len().max(*largest);
+            for change in changes {
+                match *change {
+                    Change::SetLen(len) => self.disk.set_len(len)?,
+                    Change::Write { at, len } => {
+                        let (now, later) = data.split_at(len as usize);
+                        self.disk.write_at(at, now)?;
+                        data = later;
+                    }
+                }
+            }
+            if to == Durability::Stable { self.disk.sync() } else { Ok(()) }
+        }
+
+        fn wait(&mut self) -> io::Result<()> {
+            self.step()
+        }
+    }
+
+    struct World {
+        disk: PairedDisk,
+        copy: Arc<MemDisk>,
+        life: Arc<Life>,
+        largest: Arc<Mutex<usize>>,
+    }
+
+    fn attached(local: &Arc<MemDisk>, calls: usize) -> World {
+        let disk = PairedDisk::new(local.clone());
+        let (copy, life) = (Arc::new(MemDisk::new()), Arc::new(Life::default()));
+        let largest = Arc::new(Mutex::new(0));
+        let mirror = Mirror { disk: copy.clone(), calls, largest: largest.clone() };
+        disk.attach(Box::new(mirror), life.clone()).unwrap();
+        World { disk, copy, life, largest }
+    }
+
+    fn content(disk: &dyn Disk) -> Vec<u8> {
+        let mut out = vec![0; disk.len().unwrap() as usize];
+        disk.read_at(0, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn conforms_with_and_without_a_copy() {
+        crate::disk_suite::suite(|| PairedDisk::new(Arc::new(MemDisk::new())));
+        crate::disk_suite::suite(|| attached(&Arc::new(MemDisk::new()), usize::MAX).disk);
+    }
+
+    #[test]
+    fn a_copy_made_while_it_changes_is_the_same() {
+        let local = Arc::new(MemDisk::new());
+        local.write_at(0, &vec![1; 3 << 20]).unwrap();
+        let world = attached(&local, usize::MAX);
+        let mut from = Some(0u64);
+        let mut round = 2u8;
+        while let Some(at) = from {
+            // Across where the copy is, in front of it, and at the end, which moves.
+            let (here, end) = (at.min(3 << 20), (3 << 20) + (at / 2).min(1 << 20));
+            for place in [here.saturating_sub(5000), here + 100, end] {
+                world.disk.write_at(place, &vec![round; 9000]).unwrap();
+                round = round.wrapping_add(1);
+            }
+            from = world.disk.copy_part(at).unwrap();
+        }
+        world.disk.write_at(77, &vec![round; (2 << 20) + 5]).unwrap();
+        world.disk.set_len(4 << 20).unwrap();
+        world.disk.sync().unwrap();
+        assert!(content(&*world.copy) == content(&*local));
+        assert!(*world.largest.lock() <= MAX_PAYLOAD && !world.life.ended());
+    }
+
+    #[test]
+    fn a_copy_that_fails_is_given_up_and_nobody_is_told() {
+        for calls in 0..24 {
+            let local = Arc::new(MemDisk::new());
+            let world = attached(&local, calls);
+            for i in 0..8u8 {
+                world.disk.write_at(u64::from(i) << 19, &vec![i + 1; 700_000]).unwrap();
+                world.disk.sync().unwrap();
+                if !world.life.ended() {
+                    let synced = world.copy.crash_image(&mut crate::rng::Rng::new(1));
+                    assert!(content(&synced) == content(&*local), "write {i}, {calls} calls");
+                }
+            }
+            assert!(world.life.ended() || calls >= 16);
+            // Given up for good: nothing more comes, whatever works again.
+            let before = world.copy.counters().writes;
+            if world.life.ended() {
+                world.disk.write_at(0, &[9]).unwrap();
+                assert_eq!(world.copy.counters().writes, before);
+            }
+        }
+    }
+
+    #[test]
+    fn disks_of_one_life_end_together() {
+        let (a, b) = (Arc::new(MemDisk::new()), Arc::new(MemDisk::new()));
+        let (first, second) = (attached(&a, 1), PairedDisk::new(b.clone()));
+        let copy = Arc::new(MemDisk::new());
+        let (disk, calls) = (copy.clone(), usize::MAX);
+        let mirror = Mirror { disk, calls, largest: Arc::default() };
+        second.attach(Box::new(mirror), first.life.clone()).unwrap();
+        second.write_at(0, &[1; 10]).unwrap();
+        first.disk.sync().unwrap();
+        assert!(first.life.ended());
+        second.sync().unwrap();
+        assert_eq!(copy.counters().writes, 0, "what depends on the other disk stays away");
     }
 }
