@@ -12,7 +12,7 @@ use crate::log::{BLOCK, RECORD_HEAD};
 const COUNT: &[u8] = b"~count";
 
 #[derive(Default)]
-struct Life {
+pub struct Life {
     /// Content after each commit.
     states: Vec<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Step after which each commit was asked for.
@@ -22,7 +22,7 @@ struct Life {
 }
 
 impl Life {
-    fn commit(&mut self, engine: &Embedded, disks: &Disks, mut change: Batch) -> u64 {
+    pub fn commit(&mut self, engine: &Embedded, disks: &Disks, mut change: Batch) -> u64 {
         let number = self.states.len() as u64 + 1;
         change.put(COUNT.to_vec(), number.to_be_bytes().to_vec());
         let mut state = self.states.last().cloned().unwrap_or_default();
@@ -33,11 +33,11 @@ impl Life {
         number
     }
 
-    fn told_durable(&mut self, disks: &Disks, number: u64) {
+    pub fn told_durable(&mut self, disks: &Disks, number: u64) {
         self.durable.push((disks.now(), number));
     }
 
-    fn verify(&self, engine: &Embedded, moment: usize, what: &str) {
+    pub fn verify(&self, engine: &Embedded, moment: usize, what: &str) {
         let found: BTreeMap<_, _> = all(engine).into_iter().collect();
         let count = found.get(COUNT).map_or(0, |v| u64::from_be_bytes(v[..].try_into().unwrap()));
         let durable = self.durable.iter().filter(|(at, _)| *at <= moment).map(|(_, n)| *n);

@@ -35,10 +35,15 @@ impl Pair {
     }
 
     pub fn open(self: &Arc<Pair>) -> Result<Embedded, KvError> {
-        let tap = |disk: &Arc<MemDisk>| -> Arc<dyn Disk> {
+        let [log, tables] = self.taps();
+        Embedded::open(log, tables, CONFIG)
+    }
+
+    /// Log and tables, each step of which is noted.
+    pub fn taps(self: &Arc<Pair>) -> [Arc<dyn Disk>; 2] {
+        [&self.log, &self.tables].map(|disk| -> Arc<dyn Disk> {
             Arc::new(Tap { disk: disk.clone(), pair: self.clone() })
-        };
-        Embedded::open(tap(&self.log), tap(&self.tables), CONFIG)
+        })
     }
 
     /// Steps so far.
