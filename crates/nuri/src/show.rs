@@ -150,7 +150,7 @@ impl MetadataView {
     fn sentence(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(u32::to_string).collect();
         match self.copies {
-            0 => "none".into(),
+            0 => "not known".into(),
             1 => "1 copy".into(),
             n => format!("{n} copies (nodes {})", nodes.join(", ")),
         }

@@ -28,7 +28,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use super::restore::now;
-use super::{FORMAT, WHOLE, Whole, copies, copy_path};
+use super::{FORMAT, Found, WHOLE, Whole, copies, copy_path};
 use crate::node::{MAP, META_LOG, META_TABLES};
 use crate::space::save_json;
 use crate::{Failure, at};
@@ -162,10 +162,12 @@ impl Keeper {
         // The older copy goes only once the newer one's name is durable.
         let named = fs::File::open(&self.dir).and_then(|dir| dir.sync_all());
         named.map_err(at(self.dir.display()))?;
-        for old in copies(&self.dir)?.iter().filter(|c| c.generation < origin.generation) {
-            remove(&old.path)?;
-        }
-        Ok(())
+        // What another space left here is not ours to remove.
+        let older = |c: &Found| {
+            let ours = c.whole.as_ref().is_none_or(|w| w.cluster == whole.cluster);
+            c.generation < origin.generation && ours
+        };
+        copies(&self.dir)?.iter().filter(|c| older(c)).try_for_each(|old| remove(&old.path))
     }
 }
 

@@ -34,8 +34,9 @@ use crate::space::{load_json, save_json};
 use crate::{Failure, at};
 
 const TICK: Duration = Duration::from_millis(100);
-/// Pause after a copy that could not be made.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pauses after copies that could not be made: doubled, ended by any change of membership.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The copy syncs its whole files once; nobody waits for that.
 const WHOLE: Duration = Duration::from_secs(60);
 
@@ -75,7 +76,7 @@ impl Leader {
     /// Keeps a copy somewhere, for ever.
     pub(crate) fn run(self) {
         self.authority.metadata_at(vec![self.node]);
-        let mut tried = None;
+        let (mut tried, mut pause) = (None, FIRST_PAUSE);
         loop {
             let Some(node) = self.choose(tried) else {
                 std::thread::sleep(TICK);
@@ -83,13 +84,28 @@ impl Leader {
             };
             tried = Some(node.id);
             match self.make(&node) {
-                Ok(copy) => self.follow(copy),
+                Ok(copy) => {
+                    self.follow(copy);
+                    pause = FIRST_PAUSE;
+                }
                 Err(Failure(why)) => {
                     eprintln!("metadata: no copy on node {}: {why}", node.id);
-                    std::thread::sleep(PAUSE);
+                    pause = self.rest(pause);
                 }
             }
         }
+    }
+
+    /// Waits before the next attempt. Returns how long to wait after that one.
+    fn rest(&self, pause: Duration) -> Duration {
+        let (start, epoch) = (Instant::now(), self.authority.map().epoch);
+        while start.elapsed() < pause {
+            std::thread::sleep(TICK);
+            if self.authority.map().epoch != epoch {
+                return FIRST_PAUSE;
+            }
+        }
+        (pause * 2).min(LONGEST_PAUSE)
     }
 
     fn others(&self) -> Vec<Node> {

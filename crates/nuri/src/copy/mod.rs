@@ -10,6 +10,9 @@ pub(crate) mod keeper;
 pub(crate) mod leader;
 pub(crate) mod restore;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -53,8 +56,7 @@ fn copy_path(dir: &Path, generation: u64) -> PathBuf {
 pub(crate) fn copies(dir: &Path) -> Result<Vec<Found>, Failure> {
     let entries = std::fs::read_dir(dir).map_err(at(format!("cannot read {}", dir.display())))?;
     let paths = entries.flatten().map(|entry| entry.path());
-    let found: Result<Vec<_>, _> = paths.filter_map(|path| copy_at(&path).transpose()).collect();
-    found
+    paths.filter_map(|path| copy_at(&path).transpose()).collect()
 }
 
 /// The copy that this directory is, if it is one.

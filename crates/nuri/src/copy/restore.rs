@@ -67,8 +67,15 @@ pub(crate) fn newest(sources: &[PathBuf]) -> Result<Found, Failure> {
             None => return Err(Failure(format!("{} is no directory", dir.display()))),
         }
     }
-    let whole = found.into_iter().filter(|c| c.whole.is_some());
-    whole.max_by_key(|c| c.generation).ok_or_else(|| {
+    found.retain(|copy| copy.whole.is_some());
+    let space = |copy: &Found| copy.whole.as_ref().map(|whole| whole.cluster.clone());
+    if let [first, others @ ..] = &found[..]
+        && let Some(other) = others.iter().find(|other| space(other) != space(first))
+    {
+        let (one, two) = (first.path.display(), other.path.display());
+        return Err(Failure(format!("{one} and {two} are of two spaces; name one with --from")));
+    }
+    found.into_iter().max_by_key(|copy| copy.generation).ok_or_else(|| {
         let places: Vec<_> = sources.iter().map(|p| p.display().to_string()).collect();
         let places = places.join(", ");
         Failure(format!(
