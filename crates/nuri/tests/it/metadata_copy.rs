@@ -90,7 +90,7 @@ fn check(dir: &Path) {
 
 #[test]
 fn the_first_nodes_metadata_can_be_lost() {
-    let space = Space::up(&["--nodes", "2"]);
+    let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
     // Some of it is there before the copy is whole, some comes after.
     fill(&space.mnt().join("before"));
     wait_copies(&space, 2);
@@ -130,7 +130,7 @@ fn load(dir: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
 
 #[test]
 fn nobody_notices_when_the_copys_node_dies() {
-    let space = Space::up(&["--nodes", "2"]);
+    let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
     wait_copies(&space, 2);
     let end = AtomicBool::new(false);
     let dir = space.mnt().join("load");
