@@ -65,7 +65,8 @@ macro_rules! each {
 
 fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
-        cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced TargetReplace;
+        cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced
+            TargetReplace ResyncSet;
         copy: CopyLatest CopyBegin CopyWrite CopyMap CopyWhole;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;

@@ -13,7 +13,7 @@ use nuri_proto::map::{Group, Map, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberSynced, MountReport, TargetReplace,
+    MemberSynced, MountReport, Resync, ResyncSet, TargetReplace,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -45,6 +45,8 @@ struct State {
     admitted: Option<Admitted>,
     in_force: HashMap<NodeId, u64>,
     mounts: HashMap<(String, String), (MountReport, Duration)>,
+    /// As their nodes said last.
+    resyncs: HashMap<NodeId, Vec<Resync>>,
     /// Nodes that have the whole metadata, as its keeper said last.
     metadata: Vec<NodeId>,
 }
@@ -72,6 +74,7 @@ impl Authority {
             admitted: None,
             in_force: HashMap::new(),
             mounts: HashMap::new(),
+            resyncs: HashMap::new(),
             metadata: Vec::new(),
         };
         Ok(Authority { store, clock, state: Mutex::new(state) })
@@ -92,6 +95,7 @@ impl Authority {
             Op::Heartbeat => reply_to::<Heartbeat>(request.args, |beat| self.heartbeat(&beat)),
             Op::MemberSynced => reply_to::<MemberSynced>(request.args, |c| self.synced(&c)),
             Op::TargetReplace => reply_to::<TargetReplace>(request.args, |c| self.replace(&c)),
+            Op::ResyncSet => reply_to::<ResyncSet>(request.args, |c| self.set_resync(c)),
             Op::ClusterStatus => reply_to::<ClusterStatus>(request.args, |_| Ok(self.status())),
             Op::MountReport => reply_to::<MountReport>(request.args, |r| self.mount_report(r)),
             _ => Reply::failed(Status::NOTSUP),
@@ -144,6 +148,7 @@ impl Authority {
         }
         let now = self.clock.monotonic();
         state.heard.insert(beat.node, now);
+        state.resyncs.insert(beat.node, beat.resyncs.clone());
         state.in_force.insert(beat.node, beat.admitted);
         for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
             state.served.insert(report.id, now);
@@ -209,6 +214,12 @@ impl Authority {
         self.keep(&mut state, next)
     }
 
+    fn set_resync(&self, call: ResyncSet) -> Result<(), Status> {
+        let mut state = self.state.lock();
+        let next = Map { resync: call.pace, ..state.map.clone() };
+        self.keep(&mut state, next)
+    }
+
     fn replace(&self, call: &TargetReplace) -> Result<(), Status> {
         let mut state = self.state.lock();
         let mut next = state.map.clone();
@@ -270,7 +281,8 @@ impl Authority {
         state.mounts.retain(|_, (_, at)| now.saturating_sub(*at) <= MOUNT_LISTED);
         let mut mounts: Vec<_> = state.mounts.values().map(|(r, _)| r.clone()).collect();
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
-        ClusterState { map, mounts, metadata: state.metadata.clone() }
+        let resyncs = state.resyncs.values().flatten().copied().collect();
+        ClusterState { map, mounts, resyncs, metadata: state.metadata.clone() }
     }
 }
 
@@ -294,7 +306,7 @@ mod tests {
     }
 
     fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
-        let beat = Heartbeat { node, targets: Vec::new(), admitted };
+        let beat = Heartbeat { node, targets: Vec::new(), admitted, resyncs: Vec::new() };
         authority.heartbeat(&beat).unwrap().admitted
     }
 

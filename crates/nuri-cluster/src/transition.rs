@@ -177,7 +177,10 @@ mod tests {
             size: 100,
             used: 7,
         };
-        assert!(heartbeat(&mut map, &Heartbeat { node, targets: vec![report], admitted: 0 }));
+        assert!(heartbeat(
+            &mut map,
+            &Heartbeat { node, targets: vec![report], admitted: 0, resyncs: Vec::new() }
+        ));
         assert_eq!((map.targets[0].state, map.targets[0].used), (TargetState::Up, 7));
     }
 }

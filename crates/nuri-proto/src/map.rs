@@ -118,6 +118,18 @@ pub struct Map {
     pub meta: Option<NodeId>,
     /// Shape of files where no directory says another.
     pub shape: Shape,
+    pub resync: Pace,
+}
+
+/// How fast targets are brought up to date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Pace {
+    /// So that programs keep most of the disks and the network.
+    #[default]
+    Gentle,
+    /// Bytes per second to each target, at most.
+    Rate(u64),
+    Paused,
 }
 
 impl Map {

@@ -162,6 +162,44 @@ pub(crate) enum Target {
     List(Status),
     /// Check a stopped target: log, index, slots and every checksum
     Check(TargetCheck),
+    /// Put a target in the place of another in all groups; what it lacks is brought to it
+    Replace(TargetReplace),
+    /// Say how fast targets that missed writes are brought up to date
+    Resync(TargetResync),
+}
+
+#[derive(Args)]
+pub(crate) struct TargetReplace {
+    /// The number of the target that goes, as in `nuri target list`
+    pub(crate) old: u32,
+    /// The number of the target that comes
+    pub(crate) new: u32,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Pace {
+    /// Leave programs most of the disks and the network (the default)
+    #[arg(long)]
+    pub(crate) gentle: bool,
+    /// Bytes per second to each target, at most, e.g. 50M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) rate: Option<u64>,
+    /// Stop until told otherwise
+    #[arg(long)]
+    pub(crate) pause: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct TargetResync {
+    #[command(flatten)]
+    pub(crate) pace: Pace,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Args)]

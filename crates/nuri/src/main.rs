@@ -5,6 +5,7 @@
 mod cli;
 mod cmd;
 mod copy;
+mod health;
 mod node;
 mod resync;
 mod show;

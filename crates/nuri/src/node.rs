@@ -28,7 +28,7 @@ use crate::cli::NodeRun;
 use crate::copy::keeper::Keeper;
 use crate::copy::leader::{CopiedMap, Leader};
 use crate::copy::restore::refuse_unfinished;
-use crate::resync;
+use crate::resync::{self, Progress};
 use crate::space::{NodeSettings, load_json, save_json};
 use crate::{Failure, at};
 
@@ -50,6 +50,7 @@ struct Services {
     authority: Option<Arc<Authority>>,
     meta: Option<Arc<MetaServer>>,
     targets: Arc<TargetServer>,
+    resync: Arc<Progress>,
     copies: Keeper,
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
         spawn("meta-copy", || leader.run());
     }
     let authority = settings.join.unwrap_or(address);
-    start_resync(&services.targets, &authority, &secret);
+    start_resync(&services, &authority, &secret);
     heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
     drop(server);
     Ok(())
@@ -253,6 +254,7 @@ impl First<'_> {
             authority: Some(authority),
             meta: Some(Arc::new(meta)),
             targets: Arc::new(TargetServer::start(targets)),
+            resync: Arc::default(),
             copies: Keeper::new(self.dir, cluster),
         };
         let (engine, leader) = (Some(engine), Some(leader));
@@ -320,7 +322,8 @@ impl Joined<'_> {
         adopt(&targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets));
         let copies = Keeper::new(self.dir, cluster);
-        let services = Services { authority: None, meta: None, targets, copies };
+        let resync = Arc::default();
+        let services = Services { authority: None, meta: None, targets, resync, copies };
         Ok(Ready { id: reply.node, services, engine: None, leader: None, join: request })
     }
 }
@@ -332,7 +335,8 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
-        let beat = Heartbeat { node, targets, admitted };
+        let resyncs = services.resync.report();
+        let beat = Heartbeat { node, targets, admitted, resyncs };
         let context = nuri_rpc::CallContext::default();
         let sent = admission.now();
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
@@ -403,9 +407,10 @@ fn start_meta_workers(
     spawn("garbage", move || collect_garbage(&meta, &address, &secret));
 }
 
-fn start_resync(targets: &Arc<TargetServer>, authority: &str, secret: &Secret) {
-    let (targets, authority, secret) = (targets.clone(), authority.to_string(), secret.clone());
-    spawn("resync", move || resync::run(&connected(&authority, &secret), &targets));
+fn start_resync(services: &Services, authority: &str, secret: &Secret) {
+    let (targets, progress) = (services.targets.clone(), services.resync.clone());
+    let (authority, secret) = (authority.to_string(), secret.clone());
+    spawn("resync", move || resync::run(&connected(&authority, &secret), &targets, &progress));
 }
 
 /// Connects as soon as there is an authority.

@@ -2,75 +2,144 @@
 //!
 //! The map says what is left: a restart begins anew with what is still behind, and nothing else.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, Missed, RpcPort};
+use nuri_client::group::{Found, Groups, RpcPort};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
-use nuri_proto::id::{GroupId, TargetId};
-use nuri_proto::map::{Map, Standing};
-use nuri_proto::op::cluster::MemberSynced;
+use nuri_proto::id::{ChunkKey, GroupId, TargetId};
+use nuri_proto::map::{Map, Pace, Standing};
+use nuri_proto::op::cluster::{MemberSynced, Resync};
 use nuri_target::server::TargetServer;
+use parking_lot::Mutex;
 
 const IDLE: Duration = Duration::from_millis(300);
 /// Rest after each repaired stripe, as a multiple of the time that it took: leaves programs most
 /// of the disks and the network.
-const REST: f64 = 0.5;
+const REST: f64 = 1.0;
 /// A stripe that its writers keep busy is looked at again this often, then with the next round.
 const TRIES: usize = 20;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
+/// The map is fetched anew after so many stripes, for a new pace.
+const MAP_EVERY: u64 = 16;
+
+/// How far it is, for the node's heartbeats.
+#[derive(Default)]
+pub(crate) struct Progress {
+    targets: Mutex<HashMap<TargetId, (Resync, Instant)>>,
+}
+
+impl Progress {
+    pub(crate) fn report(&self) -> Vec<Resync> {
+        let timed =
+            |(r, began): &(Resync, Instant)| Resync { seconds: began.elapsed().as_secs(), ..*r };
+        self.targets.lock().values().map(timed).collect()
+    }
+
+    fn change(&self, target: TargetId, change: impl FnOnce(&mut Resync)) {
+        let mut targets = self.targets.lock();
+        let new = || (Resync { target, stripes: 0, done: 0, bytes: 0, seconds: 0 }, Instant::now());
+        change(&mut targets.entry(target).or_insert_with(new).0);
+    }
+
+    fn keep_only(&self, syncing: &[(GroupId, TargetId)]) {
+        self.targets.lock().retain(|target, _| syncing.iter().any(|(_, t)| t == target));
+    }
+}
 
 /// Looks after the node's targets for as long as the process lives.
-pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>) {
+pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Progress) {
     let data = DataPlane::new(cluster);
+    let worker = Worker { cluster, groups: data.groups(), progress };
     loop {
         std::thread::sleep(IDLE);
-        let own: Vec<_> = targets.reports().iter().map(|r| r.id).collect();
         if cluster.refresh().is_err() {
             continue;
         }
-        for (group, target) in syncing(&cluster.map(), &own) {
-            if let Ok(Some(missed)) = bring_up(data.groups(), group, target) {
-                let epoch = missed.epoch();
-                // The group may have moved on: then the next round finds what is new.
-                let _ = cluster.ask(&MemberSynced { group, target, epoch });
-            }
+        let own: Vec<_> = targets.reports().iter().map(|r| r.id).collect();
+        let syncing = syncing(&cluster.map(), &own);
+        progress.keep_only(&syncing);
+        // What fails is tried again with the next round.
+        for (group, target) in syncing {
+            let _ = worker.bring_up(group, target);
         }
     }
 }
 
 fn syncing(map: &Map, own: &[TargetId]) -> Vec<(GroupId, TargetId)> {
-    let of_group = |g: &nuri_proto::map::Group| {
-        let id = g.id;
-        let behind = g
-            .members
-            .iter()
-            .filter(|m| own.contains(&m.target) && matches!(m.standing, Standing::Syncing { .. }));
-        behind.map(|m| (id, m.target)).collect::<Vec<_>>()
-    };
-    map.groups.iter().flat_map(of_group).collect()
+    let members = map.groups.iter().flat_map(|g| g.members.iter().map(|m| (g.id, m)));
+    let behind = members.filter(|(_, m)| matches!(m.standing, Standing::Syncing { .. }));
+    behind.map(|(id, m)| (id, m.target)).filter(|(_, target)| own.contains(target)).collect()
 }
 
-fn bring_up(
-    groups: &Groups<RpcPort>,
-    group: GroupId,
-    target: TargetId,
-) -> Result<Option<Missed>, Status> {
-    let Some(missed) = groups.missed(group, target)? else { return Ok(None) };
-    for key in &missed.stripes {
-        let began = Instant::now();
-        let mut outcome = groups.bring(&missed, *key);
+struct Worker<'a> {
+    cluster: &'a Cluster,
+    groups: &'a Groups<RpcPort>,
+    progress: &'a Progress,
+}
+
+impl Worker<'_> {
+    /// Brings all that one target missed in one group, then tells the authority.
+    fn bring_up(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
+        let Some(missed) = self.groups.missed(group, target)? else { return Ok(()) };
+        self.progress.change(target, |r| r.stripes += missed.stripes.len() as u64);
+        let mut looked_at = 0;
+        let outcome = missed.stripes.iter().try_for_each(|key| {
+            if looked_at % MAP_EVERY == 0 {
+                self.wait_for_leave();
+            }
+            looked_at += 1;
+            let began = Instant::now();
+            let found = self.bring(&missed, *key)?;
+            if let Found::Repaired(bytes) = found {
+                self.progress.change(target, |r| r.bytes += bytes);
+                self.rest(began.elapsed(), bytes);
+            }
+            self.progress.change(target, |r| r.done += 1);
+            Ok(())
+        });
+        if outcome.is_err() {
+            // What is left is counted anew by the next round.
+            let left = missed.stripes.len() as u64;
+            self.progress
+                .change(target, |r| r.stripes = r.stripes.saturating_sub(left).max(r.done));
+            return outcome;
+        }
+        let epoch = missed.epoch();
+        // The group may have moved on: then the next round finds what is new.
+        self.cluster.ask(&MemberSynced { group, target, epoch })
+    }
+
+    fn bring(&self, missed: &nuri_client::group::Missed, key: ChunkKey) -> Result<Found, Status> {
+        let mut outcome = self.groups.bring(missed, key);
         for _ in 0..TRIES {
             if outcome.is_ok() {
                 break;
             }
             std::thread::sleep(TRY_PAUSE);
-            outcome = groups.bring(&missed, *key);
+            outcome = self.groups.bring(missed, key);
         }
-        if let Found::Repaired(_) = outcome? {
-            std::thread::sleep(began.elapsed().mul_f64(REST));
+        outcome
+    }
+
+    /// Returns once the work is not paused.
+    fn wait_for_leave(&self) {
+        loop {
+            let _ = self.cluster.refresh();
+            if self.cluster.map().resync != Pace::Paused {
+                return;
+            }
+            std::thread::sleep(IDLE);
         }
     }
-    Ok(Some(missed))
+
+    fn rest(&self, took: Duration, bytes: u64) {
+        let wanted = match self.cluster.map().resync {
+            Pace::Gentle | Pace::Paused => took.mul_f64(1.0 + REST),
+            Pace::Rate(rate) => Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64),
+        };
+        std::thread::sleep(wanted.saturating_sub(took));
+    }
 }

@@ -1,8 +1,10 @@
 //! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
-use nuri_proto::map::{Map, TargetState};
+use nuri_proto::map::{Map, Standing, TargetState};
 use nuri_proto::op::cluster::ClusterState;
 use serde::Serialize;
+
+use crate::health::Health;
 
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
@@ -46,6 +48,9 @@ pub(crate) struct TargetView {
     pub(crate) state: &'static str,
     pub(crate) size: u64,
     pub(crate) used: u64,
+    /// Places in redundant groups, and in how many it is not up to date.
+    pub(crate) places: usize,
+    pub(crate) behind: usize,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -72,13 +77,6 @@ pub(crate) struct Capacity {
     pub(crate) free: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Health {
-    /// `ok`, `degraded` or `damaged`.
-    pub(crate) state: &'static str,
-    pub(crate) sentences: Vec<String>,
-}
-
 impl StatusView {
     pub(crate) fn new(space: &str, state: &ClusterState) -> StatusView {
         let map = &state.map;
@@ -94,7 +92,7 @@ impl StatusView {
             space: space.into(),
             cluster: map.cluster.to_string(),
             nodes: map.nodes.iter().map(|n| node_view(map, n)).collect(),
-            targets: map.targets.iter().map(target_view).collect(),
+            targets: map.targets.iter().map(|t| target_view(map, t)).collect(),
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
@@ -102,13 +100,13 @@ impl StatusView {
                 copies: state.metadata.len(),
                 nodes: state.metadata.iter().map(|n| n.0).collect(),
             },
-            health: health(map),
+            health: Health::of(state),
         }
     }
 
     /// A space whose first node does not answer.
     pub(crate) fn unreachable(space: &str, why: &str) -> StatusView {
-        let sentences = vec![format!("the space does not answer ({why}); start it: nuri up")];
+        let sentence = format!("the space does not answer ({why}); start it: nuri up");
         StatusView {
             format: FORMAT,
             space: space.into(),
@@ -119,7 +117,7 @@ impl StatusView {
             mounts: Vec::new(),
             capacity: Capacity { size: 0, used: 0, free: 0 },
             metadata: MetadataView::default(),
-            health: Health { state: "damaged", sentences },
+            health: Health::unreachable(sentence),
         }
     }
 
@@ -138,7 +136,14 @@ impl StatusView {
         for t in &self.targets {
             let (used, size) = (human(t.used), human(t.size));
             let (id, state, node) = (t.id, t.state, t.node);
-            println!("target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}", t.path);
+            let behind = match t.behind {
+                0 => String::new(),
+                n => format!("  behind in {n} of {} groups", t.places),
+            };
+            println!(
+                "target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}{behind}",
+                t.path
+            );
         }
         for m in &self.mounts {
             println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
@@ -169,14 +174,19 @@ fn node_view(map: &Map, n: &nuri_proto::map::Node) -> NodeView {
     NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles }
 }
 
-fn target_view(t: &nuri_proto::map::Target) -> TargetView {
+fn target_view(map: &Map, t: &nuri_proto::map::Target) -> TargetView {
     let state = match t.state {
         TargetState::Up => "up",
         TargetState::Down => "down",
         TargetState::Failed => "failed",
     };
+    let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
+    let own = redundant.flat_map(|g| &g.members).filter(|m| m.target == t.id);
+    let (places, behind) = own.fold((0, 0), |(places, behind), m| {
+        (places + 1, behind + usize::from(m.standing != Standing::Live))
+    });
     let (id, node, path) = (t.id.0, t.node.0, t.path.clone());
-    TargetView { id, node, path, state, size: t.size, used: t.used }
+    TargetView { id, node, path, state, size: t.size, used: t.used, places, behind }
 }
 
 fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {
@@ -186,32 +196,6 @@ fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {
         .fold((0, 0), |(s, u), t| (s + t.size, u + t.used));
     let (size, used) = sums;
     PoolView { id: pool.id.0, name: pool.name.clone(), groups: pool.groups.len(), size, used }
-}
-
-fn health(map: &Map) -> Health {
-    let total = map.targets.len();
-    let mut sentences = Vec::new();
-    let mut state = "ok";
-    let down = map.targets.iter().filter(|t| t.state == TargetState::Down).count();
-    let failed: Vec<_> = map.targets.iter().filter(|t| t.state == TargetState::Failed).collect();
-    if down > 0 {
-        state = "degraded";
-        sentences.push(format!(
-            "{down} of {total} targets are down: reads and writes of data there wait, then fail"
-        ));
-    }
-    for t in failed {
-        state = "damaged";
-        let (id, path) = (t.id, &t.path);
-        sentences.push(format!(
-            "target {id} ({path}) stopped after an I/O error: check its disk, then restart its node"
-        ));
-    }
-    let (size, used) = map.capacity();
-    if size > 0 && used > size / 100 * 95 {
-        sentences.push(format!("the space is {} % full", used * 100 / size));
-    }
-    Health { state, sentences }
 }
 
 /// Bytes for people.

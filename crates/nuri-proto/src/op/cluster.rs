@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call;
 use crate::id::{Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
-use crate::map::{Map, TargetState};
+use crate::map::{Map, Pace, TargetState};
 
 /// Fetches the map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,8 +56,23 @@ pub struct Heartbeat {
     pub targets: Vec<TargetReport>,
     /// Version of the admission list in force at its targets, 0 for none.
     pub admitted: u64,
+    /// Targets that are being brought up to date.
+    pub resyncs: Vec<Resync>,
 }
 call!(Heartbeat => HeartbeatReply);
+
+/// How far the bringing up to date of a target is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Resync {
+    pub target: TargetId,
+    /// Stripes to look at, and looked at.
+    pub stripes: u64,
+    pub done: u64,
+    /// Brought to it so far.
+    pub bytes: u64,
+    /// Since it began.
+    pub seconds: u64,
+}
 
 /// Renews the service lease of the node's targets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -111,6 +126,7 @@ call!(ClusterStatus => ClusterState);
 pub struct ClusterState {
     pub map: Map,
     pub mounts: Vec<MountReport>,
+    pub resyncs: Vec<Resync>,
     /// Nodes that have the whole metadata now.
     pub metadata: Vec<NodeId>,
 }
@@ -131,3 +147,10 @@ pub struct TargetReplace {
     pub new: TargetId,
 }
 call!(TargetReplace => ());
+
+/// How fast targets are brought up to date, from now on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ResyncSet {
+    pub pace: Pace,
+}
+call!(ResyncSet => ());

@@ -3,6 +3,7 @@
 mod doctor;
 mod down;
 mod fs;
+mod repair;
 mod restore;
 mod status;
 mod target;
@@ -28,6 +29,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
+        Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),
+        Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),
         Command::Fs(args) => fs::run(args).map(done),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
     }

@@ -1,0 +1,74 @@
+//! `nuri target replace` and `nuri target resync`.
+
+use nuri_client::Cluster;
+use nuri_proto::Status;
+use nuri_proto::id::TargetId;
+use nuri_proto::layout::Shape;
+use nuri_proto::map::{Map, Pace, TargetState};
+use nuri_proto::op::cluster::{ResyncSet, TargetReplace};
+
+use crate::cli;
+use crate::show::human;
+use crate::space::Space;
+use crate::{Failure, at};
+
+fn connect(space: &Space) -> Result<Cluster, Failure> {
+    Cluster::connect(&space.address()?, &space.secret()?).map_err(Failure::new)
+}
+
+pub(crate) fn replace(args: &cli::TargetReplace) -> Result<(), Failure> {
+    let cluster = connect(&Space::at(&args.dir))?;
+    let (old, new) = (TargetId(args.old), TargetId(args.new));
+    check(&cluster.map(), old, new)?;
+    cluster.ask(&TargetReplace { old, new }).map_err(|status| match status {
+        Status::BUSY => Failure(format!(
+            "target {old} holds data that too few others hold now; \
+             wait until the other targets are up to date: nuri status"
+        )),
+        Status::EXIST => Failure(format!(
+            "targets {old} and {new} hold parts of the same stripes; \
+             replace {old} by a target that has none of its groups, best a new one"
+        )),
+        status => Failure(format!("the authority refuses: {status}")),
+    })?;
+    println!("target {new} takes the place of target {old}; progress: nuri status");
+    Ok(())
+}
+
+fn check(map: &Map, old: TargetId, new: TargetId) -> Result<(), Failure> {
+    let find = |id| {
+        let none = || Failure(format!("there is no target {id}: nuri target list"));
+        map.target(id).ok_or_else(none)
+    };
+    let (from, to) = (find(old)?, find(new)?);
+    if old == new {
+        return Err(Failure(format!("{old} is the same target")));
+    }
+    if to.state != TargetState::Up {
+        return Err(Failure(format!("target {new} is not up: start its node first")));
+    }
+    if to.size - to.used.min(to.size) < from.used {
+        let (used, free) = (human(from.used), human(to.size - to.used.min(to.size)));
+        return Err(Failure(format!(
+            "target {old} holds {used} and target {new} has room for {free}; choose a larger one"
+        )));
+    }
+    let own = |g: &&nuri_proto::map::Group| g.place(old).is_some();
+    if !map.groups.iter().filter(own).any(|g| g.shape != Shape::Stripe) {
+        return Err(Failure(format!(
+            "target {old} has no redundant data: files of shape stripe cannot be rebuilt elsewhere"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn set_pace(args: &cli::TargetResync) -> Result<(), Failure> {
+    let pace = match (&args.pace.rate, args.pace.pause) {
+        (Some(0), _) => return Err(Failure("a rate of 0 never ends: use --pause".into())),
+        (Some(rate), _) => Pace::Rate(*rate),
+        (None, true) => Pace::Paused,
+        (None, false) => Pace::Gentle,
+    };
+    let cluster = connect(&Space::at(&args.dir))?;
+    cluster.ask(&ResyncSet { pace }).map_err(at("the authority refuses"))
+}

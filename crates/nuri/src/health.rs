@@ -1,0 +1,148 @@
+//! What is at risk, in sentences: from the map and what nodes report.
+
+use nuri_proto::layout::Shape;
+use nuri_proto::map::{Group, Map, Pace, Standing, TargetState};
+use nuri_proto::op::cluster::{ClusterState, Resync};
+use serde::Serialize;
+
+use crate::show::human;
+
+/// `ok`, `degraded` or `damaged`, and why.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Health {
+    pub(crate) state: &'static str,
+    pub(crate) sentences: Vec<String>,
+    /// Bytes that one more loss would take, about.
+    pub(crate) at_risk: u64,
+    /// Bytes that cannot be reached now, about.
+    pub(crate) out_of_reach: u64,
+    pub(crate) resyncs: Vec<ResyncView>,
+}
+
+/// A target that is being brought up to date.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ResyncView {
+    pub(crate) target: u32,
+    pub(crate) stripes: u64,
+    pub(crate) done: u64,
+    pub(crate) bytes: u64,
+    /// Estimate.
+    pub(crate) seconds_left: Option<u64>,
+}
+
+impl Health {
+    /// Of a space that does not answer.
+    pub(crate) fn unreachable(sentence: String) -> Health {
+        let resyncs = Vec::new();
+        Health { state: "damaged", sentences: vec![sentence], at_risk: 0, out_of_reach: 0, resyncs }
+    }
+
+    pub(crate) fn of(state: &ClusterState) -> Health {
+        let map = &state.map;
+        let bare = |g: &&Group| g.shape.is_redundant() && present(map, g) == g.shape.data();
+        let at_risk = bytes(map, map.groups.iter().filter(bare));
+        let gone = |g: &&Group| present(map, g) < g.shape.data();
+        let out_of_reach = bytes(map, map.groups.iter().filter(gone));
+        let mut health = Health {
+            state: "ok",
+            sentences: Vec::new(),
+            at_risk,
+            out_of_reach,
+            resyncs: state.resyncs.iter().map(resync_view).collect(),
+        };
+        health.tell_losses(map);
+        health.tell_failures(map);
+        health.tell_fullness(map);
+        health
+    }
+
+    fn tell_losses(&mut self, map: &Map) {
+        let total = map.targets.len();
+        let down = map.targets.iter().filter(|t| t.state == TargetState::Down).count();
+        let standing = |wanted: fn(&Standing) -> bool| {
+            map.groups.iter().flat_map(|g| &g.members).any(|m| wanted(&m.standing))
+        };
+        let absent = standing(|s| matches!(s, Standing::Absent { .. }));
+        let syncing = standing(|s| matches!(s, Standing::Syncing { .. }));
+        if down == 0 && !absent && !syncing {
+            return;
+        }
+        self.state = "degraded";
+        let mut parts = Vec::new();
+        if down > 0 {
+            parts.push(format!("{down} of {total} targets down"));
+        }
+        if self.out_of_reach > 0 {
+            let bytes = human(self.out_of_reach);
+            parts.push(format!("about {bytes} cannot be reached until they are back"));
+        }
+        if self.at_risk > 0 {
+            parts.push(format!("about {} have no redundancy left", human(self.at_risk)));
+        }
+        parts.push(self.resync_text(map, syncing));
+        self.sentences.push(parts.join("; "));
+    }
+
+    fn resync_text(&self, map: &Map, syncing: bool) -> String {
+        if !syncing {
+            return "resync not started".into();
+        }
+        if map.resync == Pace::Paused {
+            return "resync paused: nuri target resync --gentle".into();
+        }
+        let (done, all) = self.resyncs.iter().fold((0, 0), |(d, a), r| (d + r.done, a + r.stripes));
+        let percent = (done * 100).checked_div(all).unwrap_or(0);
+        match self.resyncs.iter().filter_map(|r| r.seconds_left).max() {
+            Some(left) => format!("resync {percent} % done, about {left} s left"),
+            None => format!("resync {percent} % done"),
+        }
+    }
+
+    fn tell_failures(&mut self, map: &Map) {
+        for t in map.targets.iter().filter(|t| t.state == TargetState::Failed) {
+            self.state = "damaged";
+            let (id, path) = (t.id, &t.path);
+            self.sentences.push(format!(
+                "target {id} ({path}) stopped after an I/O error: check its disk, then restart its \
+                 node, or put another in its place: nuri target replace {id} NEW"
+            ));
+        }
+    }
+
+    fn tell_fullness(&mut self, map: &Map) {
+        let (size, used) = map.capacity();
+        if size > 0 && used > size / 100 * 95 {
+            self.sentences.push(format!("the space is {} % full", used * 100 / size));
+        }
+    }
+}
+
+fn resync_view(r: &Resync) -> ResyncView {
+    let left = r.stripes.saturating_sub(r.done);
+    let seconds_left = (r.done > 0).then(|| r.seconds * left / r.done);
+    let (stripes, done, bytes) = (r.stripes, r.done, r.bytes);
+    ResyncView { target: r.target.0, stripes, done, bytes, seconds_left }
+}
+
+/// Members that are live and whose targets serve.
+fn present(map: &Map, group: &Group) -> usize {
+    let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
+    let live = |m: &&nuri_proto::map::Member| m.standing == Standing::Live && serves(m.target);
+    group.members.iter().filter(live).count()
+}
+
+/// Data bytes of groups, if targets hold about as much of each group.
+fn bytes<'a>(map: &Map, groups: impl Iterator<Item = &'a Group>) -> u64 {
+    let groups_of = |target| {
+        let has = |g: &&Group| g.place(target).is_some() && g.shape != Shape::Stripe;
+        map.groups.iter().filter(has).count().max(1) as u64
+    };
+    let of_group = |g: &Group| {
+        let used = |m: &nuri_proto::map::Member| {
+            map.target(m.target).map_or(0, |t| t.used) / groups_of(m.target)
+        };
+        let all: u64 = g.members.iter().map(used).sum();
+        all * g.shape.data() as u64 / g.members.len().max(1) as u64
+    };
+    groups.map(of_group).sum()
+}
