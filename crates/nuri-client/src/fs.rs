@@ -566,7 +566,7 @@ impl Client {
     /// # Errors
     /// Where a server does not answer.
     pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
-        let (size, used) = self.shared.cluster.state()?.map.capacity();
+        let (size, used) = self.shared.cluster.state()?.map.usable();
         let counts = self.shared.session.call(&StatFs {})?;
         Ok((size, used, counts.inodes))
     }

@@ -121,6 +121,10 @@ impl DataPlane {
 
     /// Ranges of the piece's chunk that hold data. Where only others can tell, ranges that may.
     pub(crate) fn extents(&self, piece: &Piece) -> Result<Vec<(u32, u32)>, Status> {
+        if piece.shape.is_redundant() {
+            // What is staged is not among them yet.
+            self.groups().settle_for_read(&stripe_of(piece))?;
+        }
         self.cluster.until(Self::deadline(), |left| {
             let group = self.cluster.group(piece.group).ok_or(Status::UNREACHABLE)?;
             let live = group.live();

@@ -162,6 +162,20 @@ impl Map {
         groups.filter(|g| g.shape == shape).collect()
     }
 
+    /// (size, used) in bytes of files, if all have the space's shape: redundancy left out, and
+    /// what lies beyond the smallest target where every group needs all targets.
+    pub fn usable(&self) -> (u64, u64) {
+        let (mut size, used) = self.capacity();
+        if self.targets.len() == self.shape.members() {
+            let least = self.targets.iter().map(|t| t.size).min().unwrap_or(0);
+            size = least * self.targets.len() as u64;
+        }
+        let of_files = |bytes: u64| {
+            (u128::from(bytes) * self.shape.data() as u128 / self.shape.members() as u128) as u64
+        };
+        (of_files(size), of_files(used).min(of_files(size)))
+    }
+
     /// (size, used) over all targets, bytes.
     pub fn capacity(&self) -> (u64, u64) {
         self.targets.iter().fold((0, 0), |(size, used), t| (size + t.size, used + t.used))

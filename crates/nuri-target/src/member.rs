@@ -3,7 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::ChunkKey;
 use nuri_proto::op::member::{
-    MemberAbort, MemberChanged, MemberCommit, MemberHeld, MemberInstall, MemberRead,
+    MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
     MemberReadReply, MemberStage, Purpose,
 };
 use nuri_proto::stripe::{Change, Covers, Held, StageReply};
@@ -78,6 +78,11 @@ impl TargetServer {
         check_range(call.key, call.install.offset, request.payload.len())?;
         let _entered = self.epochs.enter(call.install.group, call.epoch)?;
         Ok(self.store(call.target)?.install(call.key, &call.install, request.payload)?)
+    }
+
+    pub(crate) fn member_forget(&self, call: &MemberForget) -> Result<(), Status> {
+        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        Ok(self.store(call.target)?.forget(call.key)?)
     }
 
     pub(crate) fn member_changed(

@@ -20,7 +20,7 @@ use nuri_proto::op::data::{
     PunchReply, WriteReply,
 };
 use nuri_proto::op::member::{
-    MemberAbort, MemberChanged, MemberCommit, MemberHeld, MemberInstall, MemberStage,
+    MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberStage,
 };
 use nuri_proto::op::{Call, Op};
 use nuri_rpc::{Reply, Request, reply_to};
@@ -225,6 +225,7 @@ impl TargetServer {
             Op::MemberInstall => {
                 reply_to::<MemberInstall>(request.args, |c| self.member_install(&c, request))
             }
+            Op::MemberForget => reply_to::<MemberForget>(request.args, |c| self.member_forget(&c)),
             Op::MemberChanged => {
                 reply_to::<MemberChanged>(request.args, |c| self.member_changed(&c))
             }

@@ -26,11 +26,13 @@ impl<P: Port> Groups<P> {
     ) -> Result<(), Status> {
         self.until(REQUEST, || {
             let group = self.available(stripe.group)?;
+            let outcome = self.read_once(&group, stripe, place, offset, out);
+            if outcome != Err(Status::UNDECIDED) {
+                return outcome;
+            }
+            self.settle_for_read(stripe)?;
             match self.read_once(&group, stripe, place, offset, out) {
-                Err(Status::UNDECIDED) => {
-                    self.settle_for_read(stripe)?;
-                    Err(Status::RETRY)
-                }
+                Err(Status::UNDECIDED) => Err(Status::RETRY),
                 outcome => outcome,
             }
         })
@@ -74,9 +76,9 @@ impl<P: Port> Groups<P> {
     }
 
     /// Settles a stripe that a member would not show: nobody but this client may be writing it.
-    fn settle_for_read(&self, stripe: &Stripe) -> Result<(), Status> {
+    pub(crate) fn settle_for_read(&self, stripe: &Stripe) -> Result<(), Status> {
         let seen = self.seen.entry(stripe.key);
         let mut knowledge = seen.state.lock();
-        self.learn(SessionId(0), stripe, &mut knowledge)
+        self.until(REQUEST, || self.learn(SessionId(0), stripe, &mut knowledge))
     }
 }

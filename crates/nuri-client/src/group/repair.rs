@@ -72,9 +72,14 @@ impl<P: Port> Groups<P> {
                 offset: at,
                 last: at + part >= len,
             };
-            self.install(group, stripe, place, install.clone(), out)?;
+            // Committed meanwhile, the chunks may have become longer than was read.
+            if install.last && self.chunk_end(group, stripe, place)? > len {
+                return Err(Status::RETRY);
+            }
             at += part;
-            if install.last {
+            let last = install.last;
+            self.install(group, stripe, place, install, out)?;
+            if last {
                 return Ok(u64::from(len));
             }
         }

@@ -93,9 +93,10 @@ impl<P: Port> Groups<P> {
             self.learn(session, stripe, knowledge)?;
         }
         let attempt = self.plan(session, stripe, group, parts, knowledge);
-        let shares = self.shares(&attempt, parts)?;
-        // Whatever happens now, what the members hold is unknown until all have answered well.
+        // What the members hold counts as unknown until all have answered well: others may have
+        // written since.
         knowledge.known = false;
+        let shares = self.shares(&attempt, parts)?;
         let allocated = self.stage_all(&attempt, &shares, seen, knowledge)?;
         for share in &shares {
             seen.note_decided(share.place, attempt.version);

@@ -119,8 +119,8 @@ impl HeldTable {
         8 + self.bytes
     }
 
-    /// Looks at `look` entries from `from` on for those of the group that changed in `since` or
-    /// later. The second value tells where to look next.
+    /// Looks at `look` entries from `from` on for those of the group that were written or staged
+    /// in `since` or later. The second value tells where to look next.
     pub fn changed(
         &self,
         group: GroupId,
@@ -130,10 +130,13 @@ impl HeldTable {
     ) -> (Vec<(ChunkKey, Covers)>, Option<ChunkKey>) {
         let mut entries = self.entries.range(from);
         let found = entries.by_ref().take(look).filter(|(_, entry)| entry.group == group);
-        let covers = found.map(|(key, entry)| (*key, entry.covers.covers()));
-        let newer =
-            |covers: &Covers| covers.newest() > Version::NONE && covers.newest().epoch() >= since;
-        let changed = covers.filter(|(_, covers)| newer(covers)).collect();
+        let newer = |entry: &Entry| {
+            let staged = entry.staged.as_ref().map_or(Version::NONE, |staged| staged.version);
+            let newest = entry.covers.covers().newest().max(staged);
+            newest > Version::NONE && newest.epoch() >= since
+        };
+        let changed = found.filter(|(_, entry)| newer(entry));
+        let changed = changed.map(|(key, entry)| (*key, entry.covers.covers())).collect();
         (changed, entries.next().map(|(key, _)| *key))
     }
 

@@ -102,7 +102,9 @@ fn direct_reads_see_what_was_written_ahead_of_them() {
         for piece in 0..64usize {
             direct.read_exact_at(&mut buf, (piece * PIECE) as u64).unwrap();
             let want = stamps[piece];
-            assert!(buf.iter().all(|byte| *byte == want), "round {round}, piece {piece}");
+            let wrong = buf.iter().position(|byte| *byte != want);
+            let found = wrong.map(|at| (at, buf[at], buf.iter().filter(|b| **b != want).count()));
+            assert_eq!(found, None, "round {round}, piece {piece}, wanted {want}");
             if piece % 9 == 8 {
                 let victim = (piece + 1 + (piece * 7 + round as usize) % 16) % 64;
                 stamps[victim] = stamps[victim].wrapping_add(1);
