@@ -19,6 +19,7 @@ use nuri_proto::id::{ChunkKey, GroupId, Ino, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::Call;
 use nuri_proto::op::{data, meta};
+use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
 use nuri_target::store::log::{Body, Record};
 
 type Feed = fn(&[u8]);
@@ -73,11 +74,21 @@ fn kv_segment() -> Vec<u8> {
 
 fn target_log() -> Vec<u8> {
     let key = ChunkKey { object: ObjectId(1), component: 0, stripe: 0 };
+    let staged = Staged {
+        version: Version(8),
+        id: WriteId::default(),
+        covers: Covers::one(Version(8)),
+        participants: Members(3),
+    };
+    let held = Held { group: GroupId(1), staged: Some(staged), ..Held::default() };
     let mut out = vec![7];
     let records = [
         Record::Punch { key, at: 1, len: 2 },
         Record::Truncate { object: ObjectId(1), from: 3 },
         Record::Delete { objects: vec![ObjectId(1), ObjectId(2)] },
+        Record::Commit { key, version: Version(7) },
+        Record::Held { key, held: held.clone() },
+        Record::Install { key, held },
     ];
     for (i, record) in records.iter().enumerate() {
         let position = 8192 + (out.len() - 1) as u64;

@@ -88,6 +88,9 @@ pub fn check(disk: &impl Disk) -> CheckReport {
             report.blocks
         ));
     }
+    for key in found.contents.lost_staged() {
+        report.problem(format!("chunk {key:?}: blocks are staged, but no staged write is named"));
+    }
     let extents: Vec<(ChunkKey, Extent)> = found.contents.index.iter().collect();
     for (key, extent) in extents {
         check_extent(disk, &superblock.regions, &mut found, key, extent, &mut report);

@@ -297,4 +297,16 @@ mod tests {
         let once = run(&mut c);
         assert_eq!(run(&mut c), once);
     }
+
+    #[test]
+    fn an_image_without_members_is_one_of_a_store_that_had_none() {
+        let mut c = Contents::default();
+        c.write(KEY, 1, &[Extent { at: 0, len: 2, block: 7, birth: 1 }]);
+        let mut image = Vec::new();
+        c.index.encode(&mut image);
+        let back = Contents::decode(&image, 100).unwrap();
+        assert_eq!((back.index.blocks(), back.members.len()), (2, 0));
+        assert!(Contents::decode(&[&image[..], &[1]].concat(), 100).is_none());
+        assert_eq!(c.encode().len() as u64, image.len() as u64 + 8);
+    }
 }

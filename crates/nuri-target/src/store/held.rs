@@ -211,3 +211,76 @@ fn take_covers(f: &mut Fields<'_>, count: u32) -> Option<Covers> {
     let few = usize::try_from(count).ok().filter(|count| *count <= MAX_MEMBERS)?;
     Some(Covers(f.words(few)?.into_iter().map(Version).collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(stripe: u32) -> ChunkKey {
+        ChunkKey { object: ObjectId(u64::from(stripe) / 100), component: 0, stripe }
+    }
+
+    fn held(covers: &[u64], is_staged: bool) -> Held {
+        let covers = Covers(covers.iter().map(|v| Version(*v)).collect());
+        let id = WriteId { session: SessionId(3), number: 4 };
+        let (version, participants) = (Version(9), Members(7));
+        let staged = Staged { version, id, covers: Covers::one(version), participants };
+        let staged = is_staged.then_some(staged);
+        Held { group: GroupId(2), covers, last: id, floor: Version(1), staged }
+    }
+
+    #[test]
+    fn image_round_trip_and_length() {
+        let mut table = HeldTable::default();
+        for (i, covers) in [&[][..], &[5], &[0, 7], &[1, 2, 3, 4]].into_iter().enumerate() {
+            table.set(key(i as u32), &held(covers, false));
+            table.set(key(100 + i as u32), &held(covers, true));
+        }
+        table.set(key(3), &held(&[6, 0, 0], true));
+        table.set(key(2), &Held::default());
+        let mut image = Vec::new();
+        table.encode(&mut image);
+        assert_eq!((image.len() as u64, table.len()), (table.image_bytes(), 7));
+        let back = HeldTable::decode(&mut Fields::new(&image)).unwrap();
+        assert_eq!(back.get(key(3)), held(&[6], true), "what is none is not spelled out");
+        assert_eq!(back.get(key(102)), held(&[0, 7], true));
+        assert_eq!(back.get(key(2)), Held::default());
+        assert_eq!(back.image_bytes(), table.image_bytes());
+        assert!(HeldTable::decode(&mut Fields::new(&image[..image.len() - 1])).is_none());
+        table.truncate(ObjectId(1), 102);
+        assert_eq!((table.get(key(103)), table.len()), (Held::default(), 5));
+        table.truncate(ObjectId(0), 0);
+        table.truncate(ObjectId(1), 0);
+        assert_eq!((table.len(), table.image_bytes()), (0, 8));
+    }
+
+    /// Resident bytes of this process.
+    fn resident() -> u64 {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    /// Each table has a process of its own, so that nothing else counts.
+    #[test]
+    fn a_stripe_takes_little_memory() {
+        const CHILD: &str = "NURI_MEASURES_HELD";
+        // A copy or data chunk; parity over two and four data chunks.
+        let cases: [(&[u64], f64); 3] = [(&[5], 100.0), (&[5, 6], 115.0), (&[5, 6, 7, 8], 130.0)];
+        let Some(case) = std::env::var_os(CHILD) else {
+            let name = "store::held::tests::a_stripe_takes_little_memory";
+            for case in 0..cases.len() {
+                let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+                child.args(["--exact", name, "--nocapture"]).env(CHILD, case.to_string());
+                assert!(child.status().unwrap().success());
+            }
+            return;
+        };
+        let (covers, bound) = cases[case.to_str().unwrap().parse::<usize>().unwrap()];
+        let before = resident();
+        let mut table = HeldTable::default();
+        (0..400_000).for_each(|stripe| table.set(key(stripe), &held(covers, false)));
+        let bytes = (resident() - before) as f64 / 400_000.0;
+        println!("{} versions: {bytes:.1} bytes per stripe", covers.len());
+        assert!(bytes <= bound, "{bytes:.1}");
+    }
+}

@@ -360,6 +360,8 @@ pub fn scan(bytes: &[u8], start: LogStart, data_blocks: u64) -> Result<Scan<'_>,
 mod tests {
     use super::*;
     use nuri_io::rng::Rng;
+    use nuri_proto::id::{GroupId, SessionId};
+    use nuri_proto::stripe::{Covers, Members, Staged, WriteId};
 
     const KEY: ChunkKey = ChunkKey { object: ObjectId(1), component: 0, stripe: 0 };
     const START: LogStart = LogStart { generation: 7, position: 8192, seq: 5 };
@@ -374,6 +376,11 @@ mod tests {
             Record::Write { key: KEY, extents, sums: vec![1, 2] },
             Record::Delete { objects: vec![ObjectId(1), ObjectId(2)] },
         ];
+        batches(&records)
+    }
+
+    /// Batches of two records each, then zeros.
+    fn batches(records: &[Record<'_>]) -> Vec<u8> {
         let mut out = Vec::new();
         for (b, batch) in records.chunks(2).enumerate() {
             let base = START.position + out.len() as u64;
@@ -400,6 +407,35 @@ mod tests {
         assert_eq!((scan.records.len(), scan.next_seq), (4, 9));
         assert_eq!(scan.end % BLOCK as u64, 0);
         assert!(matches!(&scan.records[1].1, Record::Data { data: d, .. } if *d == data));
+    }
+
+    #[test]
+    fn records_of_members_come_back() {
+        let data = vec![9; 2 * BLOCK];
+        let covers = Covers(vec![Version(0), Version(4)]);
+        let (id, version) = (WriteId { session: SessionId(1), number: 2 }, Version(5));
+        let staged = Staged { version, id, covers: covers.clone(), participants: Members(5) };
+        let (group, floor) = (GroupId(3), Version(1));
+        let held = Held { group, covers, last: id, floor, staged: Some(staged) };
+        let stage = Record::Stage {
+            key: KEY,
+            held: held.clone(),
+            extents: vec![Extent { at: 1, len: 2, block: 3, birth: 1 }],
+            sums: vec![1, 2],
+            blocks: vec![0, 3],
+            raw: data.chunks(BLOCK).map(crc64).collect(),
+            data: &data,
+        };
+        let records = [
+            stage,
+            Record::Commit { key: KEY, version },
+            Record::Held { key: KEY, held: Held { staged: None, ..held.clone() } },
+            Record::Install { key: KEY, held },
+        ];
+        let log = batches(&records);
+        let found = scan(&log, START, 100).unwrap().records;
+        assert!(found.into_iter().map(|(_, record)| record).eq(records));
+        assert!(scan(&log, START, 4).is_err(), "an extent beyond the data region");
     }
 
     #[test]

@@ -148,4 +148,10 @@ impl Contents {
         keys.iter().for_each(|key| drop(self.punch(*key, 0, 0, CHUNK_BLOCKS)));
         !keys.is_empty()
     }
+
+    /// Chunks that have staged blocks and no staged write; there are none.
+    pub fn lost_staged(&self) -> Vec<ChunkKey> {
+        let staged = self.index.keys().filter(|key| kind_of(*key) == Kind::Staged);
+        staged.map(base_of).filter(|key| self.members.get(*key).staged.is_none()).collect()
+    }
 }

@@ -11,7 +11,9 @@ mod corrupt;
 mod crash;
 mod member;
 mod model;
+mod overtaken;
 mod space;
+mod staged;
 mod threads;
 
 use std::sync::Arc;
