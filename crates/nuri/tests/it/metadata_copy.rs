@@ -168,3 +168,25 @@ fn nobody_notices_when_the_copys_node_dies() {
     }
     space.down_clean();
 }
+
+#[test]
+fn a_target_lost_with_the_metadata_is_named_and_made_anew() {
+    let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
+    wait_copies(&space, 2);
+    let old = space.mnt().join("old");
+    write_synced(&old, b"with the metadata");
+    kill_all(&space, 2);
+    fs::remove_dir_all(space.path("space/node0")).unwrap();
+    let targets = ["space/target0", "space/target2"].map(|name| space.path(name));
+    targets.iter().for_each(|path| fs::remove_dir_all(path).unwrap());
+    let said = restore(&space, &[]);
+    for path in &targets {
+        assert!(said.contains(&format!("lost      target {}", path.display())), "{said}");
+    }
+    space.again();
+    assert_eq!(fs::read(&old).unwrap(), b"with the metadata");
+    let new = space.mnt().join("new");
+    write_synced(&new, &vec![5; 9 << 20]);
+    assert!(fs::read(&new).unwrap() == vec![5; 9 << 20]);
+    space.down_clean();
+}
