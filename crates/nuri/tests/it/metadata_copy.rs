@@ -26,9 +26,8 @@ fn write_synced(path: &Path, data: &[u8]) {
 }
 
 /// Kills everything at once, as a power failure would.
-fn kill_all(space: &Space, nodes: usize) {
-    let mut roles: Vec<_> = (0..nodes).map(|node| format!("node{node}")).collect();
-    roles.extend(["supervisor".into(), "mount".into()]);
+fn kill_all(space: &Space, nodes: &[&str]) {
+    let roles = [nodes, &["supervisor", "mount"]].concat();
     let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
     stop(space, "supervisor");
     roles.iter().for_each(|role| space.kill(role));
@@ -97,7 +96,7 @@ fn the_first_nodes_metadata_can_be_lost() {
     let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
     assert!(said.contains("metadata: 2 copies (nodes 1, 2)"), "{said}");
     fill(&space.mnt().join("after"));
-    kill_all(&space, 2);
+    kill_all(&space, &["node0", "node1"]);
     let first = space.path("space/node0");
     let dir = space.dir();
     refused(&["doctor", "--restore-metadata", "--dir", &dir], "--force");
@@ -159,7 +158,7 @@ fn nobody_notices_when_the_copys_node_dies() {
         assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
     }
     // The copy that was made under load is worth as much as the first one.
-    kill_all(&space, 2);
+    kill_all(&space, &["node0", "node1"]);
     fs::remove_dir_all(space.path("space/node0")).unwrap();
     restore(&space, &[]);
     space.again();
@@ -175,7 +174,7 @@ fn a_target_lost_with_the_metadata_is_named_and_made_anew() {
     wait_copies(&space, 2);
     let old = space.mnt().join("old");
     write_synced(&old, b"with the metadata");
-    kill_all(&space, 2);
+    kill_all(&space, &["node0", "node1"]);
     fs::remove_dir_all(space.path("space/node0")).unwrap();
     let targets = ["space/target0", "space/target2"].map(|name| space.path(name));
     targets.iter().for_each(|path| fs::remove_dir_all(path).unwrap());
@@ -188,5 +187,31 @@ fn a_target_lost_with_the_metadata_is_named_and_made_anew() {
     let new = space.mnt().join("new");
     write_synced(&new, &vec![5; 9 << 20]);
     assert!(fs::read(&new).unwrap() == vec![5; 9 << 20]);
+    space.down_clean();
+}
+
+#[test]
+fn the_copy_moves_on_and_the_newest_one_is_restored() {
+    let space = Space::up(&["--nodes", "3", "--shape", "stripe"]);
+    wait_copies(&space, 2);
+    // Nodes get their ids in the order in which they join.
+    let has = |role: &str| space.path(&format!("space/{role}/meta-copy.1/whole.json")).exists();
+    let (older, newer) = if has("node1") { ("node1", "node2") } else { ("node2", "node1") };
+    write_synced(&space.mnt().join("first"), b"both copies have it");
+    // Not restarted: the copy that it keeps is older from now on, and stays whole.
+    stop(&space, "supervisor");
+    space.kill(older);
+    wait("a copy elsewhere", Duration::from_secs(20), || {
+        space.status()["metadata"]["nodes"] == serde_json::json!([1, 3])
+    });
+    write_synced(&space.mnt().join("second"), b"only the newer copy has it");
+    kill_all(&space, &["node0", newer]);
+    fs::remove_dir_all(space.path("space/node0")).unwrap();
+    assert!(has(older));
+    let said = restore(&space, &[]);
+    assert!(said.contains(&format!("{newer}/meta-copy.")), "{said}");
+    space.again();
+    assert_eq!(fs::read(space.mnt().join("first")).unwrap(), b"both copies have it");
+    assert_eq!(fs::read(space.mnt().join("second")).unwrap(), b"only the newer copy has it");
     space.down_clean();
 }
