@@ -29,7 +29,7 @@ fn write_synced(path: &Path, data: &[u8]) {
 fn kill_all(space: &Space, nodes: &[&str]) {
     let roles = [nodes, &["supervisor", "mount"]].concat();
     let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
-    stop(space, "supervisor");
+    let _frozen = freeze(space, "supervisor");
     roles.iter().for_each(|role| space.kill(role));
     wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
     wait("the mount is dead", Duration::from_secs(10), || fs::metadata(space.mnt()).is_err());
@@ -43,16 +43,19 @@ fn has_ended(pid: i32) -> bool {
     zombie && threads <= 1
 }
 
-fn signal(space: &Space, role: &str, signal: Signal) {
-    kill_process(Pid::from_raw(space.pid(role)).unwrap(), signal).unwrap();
+/// A process that is frozen until this is dropped, however the test ends.
+struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
-fn stop(space: &Space, role: &str) {
-    signal(space, role, Signal::STOP);
-}
-
-fn go_on(space: &Space, role: &str) {
-    signal(space, role, Signal::CONT);
+fn freeze(space: &Space, role: &str) -> Frozen {
+    let pid = Pid::from_raw(space.pid(role)).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    Frozen(pid)
 }
 
 fn restore(space: &Space, more: &[&str]) -> String {
@@ -141,17 +144,17 @@ fn nobody_notices_when_the_copys_node_dies() {
         let loader = scope.spawn(|| load(dir.clone(), &end));
         std::thread::sleep(Duration::from_millis(500));
         // Killed, and not restarted for a while.
-        stop(&space, "supervisor");
+        let supervisor = freeze(&space, "supervisor");
         space.kill("node1");
         wait_copies(&space, 1);
         let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
         assert!(said.contains("metadata: 1 copy"), "{said}");
-        go_on(&space, "supervisor");
+        drop(supervisor);
         wait_copies(&space, 2);
         // Frozen: the copy does not answer, and nobody says why.
-        stop(&space, "node1");
+        let copy = freeze(&space, "node1");
         wait_copies(&space, 1);
-        go_on(&space, "node1");
+        drop(copy);
         wait_copies(&space, 2);
         end.store(true, Ordering::Relaxed);
         loader.join().unwrap()
@@ -203,7 +206,7 @@ fn the_copy_moves_on_and_the_newest_one_is_restored() {
     let (older, newer) = if has("node1") { ("node1", "node2") } else { ("node2", "node1") };
     write_synced(&space.mnt().join("first"), b"both copies have it");
     // Not restarted: the copy that it keeps is older from now on, and stays whole.
-    stop(&space, "supervisor");
+    let _supervisor = freeze(&space, "supervisor");
     space.kill(older);
     wait("a copy elsewhere", Duration::from_secs(20), || {
         space.status()["metadata"]["nodes"] == serde_json::json!([1, 3])
