@@ -25,8 +25,8 @@ use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
 
 use crate::cli::NodeRun;
+use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
-use crate::copy::leader::{CopiedMap, Leader};
 use crate::copy::restore::refuse_unfinished;
 use crate::resync::{self, Progress};
 use crate::space::{NodeSettings, load_json, save_json};
@@ -114,8 +114,8 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     if let Some(meta) = &services.meta {
         start_meta_workers(meta, node.engine, &address, &secret);
     }
-    if let Some(leader) = node.leader {
-        spawn("meta-copy", || leader.run());
+    if let Some(copier) = node.copier {
+        spawn("meta-copy", || copier.run());
     }
     let authority = settings.join.unwrap_or(address);
     start_resync(&services, &authority, &secret);
@@ -204,7 +204,7 @@ struct Ready {
     id: NodeId,
     services: Services,
     engine: Option<Arc<Embedded>>,
-    leader: Option<Leader>,
+    copier: Option<Copier>,
     join: Join,
 }
 
@@ -240,7 +240,7 @@ impl First<'_> {
         let engine = Arc::new(engine.map_err(Failure::new)?);
         let pools = Arc::new(Pools(authority.clone()));
         let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
-        let leader = Leader {
+        let copier = Copier {
             dir: self.dir.to_owned(),
             node: reply.node,
             address: join.address.clone(),
@@ -257,8 +257,8 @@ impl First<'_> {
             resync: Arc::default(),
             copies: Keeper::new(self.dir, cluster),
         };
-        let (engine, leader) = (Some(engine), Some(leader));
-        Ok(Ready { id: reply.node, services, engine, leader, join })
+        let (engine, copier) = (Some(engine), Some(copier));
+        Ok(Ready { id: reply.node, services, engine, copier, join })
     }
 }
 
@@ -324,7 +324,7 @@ impl Joined<'_> {
         let copies = Keeper::new(self.dir, cluster);
         let resync = Arc::default();
         let services = Services { authority: None, meta: None, targets, resync, copies };
-        Ok(Ready { id: reply.node, services, engine: None, leader: None, join: request })
+        Ok(Ready { id: reply.node, services, engine: None, copier: None, join: request })
     }
 }
 

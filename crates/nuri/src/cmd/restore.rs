@@ -35,9 +35,12 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
     let mut sources = args.from.clone();
     let (into, start) = match space.settings()? {
         Some(settings) => {
-            if space.running(Role::Node(0)).is_some() {
+            let runs = |role| space.running(role).is_some();
+            if runs(Role::Supervisor) || runs(Role::Node(0)) {
                 let dir = dir.display();
-                return Err(Failure(format!("the space runs; stop it: nuri down --dir {dir}")));
+                return Err(Failure(format!(
+                    "the space runs; stop it: nuri down --force --dir {dir}"
+                )));
             }
             let others = (1..settings.nodes.len()).map(|n| space.node_dir(n));
             sources.extend(others.filter(|dir| dir.exists()));

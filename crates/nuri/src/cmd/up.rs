@@ -9,7 +9,8 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::TargetState;
 
 use crate::cli::Up;
-use crate::node::free_space;
+use crate::copy::restore::newest;
+use crate::node::{META_LOG, free_space};
 use crate::show::{StatusView, human};
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, supervisor};
@@ -33,6 +34,7 @@ pub(crate) fn run(args: Up) -> Result<(), Failure> {
     {
         check_mount_point(point)?;
     }
+    refuse_lost_metadata(&space, &settings)?;
     let _ = std::fs::remove_file(space.stop_path());
     if space.running(Role::Supervisor).is_none() {
         supervisor::start(&space, &settings)?;
@@ -46,6 +48,21 @@ fn check_mount_point(point: &Path) -> Result<(), Failure> {
     match check(point) {
         Err(nuri_fuse::MountError::Stale(_)) | Ok(()) => Ok(()),
         Err(error) => Err(Failure::new(error)),
+    }
+}
+
+/// A first node that lost its metadata, beside a copy of it, would begin an empty space.
+fn refuse_lost_metadata(space: &Space, settings: &Settings) -> Result<(), Failure> {
+    let others = (1..settings.nodes.len()).map(|n| space.node_dir(n)).filter(|dir| dir.exists());
+    match newest(&others.collect::<Vec<_>>()) {
+        Ok(copy) if !space.node_dir(0).join(META_LOG).exists() => {
+            let (copy, dir) = (copy.path.display(), space.dir.display());
+            Err(Failure(format!(
+                "the metadata is lost, a copy is in {copy}; restore it: \
+                 nuri doctor --restore-metadata --dir {dir}"
+            )))
+        }
+        _ => Ok(()),
     }
 }
 

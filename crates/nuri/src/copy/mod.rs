@@ -1,13 +1,13 @@
 //! Copies of the metadata on other nodes: who sends them, who keeps them, what lies where.
 //!
-//! [`leader`] runs on the first node, [`keeper`] on every node, [`restore`] where the first node's
+//! [`copier`] runs on the first node, [`keeper`] on every node, [`restore`] where the first node's
 //! disk was lost.
 //!
 //! A copy is a directory `meta-copy.GENERATION` in the keeper's node directory. `whole.json` in it
 //! says that it is whole; without that file it is half made and never used.
 
+pub(crate) mod copier;
 pub(crate) mod keeper;
-pub(crate) mod leader;
 pub(crate) mod restore;
 
 #[cfg(test)]

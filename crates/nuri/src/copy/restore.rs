@@ -17,7 +17,7 @@ use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::{fsck, restored};
 use nuri_proto::map::Map;
 
-use super::leader::{Counter, counter_path};
+use super::copier::{Counter, counter_path};
 use super::{FORMAT, Found, Whole, copies, copy_at};
 use crate::node::{MAP, META_LOG, META_TABLES, NODE, store_disks};
 use crate::space::{NodeSettings, save_json};

@@ -26,31 +26,36 @@ fn write_synced(path: &Path, data: &[u8]) {
 }
 
 /// Kills everything at once, as a power failure would.
-fn kill_all(space: &Space, nodes: usize) {
-    let mut roles: Vec<_> = (0..nodes).map(|node| format!("node{node}")).collect();
-    roles.extend(["supervisor".into(), "mount".into()]);
+fn kill_all(space: &Space, nodes: &[&str]) {
+    let roles = [nodes, &["supervisor", "mount"]].concat();
     let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
-    stop(space, "supervisor");
+    let _frozen = freeze(space, "supervisor");
     roles.iter().for_each(|role| space.kill(role));
     wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
     wait("the mount is dead", Duration::from_secs(10), || fs::metadata(space.mnt()).is_err());
 }
 
+/// Gone, or a zombie whose last thread has ended: then its locks are free.
 fn has_ended(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_none_or(|rest| rest.trim_start().starts_with('Z')) || stat.is_empty()
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    zombie && threads <= 1
 }
 
-fn signal(space: &Space, role: &str, signal: Signal) {
-    kill_process(Pid::from_raw(space.pid(role)).unwrap(), signal).unwrap();
+/// A process that is frozen until this is dropped, however the test ends.
+struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
 }
 
-fn stop(space: &Space, role: &str) {
-    signal(space, role, Signal::STOP);
-}
-
-fn go_on(space: &Space, role: &str) {
-    signal(space, role, Signal::CONT);
+fn freeze(space: &Space, role: &str) -> Frozen {
+    let pid = Pid::from_raw(space.pid(role)).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    Frozen(pid)
 }
 
 fn restore(space: &Space, more: &[&str]) -> String {
@@ -97,11 +102,12 @@ fn the_first_nodes_metadata_can_be_lost() {
     let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
     assert!(said.contains("metadata: 2 copies (nodes 1, 2)"), "{said}");
     fill(&space.mnt().join("after"));
-    kill_all(&space, 2);
+    kill_all(&space, &["node0", "node1"]);
     let first = space.path("space/node0");
     let dir = space.dir();
     refused(&["doctor", "--restore-metadata", "--dir", &dir], "--force");
     fs::remove_dir_all(&first).unwrap();
+    refused(&["up", "--dir", &dir], "--restore-metadata");
     let said = restore(&space, &[]);
     assert!(said.contains("generation 1") && said.contains("meta-copy.1"), "{said}");
     space.again();
@@ -138,17 +144,17 @@ fn nobody_notices_when_the_copys_node_dies() {
         let loader = scope.spawn(|| load(dir.clone(), &end));
         std::thread::sleep(Duration::from_millis(500));
         // Killed, and not restarted for a while.
-        stop(&space, "supervisor");
+        let supervisor = freeze(&space, "supervisor");
         space.kill("node1");
         wait_copies(&space, 1);
         let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
         assert!(said.contains("metadata: 1 copy"), "{said}");
-        go_on(&space, "supervisor");
+        drop(supervisor);
         wait_copies(&space, 2);
         // Frozen: the copy does not answer, and nobody says why.
-        stop(&space, "node1");
+        let copy = freeze(&space, "node1");
         wait_copies(&space, 1);
-        go_on(&space, "node1");
+        drop(copy);
         wait_copies(&space, 2);
         end.store(true, Ordering::Relaxed);
         loader.join().unwrap()
@@ -159,12 +165,60 @@ fn nobody_notices_when_the_copys_node_dies() {
         assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
     }
     // The copy that was made under load is worth as much as the first one.
-    kill_all(&space, 2);
+    kill_all(&space, &["node0", "node1"]);
     fs::remove_dir_all(space.path("space/node0")).unwrap();
     restore(&space, &[]);
     space.again();
     for i in 0..done {
         assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
     }
+    space.down_clean();
+}
+
+#[test]
+fn a_target_lost_with_the_metadata_is_named_and_made_anew() {
+    let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
+    wait_copies(&space, 2);
+    let old = space.mnt().join("old");
+    write_synced(&old, b"with the metadata");
+    kill_all(&space, &["node0", "node1"]);
+    fs::remove_dir_all(space.path("space/node0")).unwrap();
+    let targets = ["space/target0", "space/target2"].map(|name| space.path(name));
+    targets.iter().for_each(|path| fs::remove_dir_all(path).unwrap());
+    let said = restore(&space, &[]);
+    for path in &targets {
+        assert!(said.contains(&format!("lost      target {}", path.display())), "{said}");
+    }
+    space.again();
+    assert_eq!(fs::read(&old).unwrap(), b"with the metadata");
+    let new = space.mnt().join("new");
+    write_synced(&new, &vec![5; 9 << 20]);
+    assert!(fs::read(&new).unwrap() == vec![5; 9 << 20]);
+    space.down_clean();
+}
+
+#[test]
+fn the_copy_moves_on_and_the_newest_one_is_restored() {
+    let space = Space::up(&["--nodes", "3", "--shape", "stripe"]);
+    wait_copies(&space, 2);
+    // Nodes get their ids in the order in which they join.
+    let has = |role: &str| space.path(&format!("space/{role}/meta-copy.1/whole.json")).exists();
+    let (older, newer) = if has("node1") { ("node1", "node2") } else { ("node2", "node1") };
+    write_synced(&space.mnt().join("first"), b"both copies have it");
+    // Not restarted: the copy that it keeps is older from now on, and stays whole.
+    let _supervisor = freeze(&space, "supervisor");
+    space.kill(older);
+    wait("a copy elsewhere", Duration::from_secs(20), || {
+        space.status()["metadata"]["nodes"] == serde_json::json!([1, 3])
+    });
+    write_synced(&space.mnt().join("second"), b"only the newer copy has it");
+    kill_all(&space, &["node0", newer]);
+    fs::remove_dir_all(space.path("space/node0")).unwrap();
+    assert!(has(older));
+    let said = restore(&space, &[]);
+    assert!(said.contains(&format!("{newer}/meta-copy.")), "{said}");
+    space.again();
+    assert_eq!(fs::read(space.mnt().join("first")).unwrap(), b"both copies have it");
+    assert_eq!(fs::read(space.mnt().join("second")).unwrap(), b"only the newer copy has it");
     space.down_clean();
 }

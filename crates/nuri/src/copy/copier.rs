@@ -53,7 +53,7 @@ pub(super) fn counter_path(dir: &Path) -> PathBuf {
 }
 
 /// What is copied, and who copies.
-pub(crate) struct Leader {
+pub(crate) struct Copier {
     pub(crate) dir: PathBuf,
     pub(crate) node: NodeId,
     pub(crate) address: String,
@@ -72,7 +72,7 @@ struct Copy {
     conn: Conn,
 }
 
-impl Leader {
+impl Copier {
     /// Keeps a copy somewhere, for ever.
     pub(crate) fn run(self) {
         self.authority.metadata_at(vec![self.node]);
