@@ -198,6 +198,7 @@ impl Shared {
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             if state.mode.is_some() && !dirty {
+                self.data.groups().forget_object(record.object);
                 let data = FileData::new(self.session.id(), record, &reply.inode.attr);
                 state.file = Some(Box::new(data));
             }
@@ -409,6 +410,7 @@ impl Client {
         if let Some(record) = reply.file {
             self.shared.with(entry.ino, |_, state| {
                 if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                    self.shared.data.groups().forget_object(record.object);
                     let data = FileData::new(self.shared.session.id(), record, &inode.attr);
                     state.file = Some(Box::new(data));
                 }

@@ -77,6 +77,7 @@ impl DataPlane {
         for component in &layout.components {
             let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
             let from = u32::try_from(size.div_ceil(stripe)).map_err(|_| Status::FBIG)?;
+            self.groups().forget_object(object);
             for group in &component.groups {
                 freed += self.truncate_group(session, *group, object, from)?;
             }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nuri_proto::Status;
-use nuri_proto::id::{ChunkKey, GroupId, SessionId};
+use nuri_proto::id::{ChunkKey, GroupId, ObjectId, SessionId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
 use nuri_proto::status::RetryClass;
@@ -64,6 +64,11 @@ impl<P: Port> Groups<P> {
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
         Groups { port, seen: SeenTable::default(), numbers, commits: Commits::default() }
+    }
+
+    /// Forgets what is known of an object: the right to it is new, or it was truncated.
+    pub fn forget_object(&self, object: ObjectId) {
+        self.seen.forget(object);
     }
 
     fn next_id(&self, session: SessionId) -> WriteId {

@@ -1,10 +1,10 @@
 //! What a client knows of stripes that it wrote or read: a bounded cache of hints. What is wrong
 //! or forgotten is found out by a refusal.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nuri_proto::id::ChunkKey;
+use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::stripe::{Covers, Version};
 use parking_lot::{Mutex, RwLock};
 
@@ -45,7 +45,7 @@ impl Seen {
 
 #[derive(Default)]
 pub(super) struct SeenTable {
-    stripes: Mutex<HashMap<ChunkKey, Arc<Seen>>>,
+    stripes: Mutex<BTreeMap<ChunkKey, Arc<Seen>>>,
 }
 
 impl SeenTable {
@@ -61,6 +61,16 @@ impl SeenTable {
             });
         }
         stripes.entry(key).or_default().clone()
+    }
+
+    /// Forgets what is known of an object's stripes: it belongs to the right to the file, which
+    /// others had since. (Versions begin anew where they truncated.)
+    pub(super) fn forget(&self, object: ObjectId) {
+        let first = ChunkKey { object, component: 0, stripe: 0 };
+        let end = ChunkKey { object: ObjectId(object.0 + 1), component: 0, stripe: 0 };
+        let mut stripes = self.stripes.lock();
+        let own: Vec<_> = stripes.range(first..end).map(|(key, _)| *key).collect();
+        own.iter().for_each(|key| drop(stripes.remove(key)));
     }
 
     /// What is known as decided at a place of the stripe.
