@@ -7,6 +7,7 @@
 mod measure;
 mod meter;
 mod peers;
+pub(crate) mod shapes;
 
 use std::collections::BTreeMap;
 use std::path::Path;

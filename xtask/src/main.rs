@@ -39,6 +39,15 @@ enum Command {
         #[arg(default_value_t = 600)]
         seconds: u64,
     },
+    /// Mirrors and parity against `stripe` and the local file system
+    BenchShapes {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
     /// Ratios against the local file system and a plain FUSE passthrough
     Bench {
         /// Rounds of each measurement
@@ -62,6 +71,7 @@ fn main() -> std::process::ExitCode {
         }
         Command::Broken { every } => broken::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
+        Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::Bench { rounds, dir, only } => bench::run(rounds, &dir, &only),
     };
     match outcome {

@@ -126,11 +126,11 @@ where
 }
 
 /// Bytes moved in order, by one job or several.
-struct Transfer {
-    block: usize,
-    jobs: usize,
-    files: Files,
-    total: usize,
+pub(crate) struct Transfer {
+    pub(crate) block: usize,
+    pub(crate) jobs: usize,
+    pub(crate) files: Files,
+    pub(crate) total: usize,
 }
 
 impl Transfer {
@@ -157,13 +157,13 @@ impl Transfer {
         Ok(mib_per_second(self.total, took))
     }
 
-    fn write(&self, dir: &Path) -> std::io::Result<f64> {
+    pub(crate) fn write(&self, dir: &Path) -> std::io::Result<f64> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
         self.run(dir, &options, |file, data, at| file.write_all_at(data, at))
     }
 
-    fn read(&self, dir: &Path) -> std::io::Result<f64> {
+    pub(crate) fn read(&self, dir: &Path) -> std::io::Result<f64> {
         let options = OpenOptions::new().read(true).to_owned();
         self.run(dir, &options, |file, data, at| file.read_exact_at(data, at))
     }

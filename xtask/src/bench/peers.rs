@@ -54,8 +54,8 @@ impl Peers {
             let start = Instant::now();
             Mounted::up(dir, more).map(|mounted| (mounted, start.elapsed()))
         };
-        let (nuri, several) = timed("--nodes 4 --target-size 8G")?;
-        let (embedded, one) = timed("--nodes 1 --target-size 8G")?;
+        let (nuri, several) = timed("--nodes 4 --target-size 8G --shape stripe")?;
+        let (embedded, one) = timed("--nodes 1 --target-size 8G --shape stripe")?;
         let meter = RefCell::new(Meter::of(dir));
         let (dir, started) = (dir.to_owned(), [several, one]);
         let peers = Peers { dir, nuri, embedded, started, meter };
