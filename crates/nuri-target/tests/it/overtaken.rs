@@ -481,6 +481,7 @@ fn stages_installs_aborts_and_truncations_at_once_never_mix() {
                                 store.stage(k, &one, at(0), &vec![fill(to); LEN]).unwrap();
                             }
                             5 => store.commit(k, staged).unwrap(),
+                            6 if rng.one_in(3) => store.forget(k).unwrap(),
                             6 => drop(store.abort(k, GROUP, staged).unwrap()),
                             7 => {
                                 let mut one = install(counter, 0, false);
