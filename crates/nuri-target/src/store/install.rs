@@ -14,7 +14,7 @@ use nuri_proto::id::ChunkKey;
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::data::Durability;
 use nuri_proto::op::member::Install;
-use nuri_proto::stripe::Held;
+use nuri_proto::stripe::{Covers, Held};
 use nuri_stripe::member;
 
 use super::error::StoreError;
@@ -57,6 +57,20 @@ impl<D: Disk> ChunkStore<D> {
             self.drop_parts(key)?;
         }
         outcome.and_then(|()| self.look(key))
+    }
+
+    /// Drops the chunk and what is held of its stripe, durably: no other member has it any more.
+    /// One record, so that the bytes never stand for anything else: an install of nothing.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn forget(&self, key: ChunkKey) -> Result<(), StoreError> {
+        check_words(key, &Covers::default())?;
+        let _no_part = self.install_lock(key).lock();
+        self.drop_parts(key)?;
+        let nothing = Record::Install { key, held: Held::default() };
+        let done = self.log_change(&nothing, |c, seq| c.install(key, seq, &Held::default()))?;
+        self.flush_to(done.seq)
     }
 
     /// Whether the part belongs to what is under way, or begins it.

@@ -27,7 +27,7 @@ use super::shadow::{is_base, staged_of};
 use super::state::State;
 use super::sums::raw_sums;
 use super::write::{check_range, split};
-use super::{BLOCK, CHUNK_BLOCKS, ChunkStore};
+use super::{BLOCK, ChunkStore};
 
 /// Stripes looked at under the lock at once.
 const LOOK: usize = 4096;
@@ -356,19 +356,6 @@ impl<D: Disk> ChunkStore<D> {
                 return Ok(MemberRead::Read(seen.held.covers));
             }
         }
-    }
-
-    /// Drops the chunk and what is held of its stripe, durably: no other member has it any more.
-    ///
-    /// # Errors
-    /// Out of service.
-    pub fn forget(&self, key: ChunkKey) -> Result<(), StoreError> {
-        check_words(key, &Covers::default())?;
-        let gone = Record::Punch { key, at: 0, len: CHUNK_BLOCKS };
-        self.log_change(&gone, |c, seq| c.punch(key, seq, 0, CHUNK_BLOCKS))?;
-        let nothing = Record::Held { key, held: Held::default() };
-        let done = self.log_change(&nothing, |c, seq| c.set_held(key, seq, &Held::default()))?;
-        self.flush_to(done.seq)
     }
 
     /// Stripes of the group that were written or staged in the epoch `since` or later, ascending

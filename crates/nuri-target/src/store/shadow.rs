@@ -89,7 +89,8 @@ impl Contents {
     }
 
     /// The parts become the base, whole; a staged write goes. Not idempotent where parts came
-    /// before the log's tail: never done between the first and the fourth step of a checkpoint.
+    /// before the log's tail: with parts it is never done between the first and the fourth step of
+    /// a checkpoint.
     pub fn install(&mut self, key: ChunkKey, seq: u64, held: &Held) -> Change {
         let mut change = self.set_held(key, seq, held);
         change.freed.extend(self.punch(key, seq, 0, CHUNK_BLOCKS).freed);

@@ -247,7 +247,7 @@ fn truncate_and_delete_forget_what_is_held() {
 }
 
 #[test]
-fn changed_tells_committed_stripes_of_the_group_in_order() {
+fn changed_tells_written_and_staged_stripes_of_the_group_in_order() {
     let (_disk, store) = fresh(16 << 20);
     for stripe in 0..10u32 {
         let k = key(1, stripe);
@@ -263,12 +263,13 @@ fn changed_tells_committed_stripes_of_the_group_in_order() {
     store.abort(key(1, 20), GROUP, version(1)).unwrap();
     let stripes = |since, after, limit| {
         let all = store.changed(GROUP, Epoch(since), after, limit);
-        assert!(all.iter().all(|(_, covers)| covers.newest().epoch() >= Epoch(since)));
+        let committed = all.iter().filter(|(key, _)| key.stripe != 3);
+        assert!(committed.map(|(_, covers)| covers.newest().epoch()).all(|e| e >= Epoch(since)));
         all.iter().map(|(key, _)| key.stripe).collect::<Vec<_>>()
     };
-    assert_eq!(stripes(0, None, 100), [0, 1, 2, 4, 5, 6, 7, 8]);
-    assert_eq!(stripes(2, None, 100), [1, 5, 7]);
-    assert_eq!(stripes(1, Some(key(1, 2)), 3), [4, 5, 6]);
+    assert_eq!(stripes(0, None, 100), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(stripes(2, None, 100), [1, 3, 5, 7]);
+    assert_eq!(stripes(1, Some(key(1, 2)), 3), [3, 4, 5]);
     assert_eq!(stripes(3, None, 100), []);
 }
 

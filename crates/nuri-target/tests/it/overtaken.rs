@@ -445,3 +445,71 @@ fn writers_of_one_stripe_do_not_mix() {
         assert!(bytes[..len].iter().all(|b| u64::from(*b) == by + 1));
     }
 }
+
+/// Everything on few stripes at once. Every version of one has bytes of its own all over, so any
+/// mixture shows.
+#[test]
+fn stages_installs_aborts_and_truncations_at_once_never_mix() {
+    let fill = |version: Version| (version.0 & 0xff) as u8;
+    let uniform = |store: &Store, k| {
+        let (bytes, covers) = base(store, k, LEN);
+        assert!(bytes.iter().all(|b| *b == fill(covers.newest())), "of another version");
+    };
+    for seed in 0..3 {
+        let (disk, store) = fresh(24 << 20);
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                let store = &store;
+                scope.spawn(move || {
+                    let mut rng = Rng::new(seed * 10 + t);
+                    for number in 0..150 {
+                        let k = key(1, rng.below(2) as u32);
+                        let held = store.held(k).unwrap();
+                        let to = held.newest().next(nuri_proto::id::Epoch(1));
+                        let counter = to.0 & 0xffff;
+                        let staged = held.staged.map_or(Version::NONE, |staged| staged.version);
+                        match rng.below(10) {
+                            0..=4 => {
+                                let from = if staged > Version::NONE {
+                                    staged
+                                } else {
+                                    held.covers.newest()
+                                };
+                                let mut one = ask(from.0 & 0xffff, counter);
+                                one.id.number = number * 10 + t;
+                                one.earlier = Earlier::Decided(staged);
+                                store.stage(k, &one, at(0), &vec![fill(to); LEN]).unwrap();
+                            }
+                            5 => store.commit(k, staged).unwrap(),
+                            6 if rng.one_in(3) => store.forget(k).unwrap(),
+                            6 => drop(store.abort(k, GROUP, staged).unwrap()),
+                            7 => {
+                                let mut one = install(counter, 0, false);
+                                one.id.number = number * 10 + t;
+                                let bytes = vec![fill(to); LEN];
+                                store.install(k, &one, &bytes[..LEN / 2]).unwrap();
+                                (one.offset, one.last) = (LEN as u32 / 2, true);
+                                store.install(k, &one, &bytes[LEN / 2..]).unwrap();
+                            }
+                            8 if rng.one_in(4) => drop(store.truncate(k.object, k.stripe).unwrap()),
+                            8 => store.checkpoint().unwrap(),
+                            _ => uniform(store, k),
+                        }
+                    }
+                });
+            }
+        });
+        for image in [disk.fork(), disk.crash_image(&mut Rng::new(seed))].map(Arc::new) {
+            assert_clean(&image);
+            let again = open(&image).unwrap();
+            for k in [key(1, 0), key(1, 1)] {
+                uniform(&again, k);
+                let staged = again.held(k).unwrap().staged;
+                again.commit(k, staged.map_or(Version::NONE, |staged| staged.version)).unwrap();
+                uniform(&again, k);
+            }
+            again.close().unwrap();
+            assert_clean(&image);
+        }
+    }
+}

@@ -252,12 +252,18 @@ impl Model {
                 self.read(store, k, rng);
                 false
             }
-            16 if rng.one_in(2) => {
+            16 if rng.one_in(3) => {
                 store.truncate(k.object, k.stripe).unwrap();
                 self.truncate(k.object, k.stripe);
                 true
             }
             16 if rng.one_in(2) => {
+                store.forget(k).unwrap();
+                let empty = self.past[&k][0].1.clone();
+                self.becomes(k, empty);
+                true
+            }
+            16 => {
                 store.delete(&[k.object]).unwrap();
                 self.truncate(k.object, 0);
                 true
