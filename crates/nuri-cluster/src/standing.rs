@@ -64,6 +64,20 @@ pub fn readmit(map: &mut Map) -> bool {
     })
 }
 
+/// The target came back in an older state than it had: it may lack anything. Returns whether the
+/// others of each of its groups hold the data without it.
+pub fn distrust(map: &mut Map, target: TargetId) -> bool {
+    let mut enough = true;
+    change_groups(map, |group, _| {
+        let Some(place) = group.place(target) else { return false };
+        let left = group.live().iter().filter(|p| *p != place).count();
+        enough &= left >= group.shape.data();
+        group.members[place].standing = Standing::Absent { since: Epoch(0) };
+        true
+    });
+    enough
+}
+
 /// A member was found to hold everything, while the group was at `epoch` (G4).
 ///
 /// # Errors
@@ -171,7 +185,7 @@ fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> boo
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::NodeId;
+    use nuri_proto::id::{Incarnation, NodeId};
     use nuri_proto::map::{Pool, Target};
 
     use super::*;
@@ -185,6 +199,8 @@ mod tests {
             state: TargetState::Up,
             size: 1,
             used: 0,
+            incarnation: Incarnation(1),
+            sequence: 1,
         };
         let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
         let targets = (1..=targets).map(target).collect();
@@ -231,6 +247,17 @@ mod tests {
         exclude(&mut map, &[TargetId(1)]);
         let place = map.groups[0].place(TargetId(1)).unwrap();
         assert_eq!(map.groups[0].members[place].standing, Standing::Absent { since });
+    }
+
+    #[test]
+    fn an_older_state_of_a_target_is_believed_nothing() {
+        let mut map = map(4, PARITY);
+        assert!(distrust(&mut map, TargetId(2)));
+        readmit(&mut map);
+        let own = |g: &Group| g.members[g.place(TargetId(2)).unwrap()].standing;
+        let from_start = Standing::Syncing { since: Epoch(0) };
+        assert!(map.groups.iter().all(|g| own(g) == from_start));
+        assert!(!distrust(&mut map, TargetId(3)), "two of them are too many");
     }
 
     #[test]

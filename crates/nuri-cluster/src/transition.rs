@@ -7,6 +7,8 @@ use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
 use nuri_proto::map::{Group, Map, Member, Node, Pool, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, JoinTarget, MetaRole};
 
+use crate::standing;
+
 /// The pool that every space has.
 pub const DEFAULT_POOL: PoolId = PoolId(0);
 
@@ -14,7 +16,9 @@ pub const DEFAULT_POOL: PoolId = PoolId(0);
 /// a `stripe` group of their own in the default pool.
 ///
 /// # Errors
-/// [`Status::WRONG_PEER`] for a target with an id of this space that another node serves now;
+/// [`Status::WRONG_PEER`] for a target with an id of this space that another node serves now, or
+/// that is not the one that got the id; [`Status::STALE`] where the target obeyed a newer map than
+/// this one, or is an older state of itself and the others do not hold its data;
 /// [`Status::NOSPC`] beyond the bounds of a space.
 pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     let known = request.node.filter(|id| map.node(*id).is_some());
@@ -45,15 +49,25 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
 }
 
 fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<TargetId, Status> {
+    if request.map_epoch > map.epoch {
+        return Err(Status::STALE);
+    }
     if let Some(id) = request.id {
         let known = map.targets.iter_mut().find(|t| t.id == id).ok_or(Status::WRONG_PEER)?;
-        if known.node != node && known.state == TargetState::Up {
+        let elsewhere = known.node != node && known.state == TargetState::Up;
+        if elsewhere || known.incarnation != request.incarnation {
             return Err(Status::WRONG_PEER);
         }
+        let is_older = request.sequence < known.sequence && !cfg!(nuri_break = "trust_snapshots");
         known.node = node;
         known.path.clone_from(&request.path);
         known.state = TargetState::Up;
         (known.size, known.used) = (request.size, request.used);
+        known.sequence = request.sequence;
+        // Whatever it missed since that state was taken is looked for in all its stripes.
+        if is_older && !standing::distrust(map, id) {
+            return Err(Status::STALE);
+        }
         return Ok(id);
     }
     if map.targets.len() >= MAX_TARGETS {
@@ -61,7 +75,9 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     }
     let id = TargetId(map.targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1);
     let (path, size, used) = (request.path.clone(), request.size, request.used);
-    map.targets.push(Target { id, node, path, state: TargetState::Up, size, used });
+    let (incarnation, sequence) = (request.incarnation, request.sequence);
+    let state = TargetState::Up;
+    map.targets.push(Target { id, node, path, state, size, used, incarnation, sequence });
     let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
     let members = vec![Member { target: id, standing: Standing::Live }];
     map.groups.push(Group { id: group, epoch: Epoch(1), shape: Shape::Stripe, members });
@@ -94,6 +110,7 @@ pub fn heartbeat(map: &mut Map, beat: &Heartbeat) -> bool {
         let mine = |t: &&mut Target| t.id == report.id && t.node == beat.node;
         if let Some(target) = map.targets.iter_mut().find(mine) {
             target.state = report.state;
+            target.sequence = target.sequence.max(report.sequence);
             (target.size, target.used) = (report.size, report.used);
         }
     }
@@ -128,6 +145,8 @@ mod tests {
         let target = |id: &Option<TargetId>| JoinTarget {
             id: *id,
             incarnation: Incarnation(1),
+            sequence: 5,
+            map_epoch: Epoch(0),
             path: "/t".into(),
             size: 100,
             used: 0,
@@ -164,6 +183,29 @@ mod tests {
         assert_eq!((refused.unwrap_err(), map), (Status::WRONG_PEER, before));
     }
 
+    /// Catches `nuri_break = "trust_snapshots"`.
+    #[test]
+    fn an_older_state_of_a_target_is_noticed() {
+        let mut map = Map::default();
+        let node = join(&mut map, &request(None, &[None, None])).unwrap().node;
+        standing::ensure_groups(&mut map, DEFAULT_POOL, Shape::Mirror(2)).unwrap();
+        let mut again = request(Some(node), &[Some(TargetId(1)), Some(TargetId(2))]);
+        assert!(join(&mut map, &again).is_ok(), "the same once more");
+        assert!(map.groups.iter().all(|g| g.live().iter().count() == g.members.len()));
+        again.targets[0].sequence = 4;
+        join(&mut map, &again).unwrap();
+        let mirror = map.groups.iter().find(|g| g.shape == Shape::Mirror(2)).unwrap();
+        assert_eq!(mirror.live().iter().count(), 1);
+        again.targets[1].sequence = 4;
+        assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE);
+        again.targets[1].sequence = 6;
+        again.targets[1].map_epoch = Epoch(map.epoch.0 + 1);
+        assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE, "an older map");
+        again.targets[1].map_epoch = map.epoch;
+        again.targets[1].incarnation = Incarnation(2);
+        assert_eq!(join(&mut map, &again).unwrap_err(), Status::WRONG_PEER);
+    }
+
     #[test]
     fn silence_takes_targets_down_and_a_beat_brings_them_back() {
         let mut map = Map::default();
@@ -176,6 +218,7 @@ mod tests {
             state: TargetState::Up,
             size: 100,
             used: 7,
+            sequence: 6,
         };
         assert!(heartbeat(
             &mut map,

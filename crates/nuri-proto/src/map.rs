@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{ClusterId, Epoch, GroupId, NodeId, PoolId, TargetId};
+use crate::id::{ClusterId, Epoch, GroupId, Incarnation, NodeId, PoolId, TargetId};
 use crate::layout::Shape;
 use crate::stripe::Members;
 
@@ -28,6 +28,9 @@ pub struct Target {
     /// Bytes that chunks can use, and that they do use.
     pub size: u64,
     pub used: u64,
+    pub incarnation: Incarnation,
+    /// Of its superblock, as last heard: a lower one is an older state of the same target.
+    pub sequence: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -7,7 +7,8 @@
 //!    settles in the new epoch sees all that was taken in the old one.
 //! E3 Programs read only from a live member: one that is being brought up to date may have missed
 //!    writes.
-//! E4 Epochs never go back: an older map changes nothing.
+//! E4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted on
+//!    the targets before it is obeyed, and an older one changes nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 #[derive(Default)]
 pub struct Epochs {
     view: RwLock<View>,
+    /// Before this process began.
+    obeyed: Epoch,
     /// Highest epoch that a caller named.
     named: Mutex<Epoch>,
     raised: Condvar,
@@ -36,12 +39,18 @@ pub struct View {
 pub type Entered<'a> = RwLockReadGuard<'a, View>;
 
 impl Epochs {
+    /// For targets that obeyed a map of that epoch before.
+    pub fn since(obeyed: Option<Epoch>) -> Epochs {
+        Epochs { obeyed: obeyed.unwrap_or_default(), ..Epochs::default() }
+    }
+
     /// Obeys the map from now on (E2, E4).
     pub fn adopt(&self, map: &Map) {
         let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
         let groups = redundant.map(|g| (g.id, g.clone())).collect();
         let mut view = self.view.write();
-        if map.epoch > view.map || cfg!(nuri_break = "epochs_go_back") {
+        let is_newer = map.epoch > view.map && map.epoch >= self.obeyed;
+        if is_newer || cfg!(nuri_break = "epochs_go_back") {
             *view = View { map: map.epoch, groups };
         }
     }
@@ -136,6 +145,11 @@ mod tests {
         epochs.wait_named(Duration::from_secs(60));
         epochs.adopt(&map(4, Standing::Live));
         assert_eq!(epochs.adopted(), Epoch(5));
+        let restarted = Epochs::since(Some(Epoch(5)));
+        restarted.adopt(&map(4, Standing::Live));
+        assert_eq!(restarted.adopted(), Epoch(0));
+        restarted.adopt(&map(5, Standing::Live));
+        assert_eq!(restarted.adopted(), Epoch(5));
     }
 
     /// Catches `nuri_break = "read_while_syncing"`.

@@ -13,7 +13,7 @@ use nuri_io::uring::open_disk;
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
-use nuri_proto::map::TargetState;
+use nuri_proto::map::{Map, TargetState};
 use nuri_proto::op::cluster::{JoinTarget, TargetReport};
 use nuri_proto::op::data::{
     DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite, FlushReply,
@@ -116,9 +116,12 @@ impl Target {
     /// How the node announces it.
     pub fn announce(&self) -> JoinTarget {
         let usage = self.store.usage();
+        let superblock = self.store.superblock();
         JoinTarget {
             id: self.store.target(),
-            incarnation: self.store.incarnation(),
+            incarnation: superblock.incarnation,
+            sequence: superblock.sequence,
+            map_epoch: superblock.map_epoch,
             path: self.path.display().to_string(),
             size: usage.size,
             used: usage.used,
@@ -140,7 +143,8 @@ impl Target {
             false => TargetState::Failed,
         };
         let id = self.store.target()?;
-        Some(TargetReport { id, state, size: usage.size, used: usage.used })
+        let sequence = self.store.superblock().sequence;
+        Some(TargetReport { id, state, size: usage.size, used: usage.used, sequence })
     }
 }
 
@@ -187,7 +191,26 @@ impl TargetServer {
             let _ = std::thread::Builder::new().name("checkpoint".into()).spawn(body);
         }
         let admission = Admission::new(SystemClock::shared());
-        TargetServer { admission, epochs: Epochs::default(), targets, stopping }
+        let obeyed = targets.iter().map(|t| t.store.superblock().map_epoch).max();
+        TargetServer { admission, epochs: Epochs::since(obeyed), targets, stopping }
+    }
+
+    /// How the node announces them.
+    pub fn announce(&self) -> Vec<JoinTarget> {
+        self.targets.iter().map(|t| t.announce()).collect()
+    }
+
+    /// Obeys the map from now on, once that is noted on every target.
+    ///
+    /// # Errors
+    /// Where a target cannot note it.
+    pub fn adopt(&self, map: &Map) -> Result<(), StoreError> {
+        if map.epoch > self.epochs.adopted() {
+            let in_service = self.targets.iter().filter(|t| t.store.is_in_service());
+            in_service.map(|t| t.store.obey(map.epoch)).collect::<Result<Vec<()>, _>>()?;
+        }
+        self.epochs.adopt(map);
+        Ok(())
     }
 
     /// What the node's heartbeat says.

@@ -230,7 +230,7 @@ impl First<'_> {
         let authority = Arc::new(authority);
         let targets = open_targets(settings, cluster)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
-        let reply = authority.join(&join).map_err(at("the map refuses this node's targets"))?;
+        let reply = authority.join(&join).map_err(|status| refusal("the map", status))?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
         let [log, tables] = store_disks(self.dir)?;
@@ -317,7 +317,7 @@ impl Joined<'_> {
         let targets = open_targets(settings, cluster)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
-        let reply = space.ask(&request).map_err(at(format!("{join} refuses this node")))?;
+        let reply = space.ask(&request).map_err(|status| refusal(join, status))?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets));
@@ -328,10 +328,27 @@ impl Joined<'_> {
     }
 }
 
+/// Why a node's targets are not taken, and what to do.
+fn refusal(who: &str, status: Status) -> Failure {
+    let why = match status {
+        Status::STALE => {
+            "its targets are older than what was known of them and the others do not hold their \
+             data, or the map is older than what they obeyed: bring back the newer state, or \
+             restore the metadata from a newer copy"
+        }
+        Status::WRONG_PEER => {
+            "a target belongs to another space, is served by another node, or carries the id of \
+             another target: look at nuri target list"
+        }
+        Status::NOSPC => "the space has as many nodes or targets as it can have",
+        _ => return Failure(format!("{who} refuses this node: {status}")),
+    };
+    Failure(format!("{who} refuses this node: {why}"))
+}
+
 /// Beats until the process ends; joins again where the authority forgot this node.
 fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
-    let ids: Vec<_> = services.targets.reports().iter().map(|r| Some(r.id)).collect();
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
@@ -352,10 +369,7 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
                 }
             }
             Err(Status::WRONG_PEER) => {
-                let mut again = join.clone();
-                for (target, id) in again.targets.iter_mut().zip(&ids) {
-                    target.id = *id;
-                }
+                let again = Join { targets: services.targets.announce(), ..join.clone() };
                 let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
             }
             Err(_) => {}
@@ -369,8 +383,8 @@ fn adopt_map(services: &Services, authority: &Peer) -> bool {
     let context = nuri_rpc::CallContext::default();
     match authority.call(context, &MapGet {}, &[], &mut [], HEARTBEAT * 4) {
         Ok((map, _)) => {
-            services.targets.epochs.adopt(&map);
-            true
+            let adopted = services.targets.adopt(&map);
+            adopted.is_ok() && services.targets.epochs.adopted() >= map.epoch
         }
         Err(_) => false,
     }

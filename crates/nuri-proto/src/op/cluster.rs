@@ -36,6 +36,10 @@ pub struct JoinTarget {
     /// The id in its superblock, if it was ever part of this space.
     pub id: Option<TargetId>,
     pub incarnation: Incarnation,
+    /// Of its superblock: rises with every change.
+    pub sequence: u64,
+    /// The newest map that it obeyed.
+    pub map_epoch: Epoch,
     pub path: String,
     pub size: u64,
     pub used: u64,
@@ -105,6 +109,8 @@ pub struct TargetReport {
     pub state: TargetState,
     pub size: u64,
     pub used: u64,
+    /// Of its superblock.
+    pub sequence: u64,
 }
 
 /// A mount tells that it is there (every heartbeat).

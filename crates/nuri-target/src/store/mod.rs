@@ -35,7 +35,7 @@ mod write;
 use std::time::Duration;
 
 use nuri_io::disk::Disk;
-use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, TargetId};
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, Incarnation, TargetId};
 use nuri_proto::limit;
 use parking_lot::{Condvar, Mutex};
 
@@ -184,6 +184,20 @@ impl<D: Disk> ChunkStore<D> {
                 return Err(StoreError::Assigned(owner.0, owner.1));
             }
             (superblock.cluster, superblock.target) = (cluster, target);
+            Ok(())
+        })
+    }
+
+    /// Notes, durably, that this target obeys the map of that epoch and no older one.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn obey(&self, map: Epoch) -> Result<(), StoreError> {
+        if self.superblock().map_epoch >= map {
+            return Ok(());
+        }
+        self.change_superblock(|superblock| {
+            superblock.map_epoch = superblock.map_epoch.max(map);
             Ok(())
         })
     }

@@ -10,7 +10,7 @@ use std::io;
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;
 use nuri_proto::checksum::crc64;
-use nuri_proto::id::{ClusterId, Incarnation, TargetId};
+use nuri_proto::id::{ClusterId, Epoch, Incarnation, TargetId};
 
 use super::BLOCK;
 use super::bytes::{Fields, Put};
@@ -116,6 +116,8 @@ pub struct Superblock {
     pub log: LogStart,
     /// No extent of the checkpoint was born at or after this.
     pub next_birth: u64,
+    /// The newest map that this target obeyed: it obeys no older one.
+    pub map_epoch: Epoch,
 }
 
 /// Where the index's image starts.
@@ -162,6 +164,7 @@ impl Superblock {
             self.log.position,
             self.log.seq,
             self.next_birth,
+            self.map_epoch.0,
         ];
         fields.into_iter().for_each(|f| out.put_u64(f));
         let mut block = AlignedBuf::zeroed(BLOCK);
@@ -206,6 +209,7 @@ impl Superblock {
         let checkpoint = CheckpointAt { generation: f.u64()?, first: f.u64()?, blocks };
         let log = LogStart { generation: f.u64()?, position: f.u64()?, seq: f.u64()? };
         let next_birth = f.u64()?;
+        let map_epoch = Epoch(f.u64()?);
         let position = log.position.is_multiple_of(BLOCK as u64);
         if !regions.sane() || !position || next_birth >= BIRTH_END {
             return Some(Err(OpenError::SuperblocksDamaged));
@@ -220,6 +224,7 @@ impl Superblock {
             checkpoint,
             log,
             next_birth,
+            map_epoch,
         }))
     }
 
@@ -331,6 +336,7 @@ fn start(disk: &impl Disk, options: &FormatOptions, regions: Regions) -> io::Res
         checkpoint: CheckpointAt { generation: 0, first: NONE, blocks: 0 },
         log: LogStart { generation: options.incarnation.0, position: 0, seq: 1 },
         next_birth: 1,
+        map_epoch: Epoch(0),
     };
     superblock.store(disk)?;
     Ok(superblock)
