@@ -1,5 +1,8 @@
 //! Reading one member's bytes from the others.
 
+use std::sync::Arc;
+
+use nuri_io::buf::PooledBuf;
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
@@ -10,6 +13,7 @@ use nuri_stripe::writer::covers_at;
 
 use super::parity::{code, code_status};
 use super::port::{Ask, Port};
+use super::rows::Frame;
 use super::{Groups, Stripe};
 
 /// A range of the chunk of one place.
@@ -129,33 +133,123 @@ impl<P: Port> Groups<P> {
         if sources.len() < data {
             return Err(Status::IO);
         }
-        let mut bytes = vec![vec![0; range.len]; sources.len()];
+        let read = self.read_sources(group, stripe, range, &sources, purpose)?;
+        let covers = one_state(stripe.shape, &read)?;
+        let left: Vec<(usize, &[u8])> =
+            read.iter().map(|(place, source)| (*place, source.bytes(range))).collect();
+        code(stripe.shape)?.rebuild(&left, range.place, out).map_err(code_status)?;
+        if purpose == Purpose::Use {
+            for (place, source) in read.into_iter().filter(|(place, _)| *place < data) {
+                if let Source::Read(bytes, covers) = source {
+                    let (key, offset) = (stripe.key, range.offset);
+                    self.rows.keep(Frame { key, place, offset, bytes, covers });
+                }
+            }
+        }
+        Ok(covers)
+    }
+
+    /// Reads the range of all sources at once; of those that are kept, only what they stand for.
+    fn read_sources(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        range: Range,
+        sources: &[usize],
+        purpose: Purpose,
+    ) -> Result<Vec<(usize, Source)>, Status> {
+        let kept = |place: &usize| self.rows.find(stripe.key, *place, range.offset, range.len);
+        let kept: Vec<_> = sources.iter().map(kept).collect();
+        let len = |kept: &Option<Arc<Frame>>| if kept.is_some() { 0 } else { range.len };
+        let mut bytes: Vec<PooledBuf> = kept.iter().map(|kept| self.buffer(len(kept))).collect();
         let asks = sources.iter().zip(&mut bytes).map(|(place, into)| {
-            let call = self.read_call(group, stripe, *place, range.offset, range.len, purpose);
+            let call = self.read_call(group, stripe, *place, range.offset, into.len(), purpose);
             Ask { target: call.target, call, payload: &[], into }
         });
         let replies = self.port.exchange(SessionId(0), asks.collect());
         let mut read = Vec::new();
-        for (place, reply) in sources.iter().zip(replies) {
-            read.push((*place, reply?.covers));
+        for ((place, reply), (kept, bytes)) in
+            sources.iter().zip(replies).zip(kept.into_iter().zip(bytes))
+        {
+            let covers = reply?.covers;
+            read.push((
+                *place,
+                match kept {
+                    Some(frame) if frame.covers != covers => {
+                        self.rows.forget(stripe.key.object);
+                        return Err(Status::RETRY);
+                    }
+                    Some(frame) => Source::Kept(frame),
+                    None => Source::Read(bytes, covers),
+                },
+            ));
         }
-        let covers = one_state(stripe.shape, &read)?;
-        let left: Vec<(usize, &[u8])> =
-            sources.iter().copied().zip(bytes.iter().map(Vec::as_slice)).collect();
-        code(stripe.shape)?.rebuild(&left, range.place, out).map_err(code_status)?;
-        Ok(covers)
+        Ok(read)
+    }
+
+    fn buffer(&self, len: usize) -> PooledBuf {
+        let mut buffer = self.buffers.take();
+        buffer.set_len(len);
+        buffer
+    }
+
+    /// Reads a data chunk of a group that misses a member: it may be wanted again, to decode.
+    pub(super) fn read_and_keep(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<(), Status> {
+        let range = Range { place, offset, len: out.len() };
+        let read = self.read_sources(group, stripe, range, &[place], Purpose::Use)?;
+        for (place, source) in read {
+            out.copy_from_slice(source.bytes(range));
+            if let Source::Read(bytes, covers) = source {
+                self.rows.keep(Frame { key: stripe.key, place, offset, bytes, covers });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range of one member's chunk.
+enum Source {
+    Read(PooledBuf, Covers),
+    Kept(Arc<Frame>),
+}
+
+impl Source {
+    fn bytes(&self, range: Range) -> &[u8] {
+        match self {
+            Source::Read(bytes, _) => bytes,
+            Source::Kept(frame) => frame.part(range.offset, range.len),
+        }
+    }
+
+    fn covers(&self) -> &Covers {
+        match self {
+            Source::Read(_, covers) => covers,
+            Source::Kept(frame) => &frame.covers,
+        }
     }
 }
 
 /// What the stripe stands for, if all that was read is of one state (rule 5.9).
-fn one_state(shape: Shape, read: &[(usize, Covers)]) -> Result<Covers, Status> {
-    let vector = read.iter().find(|(place, _)| *place >= shape.data()).map(|(_, c)| c.clone());
-    let covers = vector.unwrap_or_else(|| {
+fn one_state(shape: Shape, read: &[(usize, Source)]) -> Result<Covers, Status> {
+    let all: Vec<(usize, &Covers)> = read.iter().map(|(p, source)| (*p, source.covers())).collect();
+    one_state_of(shape, &all)
+}
+
+fn one_state_of(shape: Shape, read: &[(usize, &Covers)]) -> Result<Covers, Status> {
+    let vector = read.iter().find(|(place, _)| *place >= shape.data());
+    let covers = vector.map(|(_, covers)| (*covers).clone()).unwrap_or_else(|| {
         let mut all = Covers::default();
         read.iter().for_each(|(place, c)| all.set(*place, c.get(0)));
         all
     });
-    let fits = |(place, c): &(usize, Covers)| c.same(&covers_at(shape, *place, &covers));
+    let fits = |(place, c): &(usize, &Covers)| c.same(&covers_at(shape, *place, &covers));
     let fits_all = read.iter().all(fits) || cfg!(nuri_break = "decode_any_state");
     if fits_all { Ok(covers) } else { Err(Status::RETRY) }
 }
@@ -175,10 +269,14 @@ mod tests {
     /// Catches `nuri_break = "decode_any_state"`.
     #[test]
     fn only_chunks_of_one_state_are_decoded() {
-        let read =
-            |data, parity: &[u64]| one_state(PARITY, &[(1, covers(&[data])), (2, covers(parity))]);
+        let read = |data, parity: &[u64]| {
+            one_state_of(PARITY, &[(1, &covers(&[data])), (2, &covers(parity))])
+        };
         assert_eq!(read(5, &[4, 5]), Ok(covers(&[4, 5])));
         assert_eq!(read(5, &[4, 6]), Err(Status::RETRY));
-        assert_eq!(one_state(PARITY, &[(0, covers(&[3])), (1, covers(&[]))]), Ok(covers(&[3, 0])));
+        assert_eq!(
+            one_state_of(PARITY, &[(0, &covers(&[3])), (1, &covers(&[]))]),
+            Ok(covers(&[3, 0]))
+        );
     }
 }

@@ -15,6 +15,7 @@ mod port;
 mod read;
 mod repair;
 mod resync;
+mod rows;
 mod rpc;
 mod seen;
 mod settle;
@@ -23,9 +24,11 @@ mod write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, GroupId, ObjectId, SessionId};
 use nuri_proto::layout::Shape;
+use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::map::Group;
 use nuri_proto::status::RetryClass;
 use nuri_proto::stripe::WriteId;
@@ -37,6 +40,7 @@ pub use rpc::RpcPort;
 pub use write::{Guess, Part};
 
 use commit::Commits;
+use rows::Rows;
 use seen::SeenTable;
 
 /// First and longest pause before something is tried again.
@@ -57,18 +61,24 @@ pub struct Groups<P> {
     seen: SeenTable,
     numbers: AtomicU64,
     commits: Commits,
+    rows: Rows,
+    /// For frames that are read to decode others.
+    buffers: BufPool,
 }
 
 impl<P: Port> Groups<P> {
     /// `first` tells the numbers of its writes from those of an earlier life of the same session.
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
-        Groups { port, seen: SeenTable::default(), numbers, commits: Commits::default() }
+        let (seen, commits, rows) = (SeenTable::default(), Commits::default(), Rows::default());
+        let buffers = BufPool::new(MAX_PAYLOAD, rows::MOST);
+        Groups { port, seen, numbers, commits, rows, buffers }
     }
 
     /// Forgets what is known of an object: the right to it is new, or it was truncated.
     pub fn forget_object(&self, object: ObjectId) {
         self.seen.forget(object);
+        self.rows.forget(object);
     }
 
     fn next_id(&self, session: SessionId) -> WriteId {

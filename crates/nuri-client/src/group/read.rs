@@ -41,6 +41,10 @@ impl<P: Port> Groups<P> {
     /// The read of a piece at the member that has it.
     pub(crate) fn first_read(&self, stripe: &Stripe, piece: &Piece) -> Result<MemberRead, Status> {
         let group = self.available(stripe.group)?;
+        if misses_data(&group, stripe.shape) {
+            // Another way is taken.
+            return Err(Status::RETRY);
+        }
         let place = self.preferred(&group, stripe, piece.place);
         let (offset, len) = (piece.offset, piece.len as usize);
         Ok(self.read_call(&group, stripe, place, offset, len, Purpose::Use))
@@ -64,8 +68,12 @@ impl<P: Port> Groups<P> {
     ) -> Result<(), Status> {
         let place = self.preferred(group, stripe, place);
         if group.live().has(place) {
-            match self.read_one(group, stripe, place, offset, out, Purpose::Use) {
-                Ok(_) => return Ok(()),
+            let read = match misses_data(group, stripe.shape) {
+                true => self.read_and_keep(group, stripe, place, offset, out),
+                false => self.read_one(group, stripe, place, offset, out, Purpose::Use).map(drop),
+            };
+            match read {
+                Ok(()) => return Ok(()),
                 Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
                 // Whatever else keeps it from answering, the others have it.
                 Err(_) => {}
@@ -81,4 +89,13 @@ impl<P: Port> Groups<P> {
         let mut knowledge = seen.state.lock();
         self.until(REQUEST, || self.learn(SessionId(0), stripe, &mut knowledge))
     }
+}
+
+/// Whether chunks of the group have to be decoded.
+fn misses_data(group: &Group, shape: Shape) -> bool {
+    let data = match shape {
+        Shape::Parity { .. } => shape.data(),
+        Shape::Stripe | Shape::Mirror(_) => 0,
+    };
+    !(0..data).all(|place| group.live().has(place))
 }
