@@ -1,5 +1,5 @@
-//! What was read of groups that miss a member: in a stream the chunks of a row are wanted twice, for
-//! themselves and to decode the lost one. A few frames, never believed without asking: a member
+//! What was read of groups that miss a member: in a stream the chunks of a row are wanted twice,
+//! for themselves and to decode the lost one. A few frames, never believed without asking: a member
 //! says with a reply of no bytes whether they are still what it holds.
 
 use std::collections::VecDeque;
