@@ -48,6 +48,19 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// Parity over 100 Mbit/s links, against a TCP stream
+    BenchLink {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
+    #[command(hide = true)]
+    LinkSink { address: String },
+    #[command(hide = true)]
+    LinkSource { address: String, mib: usize },
     /// Ratios against the local file system and a plain FUSE passthrough
     Bench {
         /// Rounds of each measurement
@@ -72,6 +85,9 @@ fn main() -> std::process::ExitCode {
         Command::Broken { every } => broken::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
+        Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
+        Command::LinkSink { address } => bench::link::sink(&address),
+        Command::LinkSource { address, mib } => bench::link::source(&address, mib),
         Command::Bench { rounds, dir, only } => bench::run(rounds, &dir, &only),
     };
     match outcome {
