@@ -20,8 +20,41 @@ pub(crate) struct StatusView {
     pub(crate) pools: Vec<PoolView>,
     pub(crate) mounts: Vec<MountView>,
     pub(crate) capacity: Capacity,
+    /// For files of the space's shape, redundancy left out.
+    pub(crate) usable: Usable,
     pub(crate) metadata: MetadataView,
     pub(crate) health: Health,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Usable {
+    pub(crate) shape: String,
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    /// Bytes of larger targets that groups which need every target cannot use.
+    pub(crate) beyond_smallest: u64,
+}
+
+impl Usable {
+    fn of(map: &Map) -> Usable {
+        let (size, used) = map.usable();
+        let needs_all = map.targets.len() == map.shape.members();
+        let least = map.targets.iter().map(|t| t.size).min().unwrap_or(0);
+        let beyond: u64 = map.targets.iter().map(|t| t.size - least).sum();
+        let beyond_smallest = if needs_all { beyond } else { 0 };
+        Usable { shape: map.shape.to_string(), size, used, beyond_smallest }
+    }
+
+    fn print(&self) {
+        let (used, size) = (human(self.used), human(self.size));
+        println!("usable    {used} used of {size} for files kept as {}", self.shape);
+        if self.beyond_smallest > self.size / 50 {
+            let lost = human(self.beyond_smallest);
+            println!(
+                "          every group needs every target: {lost} of the larger ones lie idle"
+            );
+        }
+    }
 }
 
 /// Where the metadata is, as of now.
@@ -96,6 +129,7 @@ impl StatusView {
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
+            usable: Usable::of(map),
             metadata: MetadataView {
                 copies: state.metadata.len(),
                 nodes: state.metadata.iter().map(|n| n.0).collect(),
@@ -116,6 +150,7 @@ impl StatusView {
             pools: Vec::new(),
             mounts: Vec::new(),
             capacity: Capacity { size: 0, used: 0, free: 0 },
+            usable: Usable::default(),
             metadata: MetadataView::default(),
             health: Health::unreachable(sentence),
         }
@@ -128,6 +163,9 @@ impl StatusView {
         self.health.sentences.iter().for_each(|s| println!("          {s}"));
         let c = &self.capacity;
         println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
+        if self.usable.size > 0 {
+            self.usable.print();
+        }
         println!("metadata: {}", self.metadata.sentence());
         for n in &self.nodes {
             let roles = n.roles.join(", ");
