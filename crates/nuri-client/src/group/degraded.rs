@@ -31,7 +31,7 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         covers: &Covers,
     ) -> Result<(), Status> {
-        if group.live().has(place) {
+        if group.live().has(place) && !self.is_silent(group.members[place].target) {
             let wanted = covers_at(stripe.shape, place, covers);
             match self.read_one(group, stripe, place, offset, out, Purpose::Base) {
                 Ok(found) if found.same(&wanted) => return Ok(()),
@@ -56,8 +56,12 @@ impl<P: Port> Groups<P> {
     ) -> Result<Covers, Status> {
         let call = self.read_call(group, stripe, place, offset, out.len(), purpose);
         let ask = Ask { target: call.target, call, payload: &[], into: out };
-        let reply = self.port.exchange(SessionId(0), vec![ask]).pop();
-        Ok(reply.ok_or(Status::IO)??.covers)
+        let asked = self.port.now();
+        let reply = self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?;
+        if let Err(Status::UNREACHABLE) = reply {
+            self.note_unreachable(group.members[place].target, asked);
+        }
+        Ok(reply?.covers)
     }
 
     pub(super) fn read_call(
@@ -85,7 +89,7 @@ impl<P: Port> Groups<P> {
     ///
     /// # Errors
     /// [`Status::RETRY`] where they were caught between two states; [`Status::UNDECIDED`];
-    /// [`Status::IO`] where too few are left.
+    /// [`Status::UNREACHABLE`] where too few are left, as far as the map at hand says.
     pub(super) fn read_from_others(
         &self,
         group: &Group,
@@ -94,11 +98,12 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         purpose: Purpose,
     ) -> Result<Covers, Status> {
-        let others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
+        let mut others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
+        others.sort_by_key(|place| self.is_silent(group.members[*place].target));
         match stripe.shape {
             Shape::Parity { .. } => self.decode(group, stripe, range, &others, out, purpose),
             Shape::Stripe | Shape::Mirror(_) => {
-                let mut last = Status::IO;
+                let mut last = Status::UNREACHABLE;
                 for place in others {
                     match self.read_one(group, stripe, place, range.offset, out, purpose) {
                         Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
@@ -111,6 +116,8 @@ impl<P: Port> Groups<P> {
         }
     }
 
+    /// Computes them from as many others as there are data members. Where one of them cannot say
+    /// its part another one may, if there are more.
     fn decode(
         &self,
         group: &Group,
@@ -120,30 +127,43 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         purpose: Purpose,
     ) -> Result<Covers, Status> {
-        // Data first. A lost data chunk needs a parity member, which says what all stand for.
+        // A lost data chunk needs a parity member, which says what all stand for: it is among
+        // as many as there are data members.
         let data = stripe.shape.data();
-        let parity = others.iter().filter(|p| **p >= data);
-        let mut sources: Vec<usize> = others.iter().filter(|p| **p < data).copied().collect();
-        sources.extend(parity);
-        sources.truncate(data);
-        if sources.len() < data {
-            return Err(Status::IO);
+        let (mut left, mut why) = (others.to_vec(), Status::UNREACHABLE);
+        while left.len() >= data {
+            let sources = &left[..data];
+            let mut bytes = vec![vec![0; range.len]; data];
+            let asks = sources.iter().zip(&mut bytes).map(|(place, into)| {
+                let call = self.read_call(group, stripe, *place, range.offset, range.len, purpose);
+                Ask { target: call.target, call, payload: &[], into }
+            });
+            let asked = self.port.now();
+            let replies = self.port.exchange(SessionId(0), asks.collect());
+            let (mut read, mut failed) = (Vec::new(), Vec::new());
+            for (place, reply) in sources.iter().zip(replies) {
+                match reply {
+                    Ok(reply) => read.push((*place, reply.covers)),
+                    Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
+                    Err(status) => {
+                        if status == Status::UNREACHABLE {
+                            self.note_unreachable(group.members[*place].target, asked);
+                        }
+                        failed.push(*place);
+                        why = status;
+                    }
+                }
+            }
+            if failed.is_empty() {
+                let covers = one_state(stripe.shape, &read)?;
+                let known: Vec<(usize, &[u8])> =
+                    sources.iter().copied().zip(bytes.iter().map(Vec::as_slice)).collect();
+                code(stripe.shape)?.rebuild(&known, range.place, out).map_err(code_status)?;
+                return Ok(covers);
+            }
+            left.retain(|place| !failed.contains(place));
         }
-        let mut bytes = vec![vec![0; range.len]; sources.len()];
-        let asks = sources.iter().zip(&mut bytes).map(|(place, into)| {
-            let call = self.read_call(group, stripe, *place, range.offset, range.len, purpose);
-            Ask { target: call.target, call, payload: &[], into }
-        });
-        let replies = self.port.exchange(SessionId(0), asks.collect());
-        let mut read = Vec::new();
-        for (place, reply) in sources.iter().zip(replies) {
-            read.push((*place, reply?.covers));
-        }
-        let covers = one_state(stripe.shape, &read)?;
-        let left: Vec<(usize, &[u8])> =
-            sources.iter().copied().zip(bytes.iter().map(Vec::as_slice)).collect();
-        code(stripe.shape)?.rebuild(&left, range.place, out).map_err(code_status)?;
-        Ok(covers)
+        Err(why)
     }
 }
 

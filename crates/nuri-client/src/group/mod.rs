@@ -18,6 +18,7 @@ mod resync;
 mod rpc;
 mod seen;
 mod settle;
+mod silent;
 mod write;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,7 @@ pub use write::{Guess, Part};
 
 use commit::Commits;
 use seen::SeenTable;
+use silent::Silent;
 
 /// First and longest pause before something is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -57,13 +59,15 @@ pub struct Groups<P> {
     seen: SeenTable,
     numbers: AtomicU64,
     commits: Commits,
+    silent: Silent,
 }
 
 impl<P: Port> Groups<P> {
     /// `first` tells the numbers of its writes from those of an earlier life of the same session.
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
-        Groups { port, seen: SeenTable::default(), numbers, commits: Commits::default() }
+        let (seen, commits, silent) = Default::default();
+        Groups { port, seen, numbers, commits, silent }
     }
 
     /// Forgets what is known of an object: the right to it is new, or it was truncated.

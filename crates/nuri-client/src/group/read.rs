@@ -42,6 +42,9 @@ impl<P: Port> Groups<P> {
     pub(crate) fn first_read(&self, stripe: &Stripe, piece: &Piece) -> Result<MemberRead, Status> {
         let group = self.available(stripe.group)?;
         let place = self.preferred(&group, stripe, piece.place);
+        if self.is_silent(group.members[place].target) {
+            return Err(Status::RETRY);
+        }
         let (offset, len) = (piece.offset, piece.len as usize);
         Ok(self.read_call(&group, stripe, place, offset, len, Purpose::Use))
     }
@@ -50,7 +53,11 @@ impl<P: Port> Groups<P> {
     fn preferred(&self, group: &Group, stripe: &Stripe, place: usize) -> usize {
         match stripe.shape {
             Shape::Parity { .. } => place,
-            Shape::Stripe | Shape::Mirror(_) => group.live().iter().next().unwrap_or(0),
+            Shape::Stripe | Shape::Mirror(_) => {
+                let speaks = |place: &usize| !self.is_silent(group.members[*place].target);
+                let first = || group.live().iter().next().unwrap_or(0);
+                group.live().iter().find(speaks).unwrap_or_else(first)
+            }
         }
     }
 
@@ -63,7 +70,8 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
     ) -> Result<(), Status> {
         let place = self.preferred(group, stripe, place);
-        if group.live().has(place) {
+        let silent = self.is_silent(group.members[place].target);
+        if group.live().has(place) && !silent {
             match self.read_one(group, stripe, place, offset, out, Purpose::Use) {
                 Ok(_) => return Ok(()),
                 Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
@@ -72,7 +80,12 @@ impl<P: Port> Groups<P> {
             }
         }
         let range = Range { place, offset, len: out.len() };
-        self.read_from_others(group, stripe, range, out, Purpose::Use).map(drop)
+        match self.read_from_others(group, stripe, range, out, Purpose::Use) {
+            Err(status) if status != Status::UNDECIDED && silent && group.live().has(place) => {
+                self.read_one(group, stripe, place, offset, out, Purpose::Use).map(drop)
+            }
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Settles a stripe that a member would not show: nobody but this client may be writing it.
