@@ -2,11 +2,12 @@
 //! every byte.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{Frozen, Space, freeze, nuri, refused, text, wait};
+use crate::support::{Frozen, Space, freeze, kill_all, nuri, refused, text, wait};
 use crate::tagged::{MIX, Mix, NO_CUTS, Tagged, read_direct};
 
 const MIB: u64 = 1 << 20;
@@ -353,4 +354,206 @@ fn one_loss_too_many_waits_and_loses_nothing() {
     wait_healthy(space);
     drop(mirror);
     shapes.space.down_clean();
+}
+
+/// Cells of a row of parity:3+1 and of one chunk.
+const ROW: u64 = 6144;
+const CHUNK: u64 = 2048;
+
+#[test]
+fn what_was_cut_off_meanwhile_does_not_come_back() {
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let space = &shapes.space;
+    let mut files = shapes.files();
+    for file in &mut files {
+        file.check(0..1).unwrap();
+        let all = file.len();
+        file.write(0..all).unwrap();
+        file.sync().unwrap();
+    }
+    let [parity, mirror] = &mut files;
+    let gone = shapes.parity.join("gone");
+    fs::write(&gone, vec![1; 12 << 20]).unwrap();
+    fs::File::open(&gone).unwrap().sync_all().unwrap();
+    let frozen = away(space, &["node2"]);
+    fs::remove_file(&gone).unwrap();
+    // Two rows and a part are cut off; of the second one a single chunk is written again.
+    parity.cut(2 * ROW + 100).unwrap();
+    parity.write(3 * ROW + 10..3 * ROW + 20).unwrap();
+    parity.punch(CHUNK / 2..3 * CHUNK + 7).unwrap();
+    mirror.cut(2 * CHUNK + 5).unwrap();
+    mirror.write(3 * CHUNK..3 * CHUNK + 1).unwrap();
+    mirror.punch(10..CHUNK + 10).unwrap();
+    files.iter_mut().for_each(|file| file.sync().unwrap());
+    drop(frozen);
+    wait_healthy(space);
+    // At once, by a mount that has not heard that the member is back.
+    let [parity, _] = &mut files;
+    parity.cut(ROW).unwrap();
+    parity.write(4 * ROW..4 * ROW + 10).unwrap();
+    parity.sync().unwrap();
+    check_all(&mut files);
+    for role in ["node1", "node2", "node3"] {
+        check_without(space, &[role], &mut files);
+    }
+    drop(files);
+    shapes.space.down_clean();
+}
+
+fn pace(space: &Space, args: &[&str]) {
+    let dir = space.dir();
+    let out = nuri(&[&["target", "resync", "--dir", &dir], args].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
+#[test]
+fn resync_has_the_pace_that_it_was_told() {
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let space = &shapes.space;
+    let mut file = Tagged::create(&shapes.parity.join("load"), 24 * MIB, 3);
+    pace(space, &["--pause"]);
+    let frozen = away(space, &["node2"]);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    drop(frozen);
+    wait_sentence(space, &["resync paused", "nuri target resync --gentle"]);
+    sleep(1.0);
+    wait_sentence(space, &["resync paused"]);
+    assert_eq!(resynced(space), 0);
+    let dir = space.dir();
+    refused(&["target", "resync", "--rate", "0", "--dir", &dir], "--pause");
+    refused(&["target", "resync", "--dir", &dir], "--gentle");
+    pace(space, &["--rate", "2M"]);
+    sleep(2.0);
+    let bytes = resynced(space);
+    assert!((MIB..7 * MIB).contains(&bytes), "{bytes} in 2 s at 2 MiB/s");
+    wait_sentence(space, &["resync "]);
+    pace(space, &["--gentle"]);
+    wait_healthy(space);
+    check_without(space, &["node1"], std::slice::from_mut(&mut file));
+    drop(file);
+    shapes.space.down_clean();
+}
+
+/// Bytes brought to targets so far.
+fn resynced(space: &Space) -> u64 {
+    let status = space.status();
+    let resyncs = status["health"]["resyncs"].as_array().unwrap().iter();
+    resyncs.map(|r| r["bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn all_nodes_die_at_once_and_nobody_is_left_behind() {
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let space = &shapes.space;
+    let nodes = ["node0", "node1", "node2", "node3"];
+    let mut files = shapes.files();
+    under_load(&mut files, NO_CUTS, || {
+        sleep(1.0);
+        let supervisor = freeze(space, "supervisor");
+        nodes.iter().for_each(|role| space.kill(role));
+        drop(supervisor);
+        sleep(3.0);
+        wait_healthy(space);
+    });
+    check_all(&mut files);
+    // With the mount: what was not synced may be old or new.
+    std::thread::scope(|scope| {
+        for file in &mut files {
+            scope.spawn(|| while file.step(NO_CUTS).is_ok() {});
+        }
+        sleep(1.0);
+        kill_all(space, &nodes);
+    });
+    space.again();
+    files.iter_mut().for_each(|file| file.settle_after_crash().unwrap());
+    wait_healthy(space);
+    under_load(&mut files, MIX, || sleep(0.5));
+    for role in ["node1", "node2"] {
+        check_without(space, &[role], &mut files);
+    }
+    drop(files);
+    shapes.space.down_clean();
+}
+
+#[test]
+fn shapes_are_checked() {
+    let bare = Space::bare();
+    let dir = bare.str("none");
+    let up = |shape: &str, words: &str| {
+        refused(&["up", "--dir", &dir, "--targets", "4", "--shape", shape], words);
+        assert!(!bare.path("none/space.json").exists(), "{shape}");
+    };
+    up("parity:9+1", "parity:9+1 needs 10 targets, and there are 4");
+    let bad = ["mirror:0", "mirror:1", "mirror:5", "parity:3", "parity:0+1", "parity:3+0", "raid5"];
+    bad.iter().for_each(|bad| up(bad, "a shape is `stripe`"));
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let kind = |dir: &PathBuf| {
+        fs::write(dir.join("f"), vec![1; 100_000]).unwrap();
+        let path = dir.join("f").display().to_string();
+        text(&nuri(&["fs", "layout", "get", &path]).stdout)
+    };
+    assert!(kind(&shapes.parity).contains("parity:3+1"), "{}", kind(&shapes.parity));
+    assert!(kind(&shapes.mirror).contains("mirror:2"), "{}", kind(&shapes.mirror));
+    let path = shapes.mirror.display().to_string();
+    let set = |shape: &str, words: &str| {
+        refused(&["fs", "layout", "set", &path, "--shape", shape], words);
+    };
+    set("parity:9+1", "targets");
+    set("mirror:0", "shape");
+    assert!(kind(&shapes.mirror).contains("mirror:2"));
+    shapes.space.down_clean();
+}
+
+#[test]
+fn flipped_bytes_are_read_around() {
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let space = &shapes.space;
+    let pattern: Vec<u8> =
+        (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let body = pattern.repeat(6 * 256);
+    let paths = [shapes.parity.join("f"), shapes.mirror.join("f")];
+    for path in &paths {
+        fs::write(path, &body).unwrap();
+        fs::File::open(path).unwrap().sync_all().unwrap();
+    }
+    let mut flipped = 0;
+    while_ended(space, "node2", |target| flipped = flip(&target.join("store"), &pattern));
+    assert!(flipped > 90, "{flipped} blocks of the pattern");
+    wait_healthy(space);
+    let check = || {
+        for path in &paths {
+            let mut data = vec![0; body.len()];
+            read_direct(path, 0, &mut data).unwrap();
+            assert!(data == body, "{}", path.display());
+        }
+    };
+    check();
+    // Written anew, part by part, it is well again.
+    for path in &paths {
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        for at in (0..body.len()).step_by(64 << 10) {
+            file.write_all_at(&body[at..at + (64 << 10)], at as u64).unwrap();
+        }
+        file.sync_all().unwrap();
+    }
+    check();
+    shapes.space.down_clean();
+}
+
+/// Changes a byte of every eighth block that holds the pattern.
+fn flip(store: &Path, pattern: &[u8]) -> usize {
+    let file = fs::OpenOptions::new().read(true).write(true).open(store).unwrap();
+    let len = file.metadata().unwrap().len();
+    let (mut block, mut flipped) = (vec![0; pattern.len()], 0);
+    for at in (0..len).step_by(pattern.len()) {
+        let turn = (at / pattern.len() as u64).is_multiple_of(8);
+        if turn && file.read_exact_at(&mut block, at).is_ok() && block == pattern {
+            file.write_all_at(&[!pattern[77]], at + 77).unwrap();
+            flipped += 1;
+        }
+    }
+    file.sync_all().unwrap();
+    flipped
 }

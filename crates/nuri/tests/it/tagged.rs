@@ -9,6 +9,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FallocateFlags;
+
 /// Bytes that one tag fills; also the alignment of direct reads.
 pub const CELL: usize = 512;
 /// Longest write and read, in cells: more than a row of three chunks of 1 MiB.
@@ -21,12 +23,12 @@ type Tag = u64;
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     pub syncs: u64,
-    /// Cuts the file and makes it as long as before.
+    /// Cuts the file and makes it as long as before, or punches a hole.
     pub cuts: u64,
     pub reads: u64,
 }
 
-pub const MIX: Mix = Mix { syncs: 16, cuts: 1, reads: 16 };
+pub const MIX: Mix = Mix { syncs: 16, cuts: 2, reads: 16 };
 /// Without what makes the state after a crash hard to say.
 pub const NO_CUTS: Mix = Mix { cuts: 0, ..MIX };
 
@@ -145,12 +147,20 @@ impl Tagged {
         start..start + len
     }
 
+    /// Its length in cells.
+    pub fn len(&self) -> u64 {
+        self.cells.len() as u64
+    }
+
     /// One random operation.
     pub fn step(&mut self, mix: Mix) -> Outcome {
         let range = self.draw_range();
         match self.draw(64) {
             n if n < mix.syncs => self.sync(),
-            n if n < mix.syncs + mix.cuts => self.cut(range.start),
+            n if n < mix.syncs + mix.cuts => match self.draw(2) {
+                0 => self.cut(range.start),
+                _ => self.punch(range),
+            },
             n if n < mix.syncs + mix.cuts + mix.reads => self.check(range),
             _ => self.write(range),
         }
@@ -202,6 +212,17 @@ impl Tagged {
         self.set(at..end, 0);
         self.timed("truncation", |t| t.file.set_len(at * CELL as u64))?;
         self.timed("extension", |t| t.file.set_len(end * CELL as u64))
+    }
+
+    /// Makes a range a hole.
+    pub fn punch(&mut self, range: Range<u64>) -> Outcome {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (at, len) = (range.start, range.end - range.start);
+        self.set(range, 0);
+        self.timed("punch", |t| {
+            let (at, len) = (at * CELL as u64, len * CELL as u64);
+            rustix::fs::fallocate(&t.file, mode, at, len).map_err(io::Error::from)
+        })
     }
 
     /// Compares a range, read past the kernel's caches.
