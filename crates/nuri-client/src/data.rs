@@ -35,6 +35,8 @@ struct Flight<'a> {
     piece: Piece,
     into: &'a mut [u8],
     started: Result<Started, Status>,
+    /// Whom it asked and when.
+    asked: Option<(TargetId, Duration)>,
 }
 
 /// The redundant stripe that a piece belongs to.
@@ -143,8 +145,7 @@ impl DataPlane {
                 if flights.is_empty() && rest.is_empty() {
                     return self.read_piece(&piece, into);
                 }
-                let started = self.start_read(&piece);
-                flights.push(Flight { piece, into, started });
+                flights.push(self.start_read(piece, into));
             }
             if flights.is_empty() {
                 return if rest.is_empty() { Ok(()) } else { Err(Status::FBIG) };
@@ -157,22 +158,32 @@ impl DataPlane {
         }
     }
 
-    fn start_read(&self, piece: &Piece) -> Result<Started, Status> {
+    fn start_read<'a>(&self, piece: Piece, into: &'a mut [u8]) -> Flight<'a> {
         if piece.shape.is_redundant() {
-            let call = self.groups.first_read(&stripe_of(piece), piece)?;
-            let peer = self.cluster.target(call.target)?;
-            return peer.start(CallContext::default(), &call, &[], MEMBER_PATIENCE);
+            let call = self.groups.first_read(&stripe_of(&piece), &piece);
+            let asked = call.as_ref().ok().map(|call| (call.target, self.groups.now()));
+            let started = call.and_then(|call| {
+                let peer = self.cluster.target(call.target)?;
+                peer.start(CallContext::default(), &call, &[], MEMBER_PATIENCE)
+            });
+            return Flight { piece, into, started, asked };
         }
-        let call = self.read_call(piece)?;
-        let peer = self.cluster.target(call.target)?;
-        peer.start(CallContext::default(), &call, &[], REQUEST)
+        let started = self.read_call(&piece).and_then(|call| {
+            let peer = self.cluster.target(call.target)?;
+            peer.start(CallContext::default(), &call, &[], REQUEST)
+        });
+        Flight { piece, into, started, asked: None }
     }
 
     fn land(&self, flight: Flight<'_>) -> Result<(), Status> {
-        let Flight { piece, into, started } = flight;
+        let Flight { piece, into, started, asked } = flight;
         if piece.shape.is_redundant() {
             let len = into.len();
-            return match started.and_then(|s| s.finish::<MemberRead>(into)) {
+            let outcome = started.and_then(|s| s.finish::<MemberRead>(into));
+            if let (Err(Status::UNREACHABLE), Some((target, when))) = (&outcome, asked) {
+                self.groups.note_unreachable(target, when);
+            }
+            return match outcome {
                 Ok((_, got)) if got == len => Ok(()),
                 // Whatever it is, there are other ways to these bytes.
                 _ => self.read_piece(&piece, into),

@@ -1,8 +1,11 @@
 //! Holes: punching, truncating, finding them.
 
+use std::time::Duration;
+
 use nuri_proto::Status;
-use nuri_proto::id::{GroupId, ObjectId, SessionId, TargetId};
-use nuri_proto::layout::Layout;
+use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::id::{Epoch, GroupId, ObjectId, SessionId, TargetId};
+use nuri_proto::layout::{Layout, Shape};
 use nuri_proto::op::data::{Capability, DataExtents, DataPunch, DataTruncate};
 use nuri_rpc::CallContext;
 use nuri_stripe::locate::{Piece, pieces};
@@ -12,6 +15,11 @@ use crate::group::{Guess, Part};
 
 /// Zeros for one frame.
 static ZEROS: [u8; nuri_proto::limit::MAX_PAYLOAD] = [0; nuri_proto::limit::MAX_PAYLOAD];
+
+/// How long one member is waited for. A redundant group goes on without one that is silent.
+fn patience(shape: Shape, left: Duration) -> Duration {
+    if shape.is_redundant() { left.min(MEMBER_PATIENCE) } else { left }
+}
 
 impl DataPlane {
     /// Makes a range read as zeros, durably. Returns bytes given back.
@@ -89,8 +97,10 @@ impl DataPlane {
         Ok(freed)
     }
 
-    /// At all members that take part. One that is absent drops the chunks when it is brought up
-    /// to date: no other member has them any more.
+    /// At all members that take part, in one epoch: one that the map at hand does not know as such
+    /// keeps nothing. One that is absent drops the chunks when it is brought up to date: no other
+    /// member has them any more. Who is being brought up to date comes last, after all that
+    /// its chunks could be computed from.
     fn truncate_group(
         &self,
         session: SessionId,
@@ -98,22 +108,29 @@ impl DataPlane {
         object: ObjectId,
         from: u32,
     ) -> Result<u64, Status> {
-        let mut done: Vec<TargetId> = Vec::new();
+        let mut done: (Epoch, Vec<TargetId>) = Default::default();
         let mut freed = 0;
         self.cluster.until(Self::deadline(), |left| {
             let group = self.cluster.group(group).ok_or(Status::UNREACHABLE)?;
-            for place in group.writable().iter() {
+            let left = patience(group.shape, left);
+            if done.0 != group.epoch {
+                done = (group.epoch, Vec::new());
+            }
+            let within = group.shape.is_redundant().then_some((group.id, group.epoch));
+            let (live, writable) = (group.live(), group.writable());
+            let others = writable.iter().filter(|place| !live.has(*place));
+            for place in live.iter().chain(others) {
                 let target = group.members[place].target;
-                if done.contains(&target) {
+                if done.1.contains(&target) {
                     continue;
                 }
                 let capability = Capability::default();
-                let call = DataTruncate { target, object, from, capability };
+                let call = DataTruncate { target, object, from, capability, within };
                 let gone = self.change(session, target, &call, &[], left)?.freed;
                 if place < group.shape.data() {
                     freed += gone;
                 }
-                done.push(target);
+                done.1.push(target);
             }
             Ok(())
         })?;
@@ -134,6 +151,7 @@ impl DataPlane {
             let target = group.members[place.ok_or(Status::UNREACHABLE)?].target;
             let peer = self.cluster.target(target)?;
             let call = DataExtents { target, key: piece.key };
+            let left = patience(group.shape, left);
             let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
             Ok(reply)
         })

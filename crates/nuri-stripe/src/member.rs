@@ -11,8 +11,9 @@
 //! M7 Content computed by others replaces the base only where it is newer (or the base is damaged),
 //!    and never under a staged write that is newer still.
 
+use nuri_proto::id::Epoch;
 use nuri_proto::op::member::{Install, Reason};
-use nuri_proto::stripe::{Earlier, Held, Stage, Staged, Version};
+use nuri_proto::stripe::{Covers, Earlier, Held, Stage, Staged, Version};
 
 /// What comes first, then the write is staged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +114,13 @@ pub fn installs(held: &Held, install: &Install) -> bool {
     (newer || cfg!(nuri_break = "install_older")) && !under
 }
 
+/// Whether the chunk may be dropped, by who saw `saw` in it and found that it is of a time before
+/// a truncation: not once anything newer came.
+pub fn forgets(held: &Held, saw: &Covers, epoch: Epoch) -> bool {
+    let runs = held.staged.as_ref().is_some_and(|s| s.version.epoch() >= epoch);
+    held.covers.same(saw) && !runs
+}
+
 /// What the member holds once the content is installed.
 pub fn installed(held: &Held, install: &Install) -> Held {
     Held {
@@ -126,8 +134,8 @@ pub fn installed(held: &Held, install: &Install) -> Held {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{Epoch, GroupId, SessionId};
-    use nuri_proto::stripe::{Covers, Members, WriteId};
+    use nuri_proto::id::{GroupId, SessionId};
+    use nuri_proto::stripe::{Members, WriteId};
 
     use super::*;
 
@@ -193,6 +201,17 @@ mod tests {
         assert_eq!(read(&held, Version::NONE), ReadVerdict::Undecided);
         assert_eq!(read(&held, V(1)), ReadVerdict::CommitFirst);
         assert_eq!(read(&committed(&held), Version::NONE), ReadVerdict::Serve);
+    }
+
+    #[test]
+    fn a_chunk_of_before_a_truncation_goes_unless_something_newer_came() {
+        let held = committed(&accept(&Held::default(), &ask(1, 0, 1, Earlier::Unknown)));
+        let saw = held.covers.clone();
+        assert!(forgets(&held, &saw, Epoch(2)));
+        assert!(!forgets(&held, &Covers::default(), Epoch(2)), "written since it was seen");
+        let staged = accept(&held, &ask(2, 1, 2, Earlier::Unknown));
+        assert!(forgets(&staged, &saw, Epoch(2)), "its writer is gone");
+        assert!(!forgets(&staged, &saw, Epoch(1)), "its writer may still end it");
     }
 
     /// Catches `nuri_break = "install_older"`.

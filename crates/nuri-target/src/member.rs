@@ -82,7 +82,8 @@ impl TargetServer {
 
     pub(crate) fn member_forget(&self, call: &MemberForget) -> Result<(), Status> {
         let _entered = self.epochs.enter(call.group, call.epoch)?;
-        Ok(self.store(call.target)?.forget(call.key)?)
+        let forgotten = self.store(call.target)?.forget(call.key, &call.covers, call.epoch)?;
+        if forgotten { Ok(()) } else { Err(Status::RETRY) }
     }
 
     pub(crate) fn member_changed(

@@ -303,6 +303,8 @@ impl TargetServer {
     }
 
     fn truncate(&self, call: &DataTruncate) -> Result<PunchReply, Status> {
+        let entered = call.within.map(|(group, epoch)| self.epochs.enter(group, epoch));
+        let _entered = entered.transpose()?;
         let store = self.store(call.target)?;
         let freed = store.truncate(call.object, call.from)?;
         store.flush()?;

@@ -41,7 +41,10 @@ impl Health {
         let map = &state.map;
         let bare = |g: &&Group| g.shape.is_redundant() && present(map, g) == g.shape.data();
         let at_risk = bytes(map, map.groups.iter().filter(bare));
-        let gone = |g: &&Group| present(map, g) < g.shape.data();
+        // What lies on a target by itself is not told apart from its shares of redundant groups:
+        // where that is not the space's shape, it is taken for none.
+        let counts = |g: &Group| g.shape.is_redundant() || !map.shape.is_redundant();
+        let gone = |g: &&Group| counts(g) && present(map, g) < g.shape.data();
         let out_of_reach = bytes(map, map.groups.iter().filter(gone));
         let mut health = Health {
             state: "ok",
@@ -79,7 +82,9 @@ impl Health {
         if self.at_risk > 0 {
             parts.push(format!("about {} have no redundancy left", human(self.at_risk)));
         }
-        parts.push(self.resync_text(map, syncing));
+        if absent || syncing {
+            parts.push(self.resync_text(map, syncing));
+        }
         self.sentences.push(parts.join("; "));
     }
 

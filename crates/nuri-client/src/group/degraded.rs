@@ -1,8 +1,5 @@
 //! Reading one member's bytes from the others.
 
-use std::sync::Arc;
-
-use nuri_io::buf::PooledBuf;
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
@@ -13,7 +10,7 @@ use nuri_stripe::writer::covers_at;
 
 use super::parity::{code, code_status};
 use super::port::{Ask, Port};
-use super::rows::Frame;
+use super::sources::{Source, Sources};
 use super::{Groups, Stripe};
 
 /// A range of the chunk of one place.
@@ -35,7 +32,7 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         covers: &Covers,
     ) -> Result<(), Status> {
-        if group.live().has(place) {
+        if group.live().has(place) && !self.is_silent(group.members[place].target) {
             let wanted = covers_at(stripe.shape, place, covers);
             match self.read_one(group, stripe, place, offset, out, Purpose::Base) {
                 Ok(found) if found.same(&wanted) => return Ok(()),
@@ -60,8 +57,12 @@ impl<P: Port> Groups<P> {
     ) -> Result<Covers, Status> {
         let call = self.read_call(group, stripe, place, offset, out.len(), purpose);
         let ask = Ask { target: call.target, call, payload: &[], into: out };
-        let reply = self.port.exchange(SessionId(0), vec![ask]).pop();
-        Ok(reply.ok_or(Status::IO)??.covers)
+        let asked = self.port.now();
+        let reply = self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?;
+        if let Err(Status::UNREACHABLE) = reply {
+            self.note_unreachable(group.members[place].target, asked);
+        }
+        Ok(reply?.covers)
     }
 
     pub(super) fn read_call(
@@ -89,7 +90,7 @@ impl<P: Port> Groups<P> {
     ///
     /// # Errors
     /// [`Status::RETRY`] where they were caught between two states; [`Status::UNDECIDED`];
-    /// [`Status::IO`] where too few are left.
+    /// [`Status::UNREACHABLE`] where too few are left, as far as the map at hand says.
     pub(super) fn read_from_others(
         &self,
         group: &Group,
@@ -98,11 +99,12 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         purpose: Purpose,
     ) -> Result<Covers, Status> {
-        let others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
+        let mut others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
+        others.sort_by_key(|place| self.is_silent(group.members[*place].target));
         match stripe.shape {
             Shape::Parity { .. } => self.decode(group, stripe, range, &others, out, purpose),
             Shape::Stripe | Shape::Mirror(_) => {
-                let mut last = Status::IO;
+                let mut last = Status::UNREACHABLE;
                 for place in others {
                     match self.read_one(group, stripe, place, range.offset, out, purpose) {
                         Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
@@ -115,6 +117,8 @@ impl<P: Port> Groups<P> {
         }
     }
 
+    /// Computes them from as many others as there are data members. Where one of them cannot say
+    /// its part another one may, if there are more.
     fn decode(
         &self,
         group: &Group,
@@ -124,115 +128,29 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
         purpose: Purpose,
     ) -> Result<Covers, Status> {
-        // Data first. A lost data chunk needs a parity member, which says what all stand for.
+        // A lost data chunk needs a parity member, which says what all stand for: it is among
+        // as many as there are data members.
         let data = stripe.shape.data();
-        let parity = others.iter().filter(|p| **p >= data);
-        let mut sources: Vec<usize> = others.iter().filter(|p| **p < data).copied().collect();
-        sources.extend(parity);
-        sources.truncate(data);
-        if sources.len() < data {
-            return Err(Status::IO);
-        }
-        let read = self.read_sources(group, stripe, range, &sources, purpose)?;
-        let covers = one_state(stripe.shape, &read)?;
-        let left: Vec<(usize, &[u8])> =
-            read.iter().map(|(place, source)| (*place, source.bytes(range))).collect();
-        code(stripe.shape)?.rebuild(&left, range.place, out).map_err(code_status)?;
-        if purpose == Purpose::Use {
-            for (place, source) in read.into_iter().filter(|(place, _)| *place < data) {
-                if let Source::Read(bytes, covers) = source {
-                    let (key, offset) = (stripe.key, range.offset);
-                    self.rows.keep(Frame { key, place, offset, bytes, covers });
+        let (mut left, mut why) = (others.to_vec(), Status::UNREACHABLE);
+        while left.len() >= data {
+            match self.read_sources(group, stripe, range, &left[..data], purpose)? {
+                Sources::All(read) => {
+                    let covers = one_state(stripe.shape, &read)?;
+                    let known: Vec<(usize, &[u8])> =
+                        read.iter().map(|(place, source)| (*place, source.bytes(range))).collect();
+                    code(stripe.shape)?.rebuild(&known, range.place, out).map_err(code_status)?;
+                    if purpose == Purpose::Use {
+                        self.keep_data(stripe, range.offset, read);
+                    }
+                    return Ok(covers);
+                }
+                Sources::Without(failed, status) => {
+                    left.retain(|place| !failed.contains(place));
+                    why = status;
                 }
             }
         }
-        Ok(covers)
-    }
-
-    /// Reads the range of all sources at once; of those that are kept, only what they stand for.
-    fn read_sources(
-        &self,
-        group: &Group,
-        stripe: &Stripe,
-        range: Range,
-        sources: &[usize],
-        purpose: Purpose,
-    ) -> Result<Vec<(usize, Source)>, Status> {
-        let kept = |place: &usize| self.rows.find(stripe.key, *place, range.offset, range.len);
-        let kept: Vec<_> = sources.iter().map(kept).collect();
-        let len = |kept: &Option<Arc<Frame>>| if kept.is_some() { 0 } else { range.len };
-        let mut bytes: Vec<PooledBuf> = kept.iter().map(|kept| self.buffer(len(kept))).collect();
-        let asks = sources.iter().zip(&mut bytes).map(|(place, into)| {
-            let call = self.read_call(group, stripe, *place, range.offset, into.len(), purpose);
-            Ask { target: call.target, call, payload: &[], into }
-        });
-        let replies = self.port.exchange(SessionId(0), asks.collect());
-        let mut read = Vec::new();
-        for ((place, reply), (kept, bytes)) in
-            sources.iter().zip(replies).zip(kept.into_iter().zip(bytes))
-        {
-            let covers = reply?.covers;
-            read.push((
-                *place,
-                match kept {
-                    Some(frame) if frame.covers != covers => {
-                        self.rows.forget(stripe.key.object);
-                        return Err(Status::RETRY);
-                    }
-                    Some(frame) => Source::Kept(frame),
-                    None => Source::Read(bytes, covers),
-                },
-            ));
-        }
-        Ok(read)
-    }
-
-    fn buffer(&self, len: usize) -> PooledBuf {
-        let mut buffer = self.buffers.take();
-        buffer.set_len(len);
-        buffer
-    }
-
-    /// Reads a data chunk of a group that misses a member: it may be wanted again, to decode.
-    pub(super) fn read_and_keep(
-        &self,
-        group: &Group,
-        stripe: &Stripe,
-        place: usize,
-        offset: u32,
-        out: &mut [u8],
-    ) -> Result<(), Status> {
-        let range = Range { place, offset, len: out.len() };
-        let read = self.read_sources(group, stripe, range, &[place], Purpose::Use)?;
-        for (place, source) in read {
-            out.copy_from_slice(source.bytes(range));
-            if let Source::Read(bytes, covers) = source {
-                self.rows.keep(Frame { key: stripe.key, place, offset, bytes, covers });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A range of one member's chunk.
-enum Source {
-    Read(PooledBuf, Covers),
-    Kept(Arc<Frame>),
-}
-
-impl Source {
-    fn bytes(&self, range: Range) -> &[u8] {
-        match self {
-            Source::Read(bytes, _) => bytes,
-            Source::Kept(frame) => frame.part(range.offset, range.len),
-        }
-    }
-
-    fn covers(&self) -> &Covers {
-        match self {
-            Source::Read(_, covers) => covers,
-            Source::Kept(frame) => &frame.covers,
-        }
+        Err(why)
     }
 }
 

@@ -19,6 +19,8 @@ mod rows;
 mod rpc;
 mod seen;
 mod settle;
+mod silent;
+mod sources;
 mod write;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +44,7 @@ pub use write::{Guess, Part};
 use commit::Commits;
 use rows::Rows;
 use seen::SeenTable;
+use silent::Silent;
 
 /// First and longest pause before something is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -64,15 +67,16 @@ pub struct Groups<P> {
     rows: Rows,
     /// For frames that are read to decode others.
     buffers: BufPool,
+    silent: Silent,
 }
 
 impl<P: Port> Groups<P> {
     /// `first` tells the numbers of its writes from those of an earlier life of the same session.
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
-        let (seen, commits, rows) = (SeenTable::default(), Commits::default(), Rows::default());
+        let (seen, commits, rows, silent) = Default::default();
         let buffers = BufPool::new(MAX_PAYLOAD, rows::MOST);
-        Groups { port, seen, numbers, commits, rows, buffers }
+        Groups { port, seen, numbers, commits, rows, buffers, silent }
     }
 
     /// Forgets what is known of an object: the right to it is new, or it was truncated.

@@ -46,6 +46,9 @@ impl<P: Port> Groups<P> {
             return Err(Status::RETRY);
         }
         let place = self.preferred(&group, stripe, piece.place);
+        if self.is_silent(group.members[place].target) {
+            return Err(Status::RETRY);
+        }
         let (offset, len) = (piece.offset, piece.len as usize);
         Ok(self.read_call(&group, stripe, place, offset, len, Purpose::Use))
     }
@@ -54,7 +57,11 @@ impl<P: Port> Groups<P> {
     fn preferred(&self, group: &Group, stripe: &Stripe, place: usize) -> usize {
         match stripe.shape {
             Shape::Parity { .. } => place,
-            Shape::Stripe | Shape::Mirror(_) => group.live().iter().next().unwrap_or(0),
+            Shape::Stripe | Shape::Mirror(_) => {
+                let speaks = |place: &usize| !self.is_silent(group.members[*place].target);
+                let first = || group.live().iter().next().unwrap_or(0);
+                group.live().iter().find(speaks).unwrap_or_else(first)
+            }
         }
     }
 
@@ -67,7 +74,8 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
     ) -> Result<(), Status> {
         let place = self.preferred(group, stripe, place);
-        if group.live().has(place) {
+        let silent = self.is_silent(group.members[place].target);
+        if group.live().has(place) && !silent {
             let read = match misses_data(group, stripe.shape) {
                 true => self.read_and_keep(group, stripe, place, offset, out),
                 false => self.read_one(group, stripe, place, offset, out, Purpose::Use).map(drop),
@@ -80,7 +88,12 @@ impl<P: Port> Groups<P> {
             }
         }
         let range = Range { place, offset, len: out.len() };
-        self.read_from_others(group, stripe, range, out, Purpose::Use).map(drop)
+        match self.read_from_others(group, stripe, range, out, Purpose::Use) {
+            Err(status) if status != Status::UNDECIDED && silent && group.live().has(place) => {
+                self.read_one(group, stripe, place, offset, out, Purpose::Use).map(drop)
+            }
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Settles a stripe that a member would not show: nobody but this client may be writing it.

@@ -14,6 +14,9 @@ use super::port::{Ask, Port};
 use super::settle::Whose;
 use super::{Groups, Stripe};
 
+/// Looks at a stripe that is repaired, until it is found up to date.
+const LOOKS: usize = 3;
+
 /// What a look at one member of a stripe found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
@@ -30,17 +33,40 @@ impl<P: Port> Groups<P> {
     pub fn catch_up(&self, stripe: &Stripe, target: TargetId) -> Result<Found, Status> {
         let group = self.available(stripe.group)?;
         let place = group.place(target).ok_or(Status::NOENT)?;
-        let answers = self.settle(&group, stripe, Whose::Bygone)?;
-        let live: Vec<_> = answers.iter().filter(|(p, _)| group.live().has(*p)).cloned().collect();
-        let covers = stripe_covers(stripe.shape, &live);
-        if !answers.iter().any(|(p, _)| *p == place) {
-            return Err(Status::UNREACHABLE);
+        let mut found = Found::UpToDate;
+        // It counts once a look says so: the stripe may have been truncated meanwhile.
+        for _ in 0..LOOKS {
+            let answers = self.settle(&group, stripe, Whose::Bygone)?;
+            let is_live = |(p, _): &&(usize, Held)| group.live().has(*p);
+            let live: Vec<_> = answers.iter().filter(is_live).cloned().collect();
+            let covers = stripe_covers(stripe.shape, &live);
+            let own = answers.iter().find(|(p, _)| *p == place).ok_or(Status::UNREACHABLE)?;
+            if !behind(stripe.shape, &answers, &covers).has(place) {
+                return Ok(found);
+            }
+            let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers)?;
+            found = Found::Repaired(bytes);
         }
-        if !behind(stripe.shape, &answers, &covers).has(place) {
-            return Ok(Found::UpToDate);
+        Err(Status::RETRY)
+    }
+
+    /// Brings a member that is behind its content. A chunk of a time before a truncation goes
+    /// first: it is behind although nothing newer will ever replace it.
+    pub(super) fn bring_back(
+        &self,
+        session: SessionId,
+        group: &Group,
+        stripe: &Stripe,
+        (place, held): &(usize, Held),
+        covers: &Covers,
+    ) -> Result<u64, Status> {
+        let leads_back = !covers_at(stripe.shape, *place, covers).reaches(&held.covers);
+        let is_kept = group.live().has(*place) || cfg!(nuri_break = "keep_truncated");
+        if leads_back && !is_kept {
+            let target = group.members[*place].target;
+            self.forget_chunk(group, target, stripe.key, held.covers.clone())?;
         }
-        let bytes = self.rebuild(SessionId(0), &group, stripe, place, Reason::Behind)?;
-        Ok(Found::Repaired(bytes))
+        self.rebuild(session, group, stripe, *place, Reason::Behind)
     }
 
     /// Computes the content of the place's chunk and installs it. Returns the bytes moved to it.

@@ -4,15 +4,16 @@
 //!    `since` on, and only those are looked at. Every chunk's version tells.
 //! R2 A stripe is settled first where a writer of an earlier epoch left it undecided.
 //! R3 What the member holds and no live member has was truncated meanwhile: it goes first, so that
-//!    it is never taken for data again.
+//!    it is never taken for data again. That is a stripe, or a chunk of one that was written again.
 //! R4 The group's epoch is taken before the look: whoever wants to call the member live names it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
+use nuri_proto::stripe::Covers;
 
 use super::Groups;
 use super::port::{Ask, Port};
@@ -50,8 +51,13 @@ impl<P: Port> Groups<P> {
         let own = self.list(&group, target, Epoch(0))?;
         if !own.is_empty() {
             let all = self.list_live(&group, Epoch(0))?;
-            for key in own.difference(&all).filter(|_| !cfg!(nuri_break = "keep_truncated")) {
-                self.forget(&group, target, *key)?;
+            let gone = own.into_iter().filter(|(key, _)| !all.contains(key));
+            for (key, covers) in gone.filter(|_| !cfg!(nuri_break = "keep_truncated")) {
+                match self.forget_chunk(&group, target, key, covers) {
+                    // Written in this epoch: the member took part.
+                    Ok(()) | Err(Status::RETRY) => {}
+                    Err(status) => return Err(status),
+                }
             }
         }
         let stripes = self.list_live(&group, since)?;
@@ -69,7 +75,7 @@ impl<P: Port> Groups<P> {
     fn list_live(&self, group: &Group, since: Epoch) -> Result<BTreeSet<ChunkKey>, Status> {
         let mut all = BTreeSet::new();
         for place in group.live().iter() {
-            all.extend(self.list(group, group.members[place].target, since)?);
+            all.extend(self.list(group, group.members[place].target, since)?.into_keys());
         }
         Ok(all)
     }
@@ -79,21 +85,28 @@ impl<P: Port> Groups<P> {
         group: &Group,
         target: TargetId,
         since: Epoch,
-    ) -> Result<BTreeSet<ChunkKey>, Status> {
-        let (mut all, mut after) = (BTreeSet::new(), None);
+    ) -> Result<BTreeMap<ChunkKey, Covers>, Status> {
+        let (mut all, mut after) = (BTreeMap::new(), None);
         loop {
             let call = MemberChanged { target, group: group.id, since, after, limit: PAGE };
             let page = self.one(target, call)?;
             after = page.last().map(|(key, _)| *key);
-            all.extend(page.into_iter().map(|(key, _)| key));
+            all.extend(page);
             if after.is_none() {
                 return Ok(all);
             }
         }
     }
 
-    fn forget(&self, group: &Group, target: TargetId, key: ChunkKey) -> Result<(), Status> {
-        let call = MemberForget { target, key, group: group.id, epoch: group.epoch };
+    /// Drops a chunk that is of a time before a truncation, if it still is what was seen.
+    pub(super) fn forget_chunk(
+        &self,
+        group: &Group,
+        target: TargetId,
+        key: ChunkKey,
+        covers: Covers,
+    ) -> Result<(), Status> {
+        let call = MemberForget { target, key, group: group.id, epoch: group.epoch, covers };
         self.one(target, call)
     }
 

@@ -3,7 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::{Epoch, SessionId};
 use nuri_proto::map::Group;
-use nuri_proto::op::member::{MemberAbort, MemberCommit, MemberHeld, Reason};
+use nuri_proto::op::member::{MemberAbort, MemberCommit, MemberHeld};
 use nuri_proto::stripe::{Held, Members, Version};
 use nuri_stripe::settle::{Decision, decide};
 use nuri_stripe::writer::{behind, stripe_covers};
@@ -38,8 +38,9 @@ impl<P: Port> Groups<P> {
         let answers = self.settle(&group, stripe, Whose::Anyones)?;
         let live: Vec<_> = answers.iter().filter(|(p, _)| group.live().has(*p)).cloned().collect();
         let covers = stripe_covers(stripe.shape, &live);
-        for place in behind(stripe.shape, &answers, &covers).iter() {
-            self.rebuild(session, &group, stripe, place, Reason::Behind)?;
+        let behind = behind(stripe.shape, &answers, &covers);
+        for own in answers.iter().filter(|(place, _)| behind.has(*place)) {
+            self.bring_back(session, &group, stripe, own, &covers)?;
         }
         let newest = answers.iter().map(|(_, held)| held.newest()).max();
         knowledge.newest = newest.unwrap_or_default();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use crate::id::{BootId, ChunkKey, Epoch, ObjectId, TargetId};
+use crate::id::{BootId, ChunkKey, Epoch, GroupId, ObjectId, TargetId};
 
 /// What a data request may do, and on whose behalf. The MAC is all-zero until TLS comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -92,6 +92,8 @@ pub struct DataTruncate {
     pub object: ObjectId,
     pub from: u32,
     pub capability: Capability,
+    /// The redundant group that this is for, and its epoch as the caller knows it.
+    pub within: Option<(GroupId, Epoch)>,
 }
 call!(DataTruncate => PunchReply);
 

@@ -118,12 +118,15 @@ pub struct MemberChanged {
 }
 call!(MemberChanged => Vec<(ChunkKey, Covers)>);
 
-/// The member drops its chunk, durably: no other member has the stripe any more.
+/// The member drops its chunk, durably: it is of a time before a truncation. `Status::RETRY`
+/// where the chunk is not what the caller saw, or a write of the present epoch is staged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberForget {
     pub target: TargetId,
     pub key: ChunkKey,
     pub group: GroupId,
     pub epoch: Epoch,
+    /// What the caller saw there.
+    pub covers: Covers,
 }
 call!(MemberForget => ());

@@ -10,7 +10,7 @@
 //! done while a checkpoint is between its first and fourth step (`shadow.rs`).
 
 use nuri_io::disk::Disk;
-use nuri_proto::id::ChunkKey;
+use nuri_proto::id::{ChunkKey, Epoch};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::data::Durability;
 use nuri_proto::op::member::Install;
@@ -59,18 +59,33 @@ impl<D: Disk> ChunkStore<D> {
         outcome.and_then(|()| self.look(key))
     }
 
-    /// Drops the chunk and what is held of its stripe, durably: no other member has it any more.
+    /// Drops the chunk and what is held of its stripe, durably, if that is what the caller saw and
+    /// no write of `epoch` is staged on it. Returns whether it did.
     /// One record, so that the bytes never stand for anything else: an install of nothing.
     ///
     /// # Errors
     /// Out of service.
-    pub fn forget(&self, key: ChunkKey) -> Result<(), StoreError> {
-        check_words(key, &Covers::default())?;
+    pub fn forget(&self, key: ChunkKey, saw: &Covers, epoch: Epoch) -> Result<bool, StoreError> {
+        check_words(key, saw)?;
         let _no_part = self.install_lock(key).lock();
-        self.drop_parts(key)?;
-        let nothing = Record::Install { key, held: Held::default() };
-        let done = self.log_change(&nothing, |c, seq| c.install(key, seq, &Held::default()))?;
-        self.flush_to(done.seq)
+        loop {
+            let before = self.look(key)?;
+            if !member::forgets(&before, saw, epoch) {
+                return Ok(false);
+            }
+            self.drop_parts(key)?;
+            let body = Body::new(&Record::Install { key, held: Held::default() });
+            let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+            let state = &mut *guard;
+            if state.contents.members.get(key) != before {
+                continue;
+            }
+            let change = state.contents.install(key, state.journal.next_seq(), &Held::default());
+            let seq = state.commit(&body, change);
+            self.nudge(state);
+            drop(guard);
+            return self.flush_to(seq).map(|()| true);
+        }
     }
 
     /// Whether the part belongs to what is under way, or begins it.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nuri_io::disk::Disk;
 use nuri_io::rng::Rng;
-use nuri_proto::id::ObjectId;
+use nuri_proto::id::{Epoch, ObjectId};
 use nuri_proto::op::data::Durability::Stable;
 use nuri_proto::op::member::Purpose;
 use nuri_proto::stripe::{Earlier, Held, Stage, StageReply, Version};
@@ -481,7 +481,10 @@ fn stages_installs_aborts_and_truncations_at_once_never_mix() {
                                 store.stage(k, &one, at(0), &vec![fill(to); LEN]).unwrap();
                             }
                             5 => store.commit(k, staged).unwrap(),
-                            6 if rng.one_in(3) => store.forget(k).unwrap(),
+                            6 if rng.one_in(3) => {
+                                let saw = store.held(k).unwrap().covers;
+                                let _ = store.forget(k, &saw, Epoch(u64::MAX)).unwrap();
+                            }
                             6 => drop(store.abort(k, GROUP, staged).unwrap()),
                             7 => {
                                 let mut one = install(counter, 0, false);

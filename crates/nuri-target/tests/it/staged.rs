@@ -258,7 +258,8 @@ impl Model {
                 true
             }
             16 if rng.one_in(2) => {
-                store.forget(k).unwrap();
+                let saw = store.held(k).unwrap().covers;
+                assert!(store.forget(k, &saw, Epoch(u64::MAX)).unwrap());
                 let empty = self.past[&k][0].1.clone();
                 self.becomes(k, empty);
                 true

@@ -13,6 +13,8 @@ mod lifecycle;
 mod metadata_copy;
 mod network;
 mod posix;
+mod redundancy;
 mod support;
+mod tagged;
 mod transport;
 mod wire;

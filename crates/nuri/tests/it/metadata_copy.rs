@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::support::{Space, nuri, refused, text, wait};
+use crate::support::{Space, freeze, kill_all, nuri, refused, text, wait};
 
 fn copies(space: &Space) -> u64 {
     space.status()["metadata"]["copies"].as_u64().unwrap()
@@ -23,39 +21,6 @@ fn write_synced(path: &Path, data: &[u8]) {
     let mut file = fs::File::create(path).unwrap();
     file.write_all(data).unwrap();
     file.sync_all().unwrap();
-}
-
-/// Kills everything at once, as a power failure would.
-fn kill_all(space: &Space, nodes: &[&str]) {
-    let roles = [nodes, &["supervisor", "mount"]].concat();
-    let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
-    let _frozen = freeze(space, "supervisor");
-    roles.iter().for_each(|role| space.kill(role));
-    wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
-    wait("the mount is dead", Duration::from_secs(10), || fs::metadata(space.mnt()).is_err());
-}
-
-/// Gone, or a zombie whose last thread has ended: then its locks are free.
-fn has_ended(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    zombie && threads <= 1
-}
-
-/// A process that is frozen until this is dropped, however the test ends.
-struct Frozen(Pid);
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
-fn freeze(space: &Space, role: &str) -> Frozen {
-    let pid = Pid::from_raw(space.pid(role)).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
-    Frozen(pid)
 }
 
 fn restore(space: &Space, more: &[&str]) -> String {

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 pub const NURI: &str = env!("CARGO_BIN_EXE_nuri");
 
 /// A directory with a space, its mounts, and whatever else a test starts.
@@ -52,6 +54,39 @@ pub fn wait(what: &str, at_most: Duration, mut f: impl FnMut() -> bool) {
 pub fn is_mounted(point: &Path) -> bool {
     let line = format!(" {} fuse.nuri ", point.display());
     std::fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+}
+
+/// Kills everything at once, as a power failure would.
+pub fn kill_all(space: &Space, nodes: &[&str]) {
+    let roles = [nodes, &["supervisor", "mount"]].concat();
+    let pids: Vec<_> = roles.iter().map(|role| space.pid(role)).collect();
+    let _frozen = freeze(space, "supervisor");
+    roles.iter().for_each(|role| space.kill(role));
+    wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
+    wait("the mount is dead", Duration::from_secs(10), || std::fs::metadata(space.mnt()).is_err());
+}
+
+/// Gone, or a zombie whose last thread has ended: then its locks are free.
+pub fn has_ended(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    zombie && threads <= 1
+}
+
+/// A process that is frozen until this is dropped, however the test ends.
+pub struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+pub fn freeze(space: &Space, role: &str) -> Frozen {
+    let pid = Pid::from_raw(space.pid(role)).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    Frozen(pid)
 }
 
 impl Space {
