@@ -165,15 +165,14 @@ impl Authority {
     /// those that miss a member only where there are no others.
     ///
     /// # Errors
-    /// As [`standing::ensure_groups`]; [`Status::IO`] where the map cannot be kept.
+    /// As [`standing::make_groups`]; [`Status::IO`] where the map cannot be kept.
     pub fn groups(&self, pool: PoolId, shape: Shape) -> Result<Vec<GroupId>, Status> {
         let mut state = self.state.lock();
         self.notice_silence(&mut state);
-        if shape.is_redundant() {
+        if shape.is_redundant() && !standing::reaches_all(&state.map, pool, shape) {
             let mut next = state.map.clone();
-            if standing::ensure_groups(&mut next, pool, shape)? {
-                self.keep(&mut state, next)?;
-            }
+            standing::make_groups(&mut next, pool, shape)?;
+            self.keep(&mut state, next)?;
         }
         let map = &state.map;
         let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
@@ -241,6 +240,9 @@ impl Authority {
             t.state == TargetState::Failed || t.state == TargetState::Down && silent
         };
         let lost: Vec<_> = state.map.targets.iter().filter(|t| gone(t)).map(|t| t.id).collect();
+        if lost.is_empty() && !standing::has_absent(&state.map) {
+            return;
+        }
         let mut next = state.map.clone();
         let excluded = standing::exclude(&mut next, &lost);
         if standing::readmit(&mut next) || excluded {

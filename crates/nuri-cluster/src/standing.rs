@@ -129,19 +129,25 @@ pub fn replace(map: &mut Map, old: TargetId, new: TargetId) -> Result<(), Status
     Ok(())
 }
 
-/// Makes groups of the shape over all targets of the pool, for new files, where those that there
-/// are do not reach all targets. Returns whether there are new ones.
+/// Whether some member is out of its group.
+pub fn has_absent(map: &Map) -> bool {
+    let mut members = map.groups.iter().flat_map(|g| &g.members);
+    members.any(|m| matches!(m.standing, Standing::Absent { .. }))
+}
+
+/// Whether the groups that new files of the shape lie on have places on every target.
+pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
+    let groups = map.pool_groups(pool, shape);
+    let reached = |t: TargetId| groups.iter().any(|g| g.members.iter().any(|m| m.target == t));
+    map.targets.iter().all(|t| reached(t.id))
+}
+
+/// Makes groups of the shape over all targets of the pool, for new files.
 ///
 /// # Errors
 /// [`Status::INVAL`] where the shape needs more targets than there are; [`Status::NOSPC`] beyond
 /// the bounds of a space.
-pub fn ensure_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<bool, Status> {
-    let reached = |t: TargetId| {
-        map.pool_groups(pool, shape).iter().any(|g| g.members.iter().any(|m| m.target == t))
-    };
-    if map.targets.iter().all(|t| reached(t.id)) {
-        return Ok(false);
-    }
+pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Status> {
     let candidates: Vec<Candidate> = map.targets.iter().map(|t| (t.id, t.node)).collect();
     let placed = place(Placement::Declustered, shape, &candidates);
     if placed.is_empty() {
@@ -164,7 +170,7 @@ pub fn ensure_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<bool, 
     pool.groups.retain(|id| !old.contains(id));
     pool.groups.extend(ids);
     map.epoch = epoch;
-    Ok(true)
+    Ok(())
 }
 
 /// Runs a change over the redundant groups; those that it says it changed get the next epoch.
@@ -205,7 +211,8 @@ mod tests {
         let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
         let targets = (1..=targets).map(target).collect();
         let mut map = Map { targets, pools: vec![pool], ..Map::default() };
-        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, shape), Ok(true));
+        assert!(!reaches_all(&map, DEFAULT_POOL, shape));
+        make_groups(&mut map, DEFAULT_POOL, shape).unwrap();
         map
     }
 
@@ -278,13 +285,14 @@ mod tests {
     fn more_targets_make_new_groups_for_new_files() {
         let mut map = map(4, PARITY);
         let old = map.groups.len();
-        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, PARITY), Ok(false));
+        assert!(reaches_all(&map, DEFAULT_POOL, PARITY));
         let target = Target { id: TargetId(5), node: NodeId(5), ..map.targets[0].clone() };
         map.targets.push(target);
-        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, PARITY), Ok(true));
+        assert!(!reaches_all(&map, DEFAULT_POOL, PARITY));
+        make_groups(&mut map, DEFAULT_POOL, PARITY).unwrap();
         let current = map.pool_groups(DEFAULT_POOL, PARITY);
         assert!(map.groups.len() > old && current.iter().all(|g| g.id.0 > old as u32));
         let wide = Shape::Parity { k: 8, m: 1 };
-        assert_eq!(ensure_groups(&mut map, DEFAULT_POOL, wide), Err(Status::INVAL));
+        assert_eq!(make_groups(&mut map, DEFAULT_POOL, wide), Err(Status::INVAL));
     }
 }

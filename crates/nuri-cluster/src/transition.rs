@@ -188,7 +188,7 @@ mod tests {
     fn an_older_state_of_a_target_is_noticed() {
         let mut map = Map::default();
         let node = join(&mut map, &request(None, &[None, None])).unwrap().node;
-        standing::ensure_groups(&mut map, DEFAULT_POOL, Shape::Mirror(2)).unwrap();
+        standing::make_groups(&mut map, DEFAULT_POOL, Shape::Mirror(2)).unwrap();
         let mut again = request(Some(node), &[Some(TargetId(1)), Some(TargetId(2))]);
         assert!(join(&mut map, &again).is_ok(), "the same once more");
         assert!(map.groups.iter().all(|g| g.live().iter().count() == g.members.len()));
