@@ -65,7 +65,7 @@ pub struct Groups<P> {
     numbers: AtomicU64,
     commits: Commits,
     rows: Rows,
-    /// For frames that are read to decode others.
+    /// For parity, and for frames that are read to decode others.
     buffers: BufPool,
     silent: Silent,
 }

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use nuri_io::buf::{BufPool, PooledBuf};
 use nuri_proto::Status;
 use nuri_proto::layout::Shape;
 use nuri_proto::stripe::{Change, Members};
@@ -14,7 +15,23 @@ use super::write::Part;
 pub(super) struct Share<'a> {
     pub(super) place: usize,
     pub(super) change: Change,
-    pub(super) payload: Cow<'a, [u8]>,
+    pub(super) payload: Payload<'a>,
+}
+
+/// The writer's bytes, or parity computed from them.
+pub(super) enum Payload<'a> {
+    Data(&'a [u8]),
+    Parity(PooledBuf),
+}
+
+impl std::ops::Deref for Payload<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Payload::Data(data) => data,
+            Payload::Parity(parity) => parity,
+        }
+    }
 }
 
 /// The range of the chunks that the parts touch.
@@ -60,7 +77,7 @@ pub(super) fn data_shares<'a>(
     let share = |place: usize, part: &Part<'a>| Share {
         place,
         change: Change::Bytes { offset: part.offset },
-        payload: Cow::Borrowed(part.data),
+        payload: Payload::Data(part.data),
     };
     match shape {
         Shape::Parity { .. } => {
@@ -75,6 +92,7 @@ pub(super) fn data_shares<'a>(
 
 /// Parity of whole rows.
 pub(super) fn full_parity<'a>(
+    buffers: &BufPool,
     shape: Shape,
     parts: &[Part<'_>],
     participants: Members,
@@ -83,7 +101,7 @@ pub(super) fn full_parity<'a>(
     let mut by_place: Vec<&Part<'_>> = parts.iter().collect();
     by_place.sort_by_key(|p| p.place);
     let data: Vec<&[u8]> = by_place.iter().map(|p| p.data).collect();
-    let mut parity = vec![vec![0; hull.len()]; shape.members() - shape.data()];
+    let mut parity = blank(buffers, shape, &hull);
     let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
     code(shape)?.encode(&data, &mut out).map_err(code_status)?;
     let change = Change::Bytes { offset: hull.start };
@@ -93,13 +111,15 @@ pub(super) fn full_parity<'a>(
 /// The change of parity that follows from old and new bytes of the parts. `old[i]` belongs to
 /// `parts[i]`; `None` where there were none (zeros).
 pub(super) fn parity_change<'a>(
+    buffers: &BufPool,
     shape: Shape,
     parts: &[Part<'_>],
     old: Vec<Option<Vec<u8>>>,
     participants: Members,
 ) -> Result<Vec<Share<'a>>, Status> {
     let (hull, code) = (Hull::of(parts), code(shape)?);
-    let mut parity = vec![vec![0; hull.len()]; shape.members() - shape.data()];
+    let mut parity = blank(buffers, shape, &hull);
+    parity.iter_mut().for_each(|parity| parity.fill(0));
     for (part, old) in parts.iter().zip(old) {
         let change: Cow<'_, [u8]> = match old {
             None => Cow::Borrowed(part.data),
@@ -117,13 +137,23 @@ pub(super) fn parity_change<'a>(
     Ok(shares(shape, parity, Change::Xor { offset: hull.start }, participants))
 }
 
+/// A buffer for each parity member, with whatever was in it.
+fn blank(buffers: &BufPool, shape: Shape, hull: &Hull) -> Vec<PooledBuf> {
+    let one = |_| {
+        let mut buffer = buffers.take();
+        buffer.set_len(hull.len());
+        buffer
+    };
+    (shape.data()..shape.members()).map(one).collect()
+}
+
 fn shares<'a>(
     shape: Shape,
-    parity: Vec<Vec<u8>>,
+    parity: Vec<PooledBuf>,
     change: Change,
     participants: Members,
 ) -> Vec<Share<'a>> {
     let places = shape.data()..;
     let all = places.zip(parity).filter(|(place, _)| participants.has(*place));
-    all.map(|(place, parity)| Share { place, change, payload: Cow::Owned(parity) }).collect()
+    all.map(|(place, parity)| Share { place, change, payload: Payload::Parity(parity) }).collect()
 }

@@ -146,11 +146,11 @@ impl<P: Port> Groups<P> {
         let mut shares = data_shares(shape, parts, participants);
         if let Shape::Parity { .. } = shape {
             shares.extend(match is_full(shape, parts) {
-                true => full_parity(shape, parts, participants)?,
+                true => full_parity(&self.buffers, shape, parts, participants)?,
                 false => {
                     let old = |part: &Part<'_>| self.old_bytes(attempt, part);
                     let old = parts.iter().map(old).collect::<Result<Vec<_>, _>>()?;
-                    parity_change(shape, parts, old, participants)?
+                    parity_change(&self.buffers, shape, parts, old, participants)?
                 }
             });
         }
