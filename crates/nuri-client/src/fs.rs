@@ -273,6 +273,7 @@ impl Client {
             spawn("fetch", |s| s.fetch_worker())?;
         }
         spawn("commit", |s| s.commit_worker())?;
+        spawn("repair", |s| s.repair_worker())?;
         spawn("flush", |s| s.flush_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;

@@ -424,6 +424,20 @@ impl Shared {
         }
     }
 
+    /// Repairs redundant stripes where a read met a damaged block.
+    pub(crate) fn repair_worker(&self) {
+        while !self.stopping() {
+            if !self.data.groups().wait_damaged(WRITE_BEHIND / 4) {
+                continue;
+            }
+            for (stripe, verdict) in self.data.groups().repair_damaged() {
+                for found in verdict.findings {
+                    eprintln!("client: {}", found.sentence(stripe.key));
+                }
+            }
+        }
+    }
+
     fn push_some(&self) {
         let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
         // Rows of redundant files go when they are full; parts of them cost reading.

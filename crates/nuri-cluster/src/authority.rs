@@ -1,6 +1,6 @@
 //! The authority: the one owner of the map. Answers joins, heartbeats and questions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use nuri_proto::Status;
 use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, SERVICE};
 use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Group, Map, Standing, TargetState};
+use nuri_proto::map::{Group, Map, ScrubPolicy, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberSynced, MountReport, Resync, ResyncSet, TargetReplace,
+    MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetReplace,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use crate::store::{MapStore, StoreError};
-use crate::{standing, transition};
+use crate::{scrub, standing, transition};
 
 /// A mount is listed this long after its last report.
 const MOUNT_LISTED: Duration = Duration::from_secs(3);
@@ -47,6 +47,7 @@ struct State {
     mounts: HashMap<(String, String), (MountReport, Duration)>,
     /// As their nodes said last.
     resyncs: HashMap<NodeId, Vec<Resync>>,
+    scrubs: BTreeMap<NodeId, Scrub>,
     /// Nodes that have the whole metadata, as its keeper said last.
     metadata: Vec<NodeId>,
 }
@@ -75,6 +76,7 @@ impl Authority {
             in_force: HashMap::new(),
             mounts: HashMap::new(),
             resyncs: HashMap::new(),
+            scrubs: BTreeMap::new(),
             metadata: Vec::new(),
         };
         Ok(Authority { store, clock, state: Mutex::new(state) })
@@ -96,6 +98,7 @@ impl Authority {
             Op::MemberSynced => reply_to::<MemberSynced>(request.args, |c| self.synced(&c)),
             Op::TargetReplace => reply_to::<TargetReplace>(request.args, |c| self.replace(&c)),
             Op::ResyncSet => reply_to::<ResyncSet>(request.args, |c| self.set_resync(c)),
+            Op::ScrubSet => reply_to::<ScrubSet>(request.args, |c| self.set_scrub(c)),
             Op::ClusterStatus => reply_to::<ClusterStatus>(request.args, |_| Ok(self.status())),
             Op::MountReport => reply_to::<MountReport>(request.args, |r| self.mount_report(r)),
             _ => Reply::failed(Status::NOTSUP),
@@ -149,6 +152,7 @@ impl Authority {
         let now = self.clock.monotonic();
         state.heard.insert(beat.node, now);
         state.resyncs.insert(beat.node, beat.resyncs.clone());
+        state.scrubs.insert(beat.node, beat.scrub.clone());
         state.in_force.insert(beat.node, beat.admitted);
         for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
             state.served.insert(report.id, now);
@@ -157,6 +161,7 @@ impl Authority {
             self.store.save(&state.map).map_err(|_| Status::IO)?;
         }
         self.notice_silence(&mut state);
+        self.notice_schedule(&mut state);
         let newer = state.admitted.as_ref().filter(|list| list.version > beat.admitted);
         Ok(HeartbeatReply { map_epoch: state.map.epoch, admitted: newer.cloned() })
     }
@@ -217,6 +222,22 @@ impl Authority {
         let mut state = self.state.lock();
         let next = Map { resync: call.pace, ..state.map.clone() };
         self.keep(&mut state, next)
+    }
+
+    fn set_scrub(&self, call: ScrubSet) -> Result<ScrubPolicy, Status> {
+        let mut state = self.state.lock();
+        let mut next = state.map.clone();
+        scrub::change(&mut next.scrub, call.change, self.clock.wall().as_secs());
+        let policy = next.scrub;
+        self.keep(&mut state, next).map(|()| policy)
+    }
+
+    fn notice_schedule(&self, state: &mut State) {
+        let mut next = state.map.scrub;
+        if scrub::tick(&mut next, self.clock.wall().as_secs()) {
+            // What could not be saved is due again with the next heartbeat.
+            let _ = self.keep(state, Map { scrub: next, ..state.map.clone() });
+        }
     }
 
     fn replace(&self, call: &TargetReplace) -> Result<(), Status> {
@@ -284,7 +305,8 @@ impl Authority {
         let mut mounts: Vec<_> = state.mounts.values().map(|(r, _)| r.clone()).collect();
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
         let resyncs = state.resyncs.values().flatten().copied().collect();
-        ClusterState { map, mounts, resyncs, metadata: state.metadata.clone() }
+        let scrubs = state.scrubs.iter().map(|(node, scrub)| (*node, scrub.clone())).collect();
+        ClusterState { map, mounts, resyncs, scrubs, metadata: state.metadata.clone() }
     }
 }
 
@@ -308,7 +330,13 @@ mod tests {
     }
 
     fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
-        let beat = Heartbeat { node, targets: Vec::new(), admitted, resyncs: Vec::new() };
+        let beat = Heartbeat {
+            node,
+            targets: Vec::new(),
+            admitted,
+            resyncs: Vec::new(),
+            scrub: Scrub::default(),
+        };
         authority.heartbeat(&beat).unwrap().admitted
     }
 

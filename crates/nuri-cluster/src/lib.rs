@@ -5,6 +5,7 @@
 
 pub mod authority;
 pub mod placement;
+mod scrub;
 pub mod standing;
 pub mod store;
 pub mod transition;

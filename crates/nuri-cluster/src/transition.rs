@@ -222,7 +222,13 @@ mod tests {
         };
         assert!(heartbeat(
             &mut map,
-            &Heartbeat { node, targets: vec![report], admitted: 0, resyncs: Vec::new() }
+            &Heartbeat {
+                node,
+                targets: vec![report],
+                admitted: 0,
+                resyncs: Vec::new(),
+                scrub: Default::default()
+            }
         ));
         assert_eq!((map.targets[0].state, map.targets[0].used), (TargetState::Up, 7));
     }

@@ -122,6 +122,34 @@ pub struct Map {
     /// Shape of files where no directory says another.
     pub shape: Shape,
     pub resync: Pace,
+    #[serde(default)]
+    pub scrub: ScrubPolicy,
+}
+
+/// When all that targets hold is read and proved, and how fast.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubPolicy {
+    /// Of the last scrub that began; 0 for none.
+    pub number: u64,
+    /// When it began, or the schedule did: seconds since 1970, 0 for never.
+    pub started: u64,
+    pub is_stopped: bool,
+    /// Bytes that each node reads per second, at most.
+    pub rate: u64,
+    /// Days from one to the next.
+    pub every_days: Option<u16>,
+}
+
+impl ScrubPolicy {
+    /// So that programs notice little.
+    pub const RATE: u64 = 32 << 20;
+}
+
+impl Default for ScrubPolicy {
+    fn default() -> Self {
+        let (rate, every_days) = (Self::RATE, Some(7));
+        ScrubPolicy { number: 0, started: 0, is_stopped: false, rate, every_days }
+    }
 }
 
 /// How fast targets are brought up to date.

@@ -10,6 +10,8 @@
 //! M6 A program's read never passes an undecided write.
 //! M7 Content computed by others replaces the base only where it is newer (or the base is damaged),
 //!    and never under a staged write that is newer still.
+//! M8 What a look at the stripe found is repaired only on the very write that was looked at: a
+//!    stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::op::member::{Install, Reason};
@@ -105,11 +107,16 @@ pub fn read(held: &Held, decided: Version) -> ReadVerdict {
     }
 }
 
-/// Rule M7.
+/// Rules M7 and M8.
 pub fn installs(held: &Held, install: &Install) -> bool {
     let newest = install.covers.newest();
-    let newer = install.covers.reaches(&held.covers)
-        && (!install.covers.same(&held.covers) || install.reason == Reason::Damaged);
+    let wanted = match install.reason {
+        Reason::Behind => !install.covers.same(&held.covers),
+        Reason::Damaged => true,
+        Reason::Found { .. } if cfg!(nuri_break = "repair_anything") => true,
+        Reason::Found { last } => held.last == last && held.covers.newest() > Version::NONE,
+    };
+    let newer = install.covers.reaches(&held.covers) && wanted;
     let under = held.staged.as_ref().is_some_and(|s| s.version > newest);
     (newer || cfg!(nuri_break = "install_older")) && !under
 }
@@ -233,5 +240,26 @@ mod tests {
         let staged = accept(&held, &ask(2, 5, 7, Earlier::Unknown));
         assert!(!installs(&staged, &install(6, Reason::Behind)), "under a newer staged write");
         assert!(installs(&staged, &install(7, Reason::Behind)));
+    }
+
+    /// Catches `nuri_break = "repair_anything"`.
+    #[test]
+    fn only_what_was_looked_at_is_repaired() {
+        let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));
+        let install = |version, number| Install {
+            group: GroupId(1),
+            id: WriteId { session: SessionId(9), number: 1 },
+            covers: Covers::one(V(version)),
+            reason: Reason::Found { last: WriteId { session: SessionId(1), number } },
+            offset: 0,
+            last: true,
+        };
+        assert!(installs(&held, &install(5, 1)), "it is damaged");
+        assert!(installs(&held, &install(6, 1)), "it lost a write");
+        assert!(!installs(&held, &install(4, 1)));
+        assert!(!installs(&held, &install(6, 2)), "it was written meanwhile");
+        assert!(!installs(&Held::default(), &install(5, 1)), "it was truncated meanwhile");
+        let reborn = committed(&accept(&Held::default(), &ask(7, 0, 2, Earlier::Unknown)));
+        assert!(!installs(&reborn, &install(5, 1)), "truncated, and written again");
     }
 }

@@ -28,7 +28,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use crate::admission::Admission;
 use crate::epochs::Epochs;
 use crate::store::{
-    ChunkStore, FormatError, FormatOptions, OpenError, StoreConfig, StoreError, is_base,
+    ChunkStore, FormatError, FormatOptions, OpenError, Proof, StoreConfig, StoreError, is_base,
 };
 
 /// Name of the store in a target's directory.
@@ -216,6 +216,22 @@ impl TargetServer {
     /// What the node's heartbeat says.
     pub fn reports(&self) -> Vec<TargetReport> {
         self.targets.iter().filter_map(|t| t.report()).collect()
+    }
+
+    /// Chunks of these targets that belong to no redundant group.
+    pub fn plain_chunks(&self) -> Vec<(TargetId, ChunkKey)> {
+        let named = self.targets.iter().filter_map(|t| Some((t.store.target()?, &t.store)));
+        let all =
+            named.flat_map(|(id, store)| store.plain_chunks().into_iter().map(move |k| (id, k)));
+        all.collect()
+    }
+
+    /// Reads a whole chunk through its checksums.
+    ///
+    /// # Errors
+    /// The target is out of service.
+    pub fn prove(&self, target: TargetId, key: ChunkKey) -> Result<Proof, Status> {
+        Ok(self.store(target)?.prove(key)?)
     }
 
     pub(crate) fn store(&self, id: TargetId) -> Result<&ChunkStore<Arc<dyn Disk>>, Status> {

@@ -166,6 +166,8 @@ pub(crate) enum Target {
     Replace(TargetReplace),
     /// Say how fast targets that missed writes are brought up to date
     Resync(TargetResync),
+    /// Read all that the targets hold, prove it, and repair what others can repair
+    Scrub(TargetScrub),
 }
 
 #[derive(Args)]
@@ -201,6 +203,33 @@ pub(crate) struct TargetResync {
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
 }
+
+#[derive(Args)]
+pub(crate) struct TargetScrub {
+    /// Bytes that each node reads per second, at most (default 32M)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) rate: Option<u64>,
+    /// Begin one every so many days, or never (default 7); none begins now
+    #[arg(long, value_name = "DAYS", value_parser = parse_days)]
+    #[arg(conflicts_with_all = ["rate", "wait"])]
+    pub(crate) every: Option<Days>,
+    /// End the one that runs
+    #[arg(long, conflicts_with_all = ["rate", "every", "wait"])]
+    pub(crate) stop: bool,
+    /// Wait for its end; the exit code is 1 where something could not be repaired
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+/// How many days, or never.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Days(pub(crate) Option<u16>);
 
 #[derive(Args)]
 pub(crate) struct TargetCheck {
@@ -300,6 +329,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_shl(shift).filter(|n| n >> shift == number).ok_or("too large".into())
 }
 
+fn parse_days(text: &str) -> Result<Days, String> {
+    if text == "never" {
+        return Ok(Days(None));
+    }
+    let days = text.parse().ok().filter(|days| *days > 0);
+    days.map(|days| Days(Some(days))).ok_or(format!("{text:?} is neither days nor \"never\""))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -316,6 +353,9 @@ mod tests {
         assert_eq!(parse_size("64K"), Ok(65536));
         assert_eq!(parse_size("1MiB"), Ok(1 << 20));
         assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_days("7"), Ok(Days(Some(7))));
+        assert_eq!(parse_days("never"), Ok(Days(None)));
+        assert!(parse_days("0").is_err());
         assert!(parse_size("12X").is_err());
         assert!(parse_size("99999999999T").is_err());
     }

@@ -55,6 +55,7 @@ impl Health {
         };
         health.tell_losses(map);
         health.tell_failures(map);
+        health.tell_findings(state);
         health.tell_fullness(map);
         health
     }
@@ -110,6 +111,17 @@ impl Health {
             self.sentences.push(format!(
                 "target {id} ({path}) stopped after an I/O error: check its disk, then restart its \
                  node, or put another in its place: nuri target replace {id} NEW"
+            ));
+        }
+    }
+
+    fn tell_findings(&mut self, state: &ClusterState) {
+        let unrepaired: u64 = state.scrubs.iter().map(|(_, s)| s.unrepaired).sum();
+        if unrepaired > 0 {
+            self.state = "damaged";
+            self.sentences.push(format!(
+                "the scrub found {unrepaired} chunks that it could not repair (below): restore \
+                 their files, then look again: nuri target scrub --wait"
             ));
         }
     }

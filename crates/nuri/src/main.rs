@@ -8,6 +8,7 @@ mod copy;
 mod health;
 mod node;
 mod resync;
+mod scrub;
 mod show;
 mod space;
 mod supervisor;

@@ -29,6 +29,7 @@ use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
 use crate::copy::restore::refuse_unfinished;
 use crate::resync::{self, Progress};
+use crate::scrub;
 use crate::space::{NodeSettings, load_json, save_json};
 use crate::{Failure, at};
 
@@ -51,6 +52,7 @@ struct Services {
     meta: Option<Arc<MetaServer>>,
     targets: Arc<TargetServer>,
     resync: Arc<Progress>,
+    scrub: Arc<scrub::Progress>,
     copies: Keeper,
 }
 
@@ -119,6 +121,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     }
     let authority = settings.join.unwrap_or(address);
     start_resync(&services, &authority, &secret);
+    start_scrub(&services, node.id, &authority, &secret);
     heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
     drop(server);
     Ok(())
@@ -255,6 +258,7 @@ impl First<'_> {
             meta: Some(Arc::new(meta)),
             targets: Arc::new(TargetServer::start(targets)),
             resync: Arc::default(),
+            scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
         };
         let (engine, copier) = (Some(engine), Some(copier));
@@ -322,8 +326,8 @@ impl Joined<'_> {
         adopt(&targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets));
         let copies = Keeper::new(self.dir, cluster);
-        let resync = Arc::default();
-        let services = Services { authority: None, meta: None, targets, resync, copies };
+        let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
+        let services = Services { authority: None, meta: None, targets, resync, scrub, copies };
         Ok(Ready { id: reply.node, services, engine: None, copier: None, join: request })
     }
 }
@@ -352,8 +356,8 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
-        let resyncs = services.resync.report();
-        let beat = Heartbeat { node, targets, admitted, resyncs };
+        let (resyncs, scrub) = (services.resync.report(), services.scrub.report());
+        let beat = Heartbeat { node, targets, admitted, resyncs, scrub };
         let context = nuri_rpc::CallContext::default();
         let sent = admission.now();
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
@@ -425,6 +429,13 @@ fn start_resync(services: &Services, authority: &str, secret: &Secret) {
     let (targets, progress) = (services.targets.clone(), services.resync.clone());
     let (authority, secret) = (authority.to_string(), secret.clone());
     spawn("resync", move || resync::run(&connected(&authority, &secret), &targets, &progress));
+}
+
+fn start_scrub(services: &Services, node: NodeId, authority: &str, secret: &Secret) {
+    let (targets, progress) = (services.targets.clone(), services.scrub.clone());
+    let (authority, secret) = (authority.to_string(), secret.clone());
+    let run = move || scrub::run(node, &connected(&authority, &secret), &targets, &progress);
+    spawn("scrub", run);
 }
 
 /// Connects as soon as there is an authority.

@@ -1,7 +1,8 @@
 //! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
-use nuri_proto::map::{Map, Standing, TargetState};
-use nuri_proto::op::cluster::ClusterState;
+use nuri_proto::id::NodeId;
+use nuri_proto::map::{Map, Node, Standing, TargetState};
+use nuri_proto::op::cluster::{ClusterState, Scrub};
 use serde::Serialize;
 
 use crate::health::Health;
@@ -23,6 +24,7 @@ pub(crate) struct StatusView {
     /// For files of the space's shape, redundancy left out.
     pub(crate) usable: Usable,
     pub(crate) metadata: MetadataView,
+    pub(crate) scrub: ScrubView,
     pub(crate) health: Health,
 }
 
@@ -55,6 +57,25 @@ impl Usable {
             );
         }
     }
+}
+
+/// The last scrub, over all nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct ScrubView {
+    pub(crate) number: u64,
+    pub(crate) running: bool,
+    pub(crate) stopped: bool,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    pub(crate) rate: u64,
+    pub(crate) every_days: Option<u16>,
+    pub(crate) stripes: u64,
+    pub(crate) done: u64,
+    pub(crate) skipped: u64,
+    pub(crate) bytes: u64,
+    pub(crate) repaired: u64,
+    pub(crate) unrepaired: u64,
+    pub(crate) findings: Vec<String>,
 }
 
 /// Where the metadata is, as of now.
@@ -134,6 +155,7 @@ impl StatusView {
                 copies: state.metadata.len(),
                 nodes: state.metadata.iter().map(|n| n.0).collect(),
             },
+            scrub: ScrubView::new(state),
             health: Health::of(state),
         }
     }
@@ -152,6 +174,7 @@ impl StatusView {
             capacity: Capacity { size: 0, used: 0, free: 0 },
             usable: Usable::default(),
             metadata: MetadataView::default(),
+            scrub: ScrubView::default(),
             health: Health::unreachable(sentence),
         }
     }
@@ -167,6 +190,7 @@ impl StatusView {
             self.usable.print();
         }
         println!("metadata: {}", self.metadata.sentence());
+        self.scrub.print();
         for n in &self.nodes {
             let roles = n.roles.join(", ");
             println!("node {:<4} {:<8} {}  pid {}  {roles}", n.id, n.state, n.address, n.pid);
@@ -186,6 +210,60 @@ impl StatusView {
         for m in &self.mounts {
             println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
         }
+    }
+}
+
+impl ScrubView {
+    pub(crate) fn new(state: &ClusterState) -> ScrubView {
+        let (map, policy) = (&state.map, state.map.scrub);
+        let has_ended = |node: NodeId| {
+            let ended = |s: &Scrub| s.number == policy.number && s.has_ended;
+            state.scrubs.iter().any(|(id, s)| *id == node && ended(s))
+        };
+        let works = |n: &&Node| n.up && map.targets.iter().any(|t| t.node == n.id);
+        let all_ended = map.nodes.iter().filter(works).all(|n| has_ended(n.id));
+        let (number, started, stopped) = (policy.number, policy.started, policy.is_stopped);
+        let (rate, every_days) = (policy.rate, policy.every_days);
+        let running = number > 0 && !stopped && !all_ended;
+        let mut view =
+            ScrubView { number, running, stopped, started, rate, every_days, ..Self::default() };
+        // What a node that has not begun yet says is of the one before.
+        for (_, s) in &state.scrubs {
+            if s.number == number {
+                view.stripes += s.stripes;
+                view.done += s.done;
+                view.skipped += s.skipped;
+                view.bytes += s.bytes;
+            }
+            view.repaired += s.repaired;
+            view.unrepaired += s.unrepaired;
+            view.findings.extend(s.findings.iter().cloned());
+        }
+        view
+    }
+
+    pub(crate) fn sentence(&self) -> String {
+        let what = match (self.number, self.running, self.stopped) {
+            (0, ..) => return "none yet".into(),
+            (_, true, _) => "running",
+            (_, _, true) => "stopped",
+            _ => "ended",
+        };
+        let (done, stripes, bytes) = (self.done, self.stripes, human(self.bytes));
+        let (repaired, unrepaired) = (self.repaired, self.unrepaired);
+        let skipped = match self.skipped {
+            0 => String::new(),
+            n => format!(", {n} left to the next one"),
+        };
+        format!(
+            "{what}: {done} of {stripes} stripes, {bytes} read; \
+             {repaired} repaired, {unrepaired} not{skipped}"
+        )
+    }
+
+    pub(crate) fn print(&self) {
+        println!("scrub     {}", self.sentence());
+        self.findings.iter().for_each(|finding| println!("          {finding}"));
     }
 }
 

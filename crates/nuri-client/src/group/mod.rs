@@ -4,19 +4,21 @@
 //! write is decided when all hold it (`nuri_stripe::writer`). Nobody relays, so a small write is
 //! one round trip and one flush deep. Safety rests on the members' rules and the settling of what
 //! nobody finished (`settle.rs`), not on who leads or on leases. The same code brings members up
-//! to date (`repair.rs`).
+//! to date (`repair.rs`) and proves what they hold (`scrub.rs`).
 //!
 //! Everything here blocks; the outside is a [`Port`], which the simulator replaces.
 
 mod commit;
 mod degraded;
 mod parity;
+mod passing;
 mod port;
 mod read;
 mod repair;
 mod resync;
 mod rows;
 mod rpc;
+mod scrub;
 mod seen;
 mod settle;
 mod silent;
@@ -39,9 +41,11 @@ pub use port::{Ask, Port};
 pub use repair::Found;
 pub use resync::Missed;
 pub use rpc::RpcPort;
+pub use scrub::{Finding, Flaw, Verdict};
 pub use write::{Guess, Part};
 
 use commit::Commits;
+use passing::Damaged;
 use rows::Rows;
 use seen::SeenTable;
 use silent::Silent;
@@ -68,15 +72,16 @@ pub struct Groups<P> {
     /// For parity, and for frames that are read to decode others.
     buffers: BufPool,
     silent: Silent,
+    damaged: Damaged,
 }
 
 impl<P: Port> Groups<P> {
     /// `first` tells the numbers of its writes from those of an earlier life of the same session.
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
-        let (seen, commits, rows, silent) = Default::default();
+        let (seen, commits, rows, silent, damaged) = Default::default();
         let buffers = BufPool::new(MAX_PAYLOAD, rows::MOST);
-        Groups { port, seen, numbers, commits, rows, buffers, silent }
+        Groups { port, seen, numbers, commits, rows, buffers, silent, damaged }
     }
 
     /// Forgets what is known of an object: the right to it is new, or it was truncated.

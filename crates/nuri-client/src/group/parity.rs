@@ -147,6 +147,26 @@ fn blank(buffers: &BufPool, shape: Shape, hull: &Hull) -> Vec<PooledBuf> {
     (shape.data()..shape.members()).map(one).collect()
 }
 
+/// Of the same range of chunks, by place, those that do not fit the others: copies unlike the
+/// first, parity unlike what follows from the data.
+pub(super) fn misfits(shape: Shape, chunks: &[(usize, &[u8])]) -> Result<Members, Status> {
+    let Some((_, first)) = chunks.first() else { return Ok(Members::default()) };
+    let Shape::Parity { .. } = shape else {
+        let odd = chunks.iter().filter(|(_, bytes)| bytes != first);
+        return Ok(Members::of(odd.map(|(place, _)| *place)));
+    };
+    let (data, parity) = chunks.split_at(chunks.partition_point(|(p, _)| *p < shape.data()));
+    if data.len() < shape.data() {
+        return Ok(Members::default());
+    }
+    let data: Vec<&[u8]> = data.iter().map(|(_, bytes)| *bytes).collect();
+    let mut wanted = vec![vec![0; first.len()]; shape.members() - shape.data()];
+    let mut out: Vec<&mut [u8]> = wanted.iter_mut().map(|p| &mut p[..]).collect();
+    code(shape)?.encode(&data, &mut out).map_err(code_status)?;
+    let odd = parity.iter().filter(|(place, bytes)| *bytes != wanted[place - shape.data()]);
+    Ok(Members::of(odd.map(|(place, _)| *place)))
+}
+
 fn shares<'a>(
     shape: Shape,
     parity: Vec<PooledBuf>,

@@ -83,6 +83,7 @@ impl<P: Port> Groups<P> {
             match read {
                 Ok(()) => return Ok(()),
                 Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
+                Err(Status::CORRUPT) => self.damaged.add(*stripe),
                 // Whatever else keeps it from answering, the others have it.
                 Err(_) => {}
             }

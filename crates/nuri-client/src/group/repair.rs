@@ -6,7 +6,7 @@ use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::Group;
 use nuri_proto::op::data::DataExtents;
 use nuri_proto::op::member::{Install, MemberInstall, Purpose, Reason};
-use nuri_proto::stripe::{Covers, Held};
+use nuri_proto::stripe::{Covers, Held, Members};
 use nuri_stripe::writer::{behind, covers_at, stripe_covers};
 
 use super::degraded::Range;
@@ -78,15 +78,33 @@ impl<P: Port> Groups<P> {
         place: usize,
         why: Reason,
     ) -> Result<u64, Status> {
-        let len = self.chunk_end(group, stripe, place)?;
+        let read = |at: u32, out: &mut [u8]| {
+            let range = Range { place, offset: at, len: out.len() };
+            self.read_from_others(group, stripe, range, out, Purpose::Base)
+        };
+        self.replace(session, group, stripe, place, why, read).map(|(bytes, _)| bytes)
+    }
+
+    /// Installs what `read` says, all of one state of the stripe, as the place's chunk. Returns the
+    /// bytes moved to it and what it holds then, which tells whether it took them.
+    pub(super) fn replace(
+        &self,
+        session: SessionId,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        why: Reason,
+        read: impl Fn(u32, &mut [u8]) -> Result<Covers, Status>,
+    ) -> Result<(u64, Held), Status> {
+        let from = Members(group.live().0 | Members::of([place]).0);
+        let len = self.chunk_end(group, stripe, from)?;
         let id = self.next_id(session);
         let mut buf = vec![0; MAX_PAYLOAD.min(len as usize)];
         let (mut at, mut state): (u32, Option<Covers>) = (0, None);
         loop {
             let part = (len - at).min(MAX_PAYLOAD as u32);
             let out = &mut buf[..part as usize];
-            let range = Range { place, offset: at, len: out.len() };
-            let covers = self.read_from_others(group, stripe, range, out, Purpose::Base)?;
+            let covers = read(at, out)?;
             if state.get_or_insert_with(|| covers.clone()) != &covers {
                 return Err(Status::RETRY);
             }
@@ -99,14 +117,14 @@ impl<P: Port> Groups<P> {
                 last: at + part >= len,
             };
             // Committed meanwhile, the chunks may have become longer than was read.
-            if install.last && self.chunk_end(group, stripe, place)? > len {
+            if install.last && self.chunk_end(group, stripe, from)? > len {
                 return Err(Status::RETRY);
             }
             at += part;
             let last = install.last;
-            self.install(group, stripe, place, install, out)?;
+            let held = self.install(group, stripe, place, install, out)?;
             if last {
-                return Ok(u64::from(len));
+                return Ok((u64::from(len), held));
             }
         }
     }
@@ -125,14 +143,18 @@ impl<P: Port> Groups<P> {
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
     }
 
-    /// Where the data of the stripe's chunks ends: no member holds anything beyond.
-    fn chunk_end(&self, group: &Group, stripe: &Stripe, place: usize) -> Result<u32, Status> {
-        let others: Vec<_> = group.live().iter().filter(|p| *p != place).collect();
-        let ask = |place: &usize| {
-            let target = group.members[*place].target;
+    /// Where the data of these members' chunks ends.
+    pub(super) fn chunk_end(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        of: Members,
+    ) -> Result<u32, Status> {
+        let ask = |place: usize| {
+            let target = group.members[place].target;
             Ask::plain(target, DataExtents { target, key: stripe.key })
         };
-        let answers = self.port.exchange(SessionId(0), others.iter().map(ask).collect());
+        let answers = self.port.exchange(SessionId(0), of.iter().map(ask).collect());
         let mut end = 0;
         for extents in answers {
             end = end.max(extents?.last().map_or(0, |(at, len)| at + len));

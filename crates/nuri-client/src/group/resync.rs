@@ -72,6 +72,14 @@ impl<P: Port> Groups<P> {
         self.catch_up(&self.stripe(&missed.group, key), missed.target)
     }
 
+    /// All stripes of the group, as its live members know them.
+    ///
+    /// # Errors
+    /// One of them does not answer.
+    pub fn stripes_of(&self, group: &Group) -> Result<BTreeSet<ChunkKey>, Status> {
+        self.list_live(group, Epoch(0))
+    }
+
     fn list_live(&self, group: &Group, since: Epoch) -> Result<BTreeSet<ChunkKey>, Status> {
         let mut all = BTreeSet::new();
         for place in group.live().iter() {

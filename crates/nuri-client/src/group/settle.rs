@@ -20,7 +20,8 @@ const STEPS: usize = 16;
 pub(super) enum Whose {
     /// All: who asks knows that nobody else writes.
     Anyones,
-    /// Those of epochs that are over: their writers cannot end them.
+    /// Those that are decided already, and those of epochs that are over: their writers cannot end
+    /// them.
     Bygone,
 }
 
@@ -57,13 +58,15 @@ impl<P: Port> Groups<P> {
         whose: Whose,
     ) -> Result<Vec<(usize, Held)>, Status> {
         for _ in 0..STEPS {
-            let mut answers = self.ask_all(group, stripe)?;
-            let all = answers.clone();
-            if whose == Whose::Bygone {
-                answers.iter_mut().for_each(|(_, held)| forget_running(held, group.epoch));
+            let answers = self.ask_all(group, stripe)?;
+            let mut decision = decide(stripe.shape, &answers, group.live());
+            if whose == Whose::Bygone && !matches!(decision, Decision::Forward { .. }) {
+                let mut bygone = answers.clone();
+                bygone.iter_mut().for_each(|(_, held)| forget_running(held, group.epoch));
+                decision = decide(stripe.shape, &bygone, group.live());
             }
-            let (on, version) = match decide(stripe.shape, &answers, group.live()) {
-                Decision::Clean => return Ok(all),
+            let (on, version) = match decision {
+                Decision::Clean => return Ok(answers),
                 Decision::Forward { version, on } => {
                     self.commit_on(group, stripe, version, on)?;
                     continue;
@@ -76,7 +79,11 @@ impl<P: Port> Groups<P> {
     }
 
     /// What all members that take part hold. Every live one must answer (rule S1).
-    fn ask_all(&self, group: &Group, stripe: &Stripe) -> Result<Vec<(usize, Held)>, Status> {
+    pub(super) fn ask_all(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+    ) -> Result<Vec<(usize, Held)>, Status> {
         let ask = |place: usize| {
             let target = group.members[place].target;
             let (key, group, epoch) = (stripe.key, stripe.group, group.epoch);

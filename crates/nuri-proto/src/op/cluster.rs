@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call;
 use crate::id::{Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
-use crate::map::{Map, Pace, TargetState};
+use crate::map::{Map, Pace, ScrubPolicy, TargetState};
 
 /// Fetches the map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,6 +62,7 @@ pub struct Heartbeat {
     pub admitted: u64,
     /// Targets that are being brought up to date.
     pub resyncs: Vec<Resync>,
+    pub scrub: Scrub,
 }
 call!(Heartbeat => HeartbeatReply);
 
@@ -76,6 +77,26 @@ pub struct Resync {
     pub bytes: u64,
     /// Since it began.
     pub seconds: u64,
+}
+
+/// How far a node is with the scrub, or what its last one found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Scrub {
+    /// As in the map's [`ScrubPolicy`].
+    pub number: u64,
+    pub has_ended: bool,
+    /// Stripes and chunks to look at, and looked at.
+    pub stripes: u64,
+    pub done: u64,
+    /// Of them left to the next one: being written all the time, or out of reach.
+    pub skipped: u64,
+    /// Read so far.
+    pub bytes: u64,
+    /// Chunks that were not as they should be.
+    pub repaired: u64,
+    pub unrepaired: u64,
+    /// Some of them, for people; those that could not be repaired come first.
+    pub findings: Vec<String>,
 }
 
 /// Renews the service lease of the node's targets.
@@ -133,6 +154,8 @@ pub struct ClusterState {
     pub map: Map,
     pub mounts: Vec<MountReport>,
     pub resyncs: Vec<Resync>,
+    /// By node.
+    pub scrubs: Vec<(NodeId, Scrub)>,
     /// Nodes that have the whole metadata now.
     pub metadata: Vec<NodeId>,
 }
@@ -160,3 +183,21 @@ pub struct ResyncSet {
     pub pace: Pace,
 }
 call!(ResyncSet => ());
+
+/// Begins a scrub, ends it, or says when the next ones begin. Answered with what holds then.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ScrubSet {
+    pub change: ScrubChange,
+}
+call!(ScrubSet => ScrubPolicy);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ScrubChange {
+    /// Now, on all nodes, at this many bytes per second; one that runs begins anew.
+    Start {
+        rate: u64,
+    },
+    Stop,
+    /// `None` for never.
+    EveryDays(Option<u16>),
+}

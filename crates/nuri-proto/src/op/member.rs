@@ -105,6 +105,9 @@ pub enum Reason {
     Behind,
     /// What it holds is damaged: also the same versions.
     Damaged,
+    /// A look at all members found it damaged or behind: also the same versions, but only while
+    /// this is the last write that it knows.
+    Found { last: WriteId },
 }
 
 /// Stripes of the group that changed in `since` or later, ascending from after `after`.

@@ -189,6 +189,11 @@ impl Index {
         keys.filter(|key| key.stripe >= from_stripe).collect()
     }
 
+    /// Chunks from this one on, ascending.
+    pub fn keys_from(&self, first: ChunkKey) -> impl Iterator<Item = ChunkKey> + '_ {
+        self.chunks.range(first).map(|(key, _)| *key)
+    }
+
     pub fn keys(&self) -> impl Iterator<Item = ChunkKey> + '_ {
         self.chunks.iter().map(|(key, _)| *key)
     }

@@ -23,6 +23,7 @@ mod journal;
 mod leaves;
 pub mod log;
 mod member;
+mod prove;
 mod read;
 mod recover;
 mod room;
@@ -42,6 +43,7 @@ use parking_lot::{Condvar, Mutex};
 pub use error::{FormatError, OpenError, StoreError};
 pub use index::Extent;
 pub use member::MemberRead;
+pub use prove::Proof;
 pub use shadow::is_base;
 pub use superblock::{CheckpointAt, FormatOptions, LogStart, MIN_CAPACITY, Regions, Superblock};
 

@@ -46,6 +46,19 @@ fn flipped_data_bit_is_corrupt_and_not_returned() {
 }
 
 #[test]
+fn a_chunk_is_proved_while_the_store_is_in_use() {
+    let (disk, superblock) = stored();
+    let store = open(&disk).unwrap();
+    assert_eq!(store.plain_chunks(), [key(1, 0), key(1, 1)]);
+    assert_eq!(store.prove(key(1, 0)).unwrap().bad, []);
+    for block in [3, 4, 31] {
+        disk.flip_bit(superblock.regions.data_at + block * 4096 + 100, 2);
+    }
+    let proof = store.prove(key(1, 0)).unwrap();
+    assert_eq!((proof.bytes, proof.bad), (1 << 17, vec![3, 4, 31]));
+}
+
+#[test]
 fn flipped_checksum_bit_is_corrupt() {
     let (disk, superblock) = stored();
     disk.flip_bit(superblock.regions.sums_at + 8 * 5, 0);

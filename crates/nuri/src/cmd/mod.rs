@@ -5,6 +5,7 @@ mod down;
 mod fs;
 mod repair;
 mod restore;
+mod scrub;
 mod status;
 mod target;
 mod up;
@@ -31,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),
         Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),
+        Command::Target(Target::Scrub(args)) => scrub::run(&args),
         Command::Fs(args) => fs::run(args).map(done),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
     }

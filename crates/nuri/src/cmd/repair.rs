@@ -12,7 +12,7 @@ use crate::show::human;
 use crate::space::Space;
 use crate::{Failure, at};
 
-fn connect(space: &Space) -> Result<Cluster, Failure> {
+pub(super) fn connect(space: &Space) -> Result<Cluster, Failure> {
     Cluster::connect(&space.address()?, &space.secret()?).map_err(Failure::new)
 }
 

@@ -14,6 +14,7 @@ mod metadata_copy;
 mod network;
 mod posix;
 mod redundancy;
+mod scrub;
 mod support;
 mod tagged;
 mod transport;
