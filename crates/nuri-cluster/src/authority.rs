@@ -13,7 +13,8 @@ use nuri_proto::map::{Group, Map, ScrubPolicy, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetReplace,
+    MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetReplace,
+    TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -95,8 +96,18 @@ impl Authority {
             Op::MapGet => reply_to::<MapGet>(request.args, |_| Ok(self.map())),
             Op::Join => reply_to::<Join>(request.args, |join| self.join(&join)),
             Op::Heartbeat => reply_to::<Heartbeat>(request.args, |beat| self.heartbeat(&beat)),
-            Op::MemberSynced => reply_to::<MemberSynced>(request.args, |c| self.synced(&c)),
-            Op::TargetReplace => reply_to::<TargetReplace>(request.args, |c| self.replace(&c)),
+            Op::MemberSynced => reply_to::<MemberSynced>(request.args, |c| {
+                self.change(|map| standing::synced(map, c.group, c.target, c.epoch))
+            }),
+            Op::TargetReplace => reply_to::<TargetReplace>(request.args, |c| {
+                self.change(|map| standing::replace(map, c.old, c.new))
+            }),
+            Op::TargetRetire => reply_to::<TargetRetire>(request.args, |c| {
+                self.change(|map| standing::retire(map, c.target, c.retiring))
+            }),
+            Op::MemberMove => reply_to::<MemberMove>(request.args, |c| {
+                self.change(|map| standing::move_member(map, &c))
+            }),
             Op::ResyncSet => reply_to::<ResyncSet>(request.args, |c| self.set_resync(c)),
             Op::ScrubSet => reply_to::<ScrubSet>(request.args, |c| self.set_scrub(c)),
             Op::ClusterStatus => reply_to::<ClusterStatus>(request.args, |_| Ok(self.status())),
@@ -181,8 +192,12 @@ impl Authority {
         }
         let map = &state.map;
         let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
+        let stays = |t| map.target(t).is_some_and(|t| !t.retiring);
         let whole = |g: &&&Group| {
-            g.members.iter().all(|m| m.standing == Standing::Live && serves(m.target))
+            let well = |m: &nuri_proto::map::Member| {
+                m.standing == Standing::Live && serves(m.target) && stays(m.target)
+            };
+            g.members.iter().all(well)
         };
         let all = map.pool_groups(pool, shape);
         let ids: Vec<_> = all.iter().filter(whole).map(|g| g.id).collect();
@@ -211,10 +226,11 @@ impl Authority {
         Ok(())
     }
 
-    fn synced(&self, call: &MemberSynced) -> Result<(), Status> {
+    /// A change of the map counts once it is durable.
+    fn change(&self, change: impl FnOnce(&mut Map) -> Result<(), Status>) -> Result<(), Status> {
         let mut state = self.state.lock();
         let mut next = state.map.clone();
-        standing::synced(&mut next, call.group, call.target, call.epoch)?;
+        change(&mut next)?;
         self.keep(&mut state, next)
     }
 
@@ -238,13 +254,6 @@ impl Authority {
             // What could not be saved is due again with the next heartbeat.
             let _ = self.keep(state, Map { scrub: next, ..state.map.clone() });
         }
-    }
-
-    fn replace(&self, call: &TargetReplace) -> Result<(), Status> {
-        let mut state = self.state.lock();
-        let mut next = state.map.clone();
-        standing::replace(&mut next, call.old, call.new)?;
-        self.keep(&mut state, next)
     }
 
     /// Takes targets that serve no more, for certain, out of their groups, and others back in.

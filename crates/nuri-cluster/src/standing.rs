@@ -14,6 +14,7 @@ use nuri_proto::id::{Epoch, GroupId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::MAX_TARGETS;
 use nuri_proto::map::{Group, Map, Member, Standing, TargetState};
+use nuri_proto::op::cluster::MemberMove;
 
 use crate::placement::{Candidate, Placement, place};
 
@@ -129,6 +130,48 @@ pub fn replace(map: &mut Map, old: TargetId, new: TargetId) -> Result<(), Status
     Ok(())
 }
 
+/// New files avoid the target, or no longer.
+///
+/// # Errors
+/// [`Status::NOENT`].
+pub fn retire(map: &mut Map, target: TargetId, retiring: bool) -> Result<(), Status> {
+    let target = map.targets.iter_mut().find(|t| t.id == target).ok_or(Status::NOENT)?;
+    target.retiring = retiring;
+    map.epoch = Epoch(map.epoch.0 + 1);
+    Ok(())
+}
+
+/// A target that has a copy takes another one's place (`nuri-client/src/group/hand_over.rs`).
+///
+/// # Errors
+/// [`Status::NOENT`] where there is no such place or target; [`Status::EXIST`] where the target is
+/// a member already; [`Status::BUSY`] where the group needs every member that it has.
+pub fn move_member(map: &mut Map, step: &MemberMove) -> Result<(), Status> {
+    map.target(step.to).filter(|t| t.state == TargetState::Up).ok_or(Status::NOENT)?;
+    let group = map.group(step.group).ok_or(Status::NOENT)?;
+    let place = group.place(step.from).ok_or(Status::NOENT)?;
+    if group.place(step.to).is_some() {
+        return Err(Status::EXIST);
+    }
+    if group.live().iter().filter(|p| *p != place).count() < group.shape.data() {
+        return Err(Status::BUSY);
+    }
+    // What the old one had not got yet, the copy does not have either.
+    let since = match group.members[place].standing {
+        Standing::Live => step.since,
+        Standing::Absent { since } | Standing::Syncing { since } => since.min(step.since),
+    };
+    change_groups(map, |group, _| {
+        let is_it = group.id == step.group;
+        if is_it {
+            let standing = Standing::Syncing { since };
+            group.members[place] = Member { target: step.to, standing };
+        }
+        is_it
+    });
+    Ok(())
+}
+
 /// Whether some member is out of its group.
 pub fn has_absent(map: &Map) -> bool {
     let mut members = map.groups.iter().flat_map(|g| &g.members);
@@ -139,7 +182,7 @@ pub fn has_absent(map: &Map) -> bool {
 pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
     let groups = map.pool_groups(pool, shape);
     let reached = |t: TargetId| groups.iter().any(|g| g.members.iter().any(|m| m.target == t));
-    map.targets.iter().all(|t| reached(t.id))
+    map.targets.iter().filter(|t| !t.retiring).all(|t| reached(t.id))
 }
 
 /// Makes groups of the shape over all targets of the pool, for new files.
@@ -148,7 +191,8 @@ pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
 /// [`Status::INVAL`] where the shape needs more targets than there are; [`Status::NOSPC`] beyond
 /// the bounds of a space.
 pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Status> {
-    let candidates: Vec<Candidate> = map.targets.iter().map(|t| (t.id, t.node)).collect();
+    let staying = map.targets.iter().filter(|t| !t.retiring);
+    let candidates: Vec<Candidate> = staying.map(|t| (t.id, t.node)).collect();
     let placed = place(Placement::Declustered, shape, &candidates);
     if placed.is_empty() {
         return Err(Status::INVAL);
@@ -207,6 +251,7 @@ mod tests {
             used: 0,
             incarnation: Incarnation(1),
             sequence: 1,
+            retiring: false,
         };
         let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
         let targets = (1..=targets).map(target).collect();
@@ -279,6 +324,24 @@ mod tests {
         let from_start = Standing::Syncing { since: Epoch(0) };
         assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
         assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn a_copy_takes_a_place_and_is_synced_from_when_it_began() {
+        let mut map = map(4, Shape::Mirror(2));
+        let began = map.epoch;
+        let target = Target { id: TargetId(9), node: NodeId(9), ..map.targets[0].clone() };
+        map.targets.push(target);
+        let id = map.groups[0].id;
+        let from = map.groups[0].members[0].target;
+        let step = MemberMove { group: id, from, to: TargetId(9), since: began };
+        move_member(&mut map, &step).unwrap();
+        let standing = Standing::Syncing { since: began };
+        assert_eq!(map.groups[0].members[0], Member { target: TargetId(9), standing });
+        assert_eq!(move_member(&mut map, &step), Err(Status::NOENT), "once");
+        let other = map.groups[0].members[1].target;
+        let needed = MemberMove { from: other, to: from, ..step };
+        assert_eq!(move_member(&mut map, &needed), Err(Status::BUSY), "the only live one");
     }
 
     #[test]

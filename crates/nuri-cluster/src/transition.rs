@@ -77,7 +77,8 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     let (path, size, used) = (request.path.clone(), request.size, request.used);
     let (incarnation, sequence) = (request.incarnation, request.sequence);
     let state = TargetState::Up;
-    map.targets.push(Target { id, node, path, state, size, used, incarnation, sequence });
+    let retiring = false;
+    map.targets.push(Target { id, node, path, state, size, used, incarnation, sequence, retiring });
     let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
     let members = vec![Member { target: id, standing: Standing::Live }];
     map.groups.push(Group { id: group, epoch: Epoch(1), shape: Shape::Stripe, members });

@@ -31,6 +31,8 @@ pub struct Target {
     pub incarnation: Incarnation,
     /// Of its superblock, as last heard: a lower one is an older state of the same target.
     pub sequence: u64,
+    /// It is being emptied: new files avoid it.
+    pub retiring: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -164,6 +164,10 @@ pub(crate) enum Target {
     Check(TargetCheck),
     /// Put a target in the place of another in all groups; what it lacks is brought to it
     Replace(TargetReplace),
+    /// Empty a target: others take its places in all groups while it still serves
+    Drain(TargetDrain),
+    /// Spread the places of groups evenly, after targets were added
+    Rebalance(TargetRebalance),
     /// Say how fast targets that missed writes are brought up to date
     Resync(TargetResync),
     /// Read all that the targets hold, prove it, and repair what others can repair
@@ -176,6 +180,25 @@ pub(crate) struct TargetReplace {
     pub(crate) old: u32,
     /// The number of the target that comes
     pub(crate) new: u32,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct TargetDrain {
+    /// The number of the target, as in `nuri target list`
+    pub(crate) target: u32,
+    /// Let new files use it again
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct TargetRebalance {
     /// Directory of the space
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,

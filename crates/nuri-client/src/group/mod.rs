@@ -10,6 +10,7 @@
 
 mod commit;
 mod degraded;
+mod hand_over;
 mod parity;
 mod passing;
 mod port;
@@ -37,6 +38,7 @@ use nuri_proto::map::Group;
 use nuri_proto::status::RetryClass;
 use nuri_proto::stripe::WriteId;
 
+pub use hand_over::Move;
 pub use port::{Ask, Port};
 pub use repair::Found;
 pub use resync::Missed;

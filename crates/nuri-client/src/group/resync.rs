@@ -80,7 +80,11 @@ impl<P: Port> Groups<P> {
         self.list_live(group, Epoch(0))
     }
 
-    fn list_live(&self, group: &Group, since: Epoch) -> Result<BTreeSet<ChunkKey>, Status> {
+    pub(super) fn list_live(
+        &self,
+        group: &Group,
+        since: Epoch,
+    ) -> Result<BTreeSet<ChunkKey>, Status> {
         let mut all = BTreeSet::new();
         for place in group.live().iter() {
             all.extend(self.list(group, group.members[place].target, since)?.into_keys());
@@ -88,7 +92,7 @@ impl<P: Port> Groups<P> {
         Ok(all)
     }
 
-    fn list(
+    pub(super) fn list(
         &self,
         group: &Group,
         target: TargetId,

@@ -177,6 +177,25 @@ pub struct TargetReplace {
 }
 call!(TargetReplace => ());
 
+/// New files avoid the target from now on, or no longer.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TargetRetire {
+    pub target: TargetId,
+    pub retiring: bool,
+}
+call!(TargetRetire => ());
+
+/// A target that has a copy of what another one holds of the group takes its place. It may have
+/// missed writes from the epoch `since` on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct MemberMove {
+    pub group: GroupId,
+    pub from: TargetId,
+    pub to: TargetId,
+    pub since: Epoch,
+}
+call!(MemberMove => ());
+
 /// How fast targets are brought up to date, from now on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ResyncSet {

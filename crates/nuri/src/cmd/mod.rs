@@ -3,6 +3,7 @@
 mod doctor;
 mod down;
 mod fs;
+mod moving;
 mod repair;
 mod restore;
 mod scrub;
@@ -31,6 +32,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),
+        Command::Target(Target::Drain(args)) => moving::drain(&args).map(done),
+        Command::Target(Target::Rebalance(args)) => moving::rebalance(&args).map(done),
         Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),
         Command::Target(Target::Scrub(args)) => scrub::run(&args),
         Command::Fs(args) => fs::run(args).map(done),

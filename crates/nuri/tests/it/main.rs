@@ -11,6 +11,7 @@ mod full;
 mod full_host;
 mod lifecycle;
 mod metadata_copy;
+mod moving;
 mod network;
 mod posix;
 mod redundancy;

@@ -1,0 +1,140 @@
+//! `nuri target drain` and `nuri target rebalance`: places of groups move to other targets.
+//!
+//! The work is done by this process and shown as it goes. Interrupted, it is begun again: what has
+//! moved stays moved.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use nuri_client::group::Move;
+use nuri_client::{Cluster, DataPlane};
+use nuri_cluster::moving::{Step, empty, spread};
+use nuri_proto::Status;
+use nuri_proto::id::TargetId;
+use nuri_proto::layout::Shape;
+use nuri_proto::map::{Map, Standing};
+use nuri_proto::op::cluster::{MemberMove, TargetRetire};
+
+use crate::cli;
+use crate::show::human;
+use crate::space::Space;
+use crate::{Failure, at};
+
+/// How long the end of one move may take: what was written while it was copied is brought after.
+const SETTLING: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Moves are made one by one, so that at most one group at a time has a member catching up.
+struct Mover {
+    cluster: Cluster,
+    data: DataPlane,
+}
+
+impl Mover {
+    fn connect(space: &Space) -> Result<Mover, Failure> {
+        let cluster = Cluster::connect(&space.address()?, &space.secret()?);
+        let cluster = cluster.map_err(Failure::new)?;
+        Ok(Mover { data: DataPlane::new(&cluster), cluster })
+    }
+
+    fn map(&self) -> Result<Map, Failure> {
+        self.cluster.refresh().map_err(at("the authority does not answer"))?;
+        Ok(self.cluster.map())
+    }
+
+    fn run(&self, steps: &[Step]) -> Result<(), Failure> {
+        for (done, step) in steps.iter().enumerate() {
+            let name = format!(
+                "{}/{} group {}: target {} to {}",
+                done + 1,
+                steps.len(),
+                step.group,
+                step.from,
+                step.to
+            );
+            self.make(step, &name).map_err(|status| {
+                Failure(format!("{name}: {status}; run the command again to go on"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, step: &Step, name: &str) -> Result<(), Status> {
+        let Step { group, from, to } = *step;
+        let groups = self.data.groups();
+        let is_terminal = std::io::stdout().is_terminal();
+        let mut stripes = 0;
+        let since = groups.copy_place(Move { group, from, to }, |done, all| {
+            stripes = all;
+            if is_terminal {
+                print!("\r{name}: {done} of {all} stripes ");
+                let _ = std::io::stdout().flush();
+            }
+        })?;
+        self.cluster.ask(&MemberMove { group, from, to, since })?;
+        self.wait_live(step)?;
+        groups.clear_place(group, from)?;
+        println!("{}{name}: {stripes} stripes", if is_terminal { "\r" } else { "" });
+        Ok(())
+    }
+
+    fn wait_live(&self, step: &Step) -> Result<(), Status> {
+        let start = Instant::now();
+        loop {
+            self.cluster.refresh()?;
+            let group = self.cluster.group(step.group).ok_or(Status::NOENT)?;
+            let member = group.members.iter().find(|m| m.target == step.to);
+            if member.is_some_and(|m| m.standing == Standing::Live) {
+                return Ok(());
+            }
+            if start.elapsed() > SETTLING {
+                return Err(Status::RETRY);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+pub(crate) fn drain(args: &cli::TargetDrain) -> Result<(), Failure> {
+    let mover = Mover::connect(&Space::at(&args.dir))?;
+    let target = TargetId(args.target);
+    let map = mover.map()?;
+    if map.target(target).is_none() {
+        return Err(Failure(format!("there is no target {target}: nuri target list")));
+    }
+    if args.undo {
+        let undo = TargetRetire { target, retiring: false };
+        mover.cluster.ask(&undo).map_err(at("the authority refuses"))?;
+        println!("new files use target {target} again; nuri target rebalance gives it its share");
+        return Ok(());
+    }
+    let steps = empty(&map, target).map_err(|group| {
+        Failure(format!(
+            "no other target can take target {target}'s place in group {group}: every one that is \
+             up is in it already, or on a node that is; add a target first"
+        ))
+    })?;
+    let retire = TargetRetire { target, retiring: true };
+    mover.cluster.ask(&retire).map_err(at("the authority refuses"))?;
+    mover.run(&steps)?;
+    let left = mover.map()?.target(target).map_or(0, |t| t.used);
+    println!("target {target} has no place in a redundant group any more");
+    if left > 0 {
+        println!(
+            "it still holds {}: files of shape {} lie there; copy or remove them",
+            human(left),
+            Shape::Stripe
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn rebalance(args: &cli::TargetRebalance) -> Result<(), Failure> {
+    let mover = Mover::connect(&Space::at(&args.dir))?;
+    let steps = spread(&mover.map()?);
+    if steps.is_empty() {
+        println!("every target has its share already");
+        return Ok(());
+    }
+    mover.run(&steps)
+}

@@ -1,0 +1,76 @@
+//! Draining a target and giving it its share again, under programs that check every byte.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::{Space, freeze, nuri, refused, text, wait};
+use crate::tagged::{MIX, Tagged};
+
+fn target(space: &Space, id: u64) -> serde_json::Value {
+    let status = space.status();
+    let targets = status["targets"].as_array().unwrap().clone();
+    targets.into_iter().find(|t| t["id"] == id).unwrap()
+}
+
+fn wait_state(space: &Space, state: &str) {
+    wait(state, Duration::from_secs(30), || space.status()["health"]["state"] == state);
+}
+
+/// Runs a command while the file is written and checked.
+fn under_load(file: &mut Tagged, args: &[&str]) -> String {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                file.step(MIX).unwrap();
+            }
+            file.sync().unwrap();
+        });
+        let out = nuri(args);
+        stop.store(true, Ordering::Relaxed);
+        load.join().unwrap();
+        assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+        text(&out.stdout)
+    })
+}
+
+#[test]
+fn a_target_is_drained_and_gets_its_share_again() {
+    let space = Space::up(&["--nodes", "5", "--targets", "5", "--shape", "parity:2+1"]);
+    let dir = space.dir();
+    let path = space.mnt().join("load");
+    let mut file = Tagged::create(&path, 24 << 20, 7);
+    let id = 3;
+    let number = id.to_string();
+
+    under_load(&mut file, &["target", "drain", &number, "--dir", &dir]);
+    assert_eq!(target(&space, id)["places"], 0, "{}", target(&space, id));
+    file.check_all(&path).unwrap();
+    let frozen = freeze(&space, "node1");
+    wait_state(&space, "degraded");
+    file.check_all(&path).unwrap();
+    drop(frozen);
+    wait_state(&space, "ok");
+
+    let undo = nuri(&["target", "drain", &number, "--undo", "--dir", &dir]);
+    assert!(undo.status.success(), "{}", text(&undo.stderr));
+    under_load(&mut file, &["target", "rebalance", "--dir", &dir]);
+    assert!(target(&space, id)["places"].as_u64().unwrap() > 5, "{}", target(&space, id));
+    let frozen = freeze(&space, "node2");
+    wait_state(&space, "degraded");
+    file.check_all(&path).unwrap();
+    drop(frozen);
+    wait_state(&space, "ok");
+
+    refused(&["target", "drain", "77", "--dir", &dir], "there is no target 77");
+    drop(file);
+    space.down_clean();
+}
+
+#[test]
+fn a_target_that_is_needed_is_not_drained() {
+    let space = Space::up(&["--targets", "2"]);
+    std::fs::write(space.mnt().join("mirrored"), vec![1; 100_000]).unwrap();
+    refused(&["target", "drain", "1", "--dir", &space.dir()], "no other target can take");
+    space.down_clean();
+}
