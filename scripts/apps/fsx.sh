@@ -1,4 +1,4 @@
-# fsx with mmap, holes and copies. OPS: how many operations. The seed is the day's.
+# fsx with mmap, holes and copies. OPS: how many operations. SEED: the day where not given.
 X=$ROOT/target/tools/bin/fsx
 [ -x "$X" ] || cargo install -q fsx --version 0.3.2 --locked --root "$ROOT/target/tools"
 CONFIG=$(mktemp)
@@ -19,6 +19,6 @@ punch_hole = 1
 copy_file_range = 1
 posix_fallocate = 1
 TOML
-SEED=$(date +%j)
+SEED=${SEED:-$(date +%j)}
 cd "$M"
 "$X" -q -f "$CONFIG" -N "$OPS" -S "$SEED" fsx || { echo "fsx seed $SEED"; exit 1; }

@@ -44,13 +44,13 @@ impl Mounted {
         Ok(mounted)
     }
 
-    fn names(&self) -> (String, String, String) {
+    pub(crate) fn names(&self) -> (String, String, String) {
         let show = |p: &PathBuf| p.display().to_string();
         (show(&self.nuri), show(&self.space), show(&self.mnt))
     }
 
     /// Stops the space and checks it.
-    fn down_clean(&self) -> Result<(), String> {
+    pub(crate) fn down_clean(&self) -> Result<(), String> {
         let (n, s, _) = self.names();
         script(&format!("{n} down --dir {s} && {n} doctor --dir {s}"), Duration::from_secs(120))?;
         Ok(())

@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, run as call};
-use crate::{apps, broken, tidy};
+use crate::{apps, broken, faults, tidy};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Seconds of fuzzing in CI.
 const FUZZ_SECONDS: u64 = 40;
+/// Minutes of killing nodes under programs in CI.
+const FAULT_MINUTES: u64 = 2;
 /// CI builds every n-th broken rule; `cargo xtask broken` builds all.
 const BROKEN_EVERY: usize = 4;
 
@@ -43,6 +45,7 @@ const SUITES: &[Suite] = &[
         call(&mut cargo(&args), 10 * MINUTE)
     }),
     ("real programs", || apps::run(apps::Share::Quick)),
+    ("faults under programs", || faults::run(FAULT_MINUTES, None)),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
     ("broken builds", || broken::run(BROKEN_EVERY)),
 ];

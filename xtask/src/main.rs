@@ -4,6 +4,7 @@ mod apps;
 mod bench;
 mod broken;
 mod ci;
+mod faults;
 mod shell;
 mod tidy;
 
@@ -27,6 +28,15 @@ enum Command {
         /// A bounded share, for CI
         #[arg(long)]
         quick: bool,
+    },
+    /// Real programs on mirrors and parity while nodes are killed and stopped
+    Faults {
+        /// How long, for all shapes together
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Plays the same faults again (programs take their own time)
+        #[arg(long)]
+        seed: Option<u64>,
     },
     /// Builds that break one rule each must fail their test
     Broken {
@@ -82,6 +92,7 @@ fn main() -> std::process::ExitCode {
         Command::Apps { quick } => {
             apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole })
         }
+        Command::Faults { minutes, seed } => faults::run(minutes, seed),
         Command::Broken { every } => broken::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nuri_io::clock::Clock;
 use nuri_proto::Status;
-use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, SERVICE};
+use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, HEARTBEAT, SERVICE};
 use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, ScrubPolicy, Standing, TargetState};
@@ -28,6 +28,10 @@ const MOUNT_LISTED: Duration = Duration::from_secs(3);
 /// cut nodes come back one by one.
 const RESTART_GRACE: Duration = Duration::from_secs(5);
 
+/// Heartbeats come much more often. Where the authority looked at nothing for longer, it was itself
+/// that stood still: its disk or the copy of its map did not answer, or its process was stopped.
+const DEAF: Duration = HEARTBEAT.saturating_mul(2);
+
 /// The authority of one space.
 pub struct Authority {
     store: Box<dyn MapStore>,
@@ -42,6 +46,8 @@ struct State {
     served: HashMap<TargetId, Duration>,
     /// Before it nodes may have been served by an earlier authority.
     started: Duration,
+    /// When silence was looked for last.
+    looked: Duration,
     /// Sessions whose changes targets accept, and the version in force at each node.
     admitted: Option<Admitted>,
     in_force: HashMap<NodeId, u64>,
@@ -73,6 +79,7 @@ impl Authority {
             heard: HashMap::new(),
             served: HashMap::new(),
             started: clock.monotonic(),
+            looked: clock.monotonic(),
             admitted: None,
             in_force: HashMap::new(),
             mounts: HashMap::new(),
@@ -282,8 +289,20 @@ impl Authority {
     }
 
     fn notice_silence(&self, state: &mut State) {
+        self.forgive_own_silence(state);
         self.notice_silent_nodes(state);
         self.regroup(state);
+    }
+
+    /// What nodes sent while nobody listened counts as heard. Leases that they were given only end
+    /// earlier than is believed then.
+    fn forgive_own_silence(&self, state: &mut State) {
+        let now = self.clock.monotonic();
+        let gap = now.saturating_sub(std::mem::replace(&mut state.looked, now));
+        if gap > DEAF {
+            let heard = state.heard.values_mut().chain(state.served.values_mut());
+            heard.chain([&mut state.started]).for_each(|at| *at = (*at + gap).min(now));
+        }
     }
 
     fn notice_silent_nodes(&self, state: &mut State) {
@@ -338,6 +357,16 @@ mod tests {
         }
     }
 
+    fn join(port: u32) -> Join {
+        Join {
+            node: None,
+            address: format!("127.0.0.1:{port}"),
+            pid: 1,
+            serves_meta: MetaRole::None,
+            targets: Vec::new(),
+        }
+    }
+
     fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
         let beat = Heartbeat {
             node,
@@ -350,17 +379,32 @@ mod tests {
     }
 
     #[test]
+    fn an_authority_that_stood_still_blames_nobody() {
+        let clock = Arc::new(ManualClock::default());
+        let id = ClusterId([1; 16]);
+        let authority = Authority::open(Box::new(Nowhere), clock.clone(), id).unwrap();
+        let (a, b) =
+            (authority.join(&join(1)).unwrap().node, authority.join(&join(2)).unwrap().node);
+        let is_up = |node| authority.map().node(node).unwrap().up;
+        beat(&authority, a, 0);
+        clock.advance(FAILURE_DETECTION * 3);
+        beat(&authority, a, 0);
+        assert!(is_up(b), "nobody listened");
+        let mut silent = Duration::ZERO;
+        while is_up(b) {
+            clock.advance(HEARTBEAT);
+            silent += HEARTBEAT;
+            beat(&authority, a, 0);
+        }
+        assert!(silent > FAILURE_DETECTION && silent <= FAILURE_DETECTION + HEARTBEAT);
+        assert!(is_up(a));
+    }
+
+    #[test]
     fn a_list_is_in_force_once_every_node_has_it_or_lost_its_lease() {
         let clock = Arc::new(ManualClock::default());
         let id = ClusterId([1; 16]);
         let authority = Authority::open(Box::new(Nowhere), clock.clone(), id).unwrap();
-        let join = |port: u32| Join {
-            node: None,
-            address: format!("127.0.0.1:{port}"),
-            pid: 1,
-            serves_meta: MetaRole::None,
-            targets: Vec::new(),
-        };
         let (a, b) =
             (authority.join(&join(1)).unwrap().node, authority.join(&join(2)).unwrap().node);
         let list = Admitted { version: 9, horizon: SessionId(4), live: vec![SessionId(2)] };
@@ -369,8 +413,10 @@ mod tests {
         assert!(!authority.is_in_force(9));
         assert_eq!(beat(&authority, a, 9), None, "it has it");
         assert!(!authority.is_in_force(9), "the other one may still serve");
-        clock.advance(SERVICE);
-        beat(&authority, a, 9);
+        for _ in 0..SERVICE.as_millis() / HEARTBEAT.as_millis() {
+            clock.advance(HEARTBEAT);
+            beat(&authority, a, 9);
+        }
         assert!(!authority.is_in_force(9), "clocks differ a little");
         clock.advance(DRIFT * 2);
         assert!(authority.is_in_force(9));

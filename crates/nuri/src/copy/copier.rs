@@ -64,6 +64,9 @@ pub(crate) struct Copier {
     pub(crate) map: CopiedMap,
 }
 
+/// How long the authority waits for the map's copy: meanwhile it hears nobody.
+const MAP_PATIENCE: Duration = HEARTBEAT.saturating_mul(2);
+
 /// A copy that is whole and followed.
 struct Copy {
     node: NodeId,
@@ -262,7 +265,7 @@ impl MapLink {
             return Err(Status::UNREACHABLE);
         }
         let call = CopyMap { generation: self.generation, map: map.clone() };
-        ask(&mut self.conn, &call, COPY)
+        ask(&mut self.conn, &call, MAP_PATIENCE)
     }
 }
 

@@ -51,7 +51,8 @@ pub struct Tagged {
 /// A failed step or a wrong byte, in words.
 pub type Outcome = Result<(), String>;
 
-fn mix(mut x: u64) -> u64 {
+/// Scrambles a number.
+pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
@@ -73,9 +74,14 @@ fn fill(out: &mut [u8], seed: u64, cell: u64, tag: Tag) {
     }
 }
 
+/// The i-th word: the first two are cell and tag.
+fn word(bytes: &[u8], i: usize) -> u64 {
+    let word = bytes.get(8 * i..8 * i + 8).and_then(|b| b.try_into().ok());
+    word.map_or(0, u64::from_le_bytes)
+}
+
 fn describe(bytes: &[u8]) -> String {
-    let word = |i: usize| bytes.get(8 * i..8 * i + 8).and_then(|b| b.try_into().ok());
-    let word = |i| word(i).map_or(0, u64::from_le_bytes);
+    let word = |i| word(bytes, i);
     let zero = if bytes.iter().all(|b| *b == 0) { ", all zeros" } else { "" };
     format!("says cell {} tag {}{zero}", word(0), word(1))
 }
@@ -276,7 +282,7 @@ impl Tagged {
             let now = [self.cells[cell as usize]];
             self.compare(&path, got, cell, allowed.get(&cell).map_or(&now[..], |v| v))?;
             if allowed.contains_key(&cell) {
-                self.cells[cell as usize] = u64::from_le_bytes(got[8..16].try_into().unwrap());
+                self.cells[cell as usize] = word(got, 1);
             }
         }
         Ok(())
