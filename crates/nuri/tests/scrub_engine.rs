@@ -37,7 +37,7 @@ const KEY: ChunkKey = ChunkKey { object: ObjectId(17), component: 0, stripe: 4 }
 
 /// A group whose members are all live.
 struct Bench {
-    group: Group,
+    group: Mutex<Group>,
     stores: Vec<RwLock<Store>>,
     /// Runs once, before the first call of this kind.
     before: Mutex<Option<(Op, Hook)>>,
@@ -108,7 +108,7 @@ fn serve(
 
 impl Port for Here {
     fn group(&self, _: GroupId) -> Option<Group> {
-        Some(self.0.group.clone())
+        Some(self.0.group.lock().clone())
     }
 
     fn refresh(&self) {}
@@ -160,6 +160,7 @@ impl Case {
         let stores = (0..shape.members()).map(|place| RwLock::new(made(place))).collect();
         let (before, began) = (Mutex::new(None), Instant::now());
         let stripe = Stripe { group: group.id, shape, key: KEY };
+        let group = Mutex::new(group);
         let bench = Here(Arc::new(Bench { group, stores, before, began }));
         let groups = Groups::new(bench.clone(), 0);
         Case { bench, groups, stripe }
@@ -254,6 +255,17 @@ fn flipped_bits_in_two_members_are_repaired_block_by_block() {
 }
 
 #[test]
+fn without_enough_others_nothing_is_repaired() {
+    let case = Case::written(MIRROR, &[1]);
+    case.flip(0, 9000);
+    let since = Epoch(2);
+    case.bench.0.group.lock().members[1].standing = Standing::Absent { since };
+    assert_eq!(case.scrub(), Ok(vec![found(0, Flaw::Damaged, false)]));
+    case.bench.0.group.lock().members[1].standing = Standing::Live;
+    assert_eq!(case.scrub(), Ok(vec![found(0, Flaw::Damaged, true)]));
+}
+
+#[test]
 fn a_lost_write_is_found_by_its_version() {
     for (shape, first, second, place) in [
         (PARITY, &[1, 2, 3][..], &[4][..], 0),
@@ -301,6 +313,21 @@ fn a_member_without_the_stripe_is_reported_and_left_alone() {
     case.store(1).delete(&[KEY.object]).unwrap();
     assert_eq!(case.scrub(), Ok(vec![found(1, Flaw::Missing, false)]));
     assert!(case.store(1).extents(KEY).is_empty(), "a deletion may be under way");
+    // Of two members one knows of a first write: it was lost, or a truncation came after it.
+    let case = Case::new(PARITY);
+    let write = |place| {
+        let parts = [Part { place, offset: 0, data: &pattern(place as u64, LEN) }];
+        case.groups.write(ME, &case.stripe, &parts, Guess::Unknown).unwrap();
+        case.groups.tell_commits();
+        case.store(3).flush().unwrap();
+    };
+    write(1);
+    let older = case.store(3).disk().fork();
+    write(0);
+    *case.bench.0.stores[3].write() = open(older);
+    let before = case.bytes(3);
+    assert_eq!(case.scrub(), Ok(vec![found(3, Flaw::Missing, false)]));
+    assert_eq!(case.bytes(3), before);
 }
 
 #[test]
