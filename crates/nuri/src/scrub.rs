@@ -220,8 +220,16 @@ impl Worker<'_> {
         self.progress.change(|r| r.bytes += bytes);
         let rate = self.cluster.map().scrub.rate.max(1);
         let wanted = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        std::thread::sleep(wanted.saturating_sub(began.elapsed()));
-        if self.looked.elapsed() < IDLE { Ok(()) } else { self.wait_for_leave() }
+        loop {
+            let left = wanted.saturating_sub(began.elapsed());
+            std::thread::sleep(left.min(IDLE));
+            if self.looked.elapsed() >= IDLE {
+                self.wait_for_leave()?;
+            }
+            if left <= IDLE {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns once nobody is behind.

@@ -5,8 +5,8 @@
 //!    knows: that is reported, and nothing is touched.
 //! C2 Nothing is found while somebody writes: what the members hold is the same before and after
 //!    the look. A repair happens only on the very write that was looked at (rule M8).
-//! C3 A member that holds nothing of what others hold is reported and left alone: what looks like a
-//!    loss may be a truncation or a deletion that has not ended, and would be undone.
+//! C3 A member that knows no version at all where others know one is reported and left alone: what
+//!    looks like a loss may be a truncation or a deletion, and would be undone.
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
@@ -28,7 +28,7 @@ pub enum Flaw {
     Damaged,
     /// Older than what the others prove: a lost write.
     Stale,
-    /// Nothing is there, and others hold something (C3).
+    /// It knows nothing of bytes that others know of (C3).
     Missing,
     /// All checksums and versions are right, and it does not fit the others.
     Misfit,
@@ -48,7 +48,7 @@ impl Finding {
         let what = match self.flaw {
             Flaw::Damaged => "had blocks that fail their checksum",
             Flaw::Stale => "had lost a write",
-            Flaw::Missing => "has nothing of it, though the others have",
+            Flaw::Missing => "knows nothing of bytes that others know of",
             Flaw::Misfit => "does not fit the others, though every checksum is right",
         };
         let end = match (self.repaired, self.flaw) {
@@ -97,7 +97,9 @@ impl<P: Port> Groups<P> {
         for (place, held) in &look.held {
             let flaw = match () {
                 () if damaged.has(*place) => Flaw::Damaged,
-                () if lacking.has(*place) && held.covers.newest() == Version::NONE => Flaw::Missing,
+                () if misses_any(&covers_at(stripe.shape, *place, &look.covers), held) => {
+                    Flaw::Missing
+                }
                 () if lacking.has(*place) => Flaw::Stale,
                 () if misfit.has(*place) => Flaw::Misfit,
                 () => continue,
@@ -172,12 +174,16 @@ impl<P: Port> Groups<P> {
         place: usize,
         flaw: Flaw,
     ) -> Result<bool, Status> {
-        // Those that lack something are no source.
+        // Those that lack something, the member itself among them, are no source.
         let since = look.group.epoch;
         let mut group = look.group.clone();
         lacking.iter().for_each(|p| group.members[p].standing = Standing::Absent { since });
-        if flaw != Flaw::Damaged {
+        if flaw == Flaw::Misfit {
             group.members[place].standing = Standing::Absent { since };
+        }
+        let sources = group.live().iter().filter(|p| *p != place).count();
+        if sources < stripe.shape.data() {
+            return Ok(false);
         }
         let own = look.held.iter().find(|(p, _)| *p == place);
         let last = own.map(|(_, held)| held.last).unwrap_or_default();
@@ -217,4 +223,10 @@ impl<P: Port> Groups<P> {
         }
         Ok(())
     }
+}
+
+/// Whether the member knows no version where there should be one.
+fn misses_any(wanted: &Covers, held: &Held) -> bool {
+    (0..wanted.0.len())
+        .any(|i| wanted.get(i) > Version::NONE && held.covers.get(i) == Version::NONE)
 }

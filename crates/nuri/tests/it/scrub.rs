@@ -173,6 +173,10 @@ fn a_scrub_is_stopped_and_scheduled() {
     assert_eq!(say(&["--every", "never"])["every_days"], Value::Null);
     assert_eq!(space.status()["scrub"]["number"], 0, "none began");
     assert_eq!(say(&["--rate", "64K"])["running"], true);
+    wait("it reads", Duration::from_secs(10), || space.status()["scrub"]["bytes"] != 0);
+    std::thread::sleep(Duration::from_secs(3));
+    let done = space.status()["scrub"]["done"].as_u64().unwrap();
+    assert_eq!(done, 1, "more than a stripe of 2 MiB in 32 s");
     assert_eq!(say(&["--stop"])["running"], false);
     assert_eq!(space.status()["scrub"]["stopped"], true);
     let (out, said) = scrub(&space);
