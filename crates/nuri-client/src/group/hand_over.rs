@@ -1,6 +1,6 @@
 //! Moving a place of a group to another target while its present one still serves.
 //!
-//! H1 The new target gets a copy of every chunk before it is a member, read from the present one, so
+//! H1 The new target gets a copy of every chunk before it is a member, read from the present one:
 //!    the group keeps its redundancy.
 //! H2 Then it takes the place as one that missed what was written since the copy began: that little
 //!    is brought to it as to any returning member (`resync.rs`).
