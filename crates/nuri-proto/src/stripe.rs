@@ -16,6 +16,8 @@ impl Version {
     /// Of what was never written.
     pub const NONE: Version = Version(0);
     const COUNTER_BITS: u32 = 40;
+    /// The lowest bits of the counter tell writes apart.
+    const WRITE_BITS: u32 = 12;
 
     pub const fn new(epoch: Epoch, counter: u64) -> Version {
         Version(epoch.0 << Self::COUNTER_BITS | (counter & ((1 << Self::COUNTER_BITS) - 1)))
@@ -24,6 +26,18 @@ impl Version {
     /// Of the group, when it was written.
     pub const fn epoch(self) -> Epoch {
         Epoch(self.0 >> Self::COUNTER_BITS)
+    }
+
+    /// The next one, of this write. Two who know equally little take different ones: where versions
+    /// are equal, so are the bytes.
+    pub fn next_of(self, epoch: Epoch, id: WriteId) -> Version {
+        if cfg!(nuri_break = "versions_collide") {
+            return self.next(epoch);
+        }
+        let mask = (1 << (Self::WRITE_BITS / 2)) - 1;
+        let write = (id.session.0 & mask) << (Self::WRITE_BITS / 2) | id.number & mask;
+        let above = (self.0.max(Version::new(epoch, 0).0) >> Self::WRITE_BITS) + 1;
+        Version(above << Self::WRITE_BITS | write)
     }
 
     /// The next one, written in `epoch`.
@@ -190,6 +204,17 @@ mod tests {
         assert!(first.next(Epoch(3)) > first);
         assert_eq!(first.next(Epoch(3)).next(Epoch(4)).to_string(), "4.1");
         assert!(first.next(Epoch(2)) > first, "an older epoch never leads back");
+    }
+
+    #[test]
+    fn writes_on_the_same_base_have_different_versions() {
+        let id = |session, number| WriteId { session: SessionId(session), number };
+        let base = Version::new(Epoch(3), 9);
+        let all = [id(1, 1), id(1, 2), id(2, 1), id(2, 2)].map(|id| base.next_of(Epoch(3), id));
+        assert!(all.iter().all(|v| *v > base && v.epoch() == Epoch(3)));
+        assert!((1..all.len()).all(|i| !all[..i].contains(&all[i])), "{all:?}");
+        assert!(all[3].next_of(Epoch(3), id(1, 1)) > all[3]);
+        assert_eq!(base.next_of(Epoch(4), id(1, 1)).epoch(), Epoch(4));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod check;
 mod client;
+pub mod group;
 mod names;
 mod target;
 pub mod world;

@@ -1,12 +1,22 @@
-//! `cargo sim [SEED]`, `cargo sim --seeds N [FROM]`, `cargo sim --minutes M`.
+//! `cargo sim [files|groups] [SEED]`, or `--seeds N [FROM]`, `--minutes M`, `--hours H`.
 //!
-//! Plays seeds until one breaks a promise. A failure prints the seed and the commit: the same two
+//! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
+//! and redundant groups, or one of the two. A failure prints the seed and the commit: the same two
 //! play the same again.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nuri_sim::world::{Scale, run};
+use nuri_sim::check::Wrong;
+use nuri_sim::{group, world};
+
+/// What is played: a word of the command line and the report of one seed.
+type Kind = (&'static str, fn(u64) -> Result<String, Wrong>);
+
+const KINDS: [Kind; 2] = [
+    ("files", |seed| world::run(seed, world::Scale::default()).map(|r| format!("{r:?}"))),
+    ("groups", |seed| group::run(seed).map(|r| format!("{r:?}"))),
+];
 
 fn commit() -> String {
     if let Ok(commit) = std::env::var("NURI_COMMIT") {
@@ -23,59 +33,64 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-fn play(seed: u64) -> bool {
-    let outcome = std::panic::catch_unwind(|| run(seed, Scale::default()))
-        .unwrap_or_else(|_| Err("panic, see above".into()));
+fn play((kind, run): Kind, seed: u64, says: bool) -> bool {
+    let outcome =
+        std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| Err("panic, see above".into()));
     match outcome {
-        Ok(_) => true,
+        Ok(report) => {
+            if says {
+                println!("{kind}: {report}");
+            }
+            true
+        }
         Err(wrong) => {
-            eprintln!("sim: seed {seed:#x} at commit {}: {wrong}", commit());
-            eprintln!("play it again: cargo sim {seed:#x}");
+            eprintln!("sim: {kind} seed {seed:#x} at commit {}: {wrong}", commit());
+            eprintln!("play it again: cargo sim {kind} {seed:#x}");
             false
         }
     }
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cargo sim [SEED] | --seeds N [FROM] | --minutes M");
+    eprintln!(
+        "usage: cargo sim [files|groups] [SEED] | --seeds N [FROM] | --minutes M | --hours H"
+    );
     ExitCode::from(2)
+}
+
+/// First seed, how many, and how long.
+fn parse(words: &[&str], fresh: u64) -> Option<(u64, u64, Option<Duration>)> {
+    let minutes = |m: u64| Some((fresh, u64::MAX, Some(Duration::from_secs(60 * m))));
+    match words {
+        [] => Some((fresh, 1, None)),
+        ["--seeds", n] => Some((0, number(n)?, None)),
+        ["--seeds", n, from] => Some((number(from)?, number(n)?, None)),
+        ["--minutes", m] => minutes(number(m)?),
+        ["--hours", h] => minutes(60 * number(h)?),
+        [seed] => Some((number(seed)?, 1, None)),
+        _ => None,
+    }
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let named = |w: &&str| KINDS.iter().find(|(kind, _)| kind == w);
+    let kinds = match words.first().and_then(named) {
+        Some(kind) => {
+            words.remove(0);
+            vec![*kind]
+        }
+        None => KINDS.to_vec(),
+    };
     let start = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
-    let (from, count, until) = match words[..] {
-        [] => (fresh, 1, None),
-        ["--seeds", n] => match number(n) {
-            Some(n) => (0, n, None),
-            None => return usage(),
-        },
-        ["--seeds", n, from] => match (number(n), number(from)) {
-            (Some(n), Some(from)) => (from, n, None),
-            _ => return usage(),
-        },
-        ["--minutes", m] => match number(m) {
-            Some(m) => (fresh, u64::MAX, Some(start + Duration::from_secs(60 * m))),
-            None => return usage(),
-        },
-        [seed] => match number(seed) {
-            Some(seed) => (seed, 1, None),
-            None => return usage(),
-        },
-        _ => return usage(),
-    };
+    let Some((from, count, long)) = parse(&words, fresh) else { return usage() };
     let mut played = 0;
-    while played < count && until.is_none_or(|end| Instant::now() < end) {
+    while played < count && long.is_none_or(|long| start.elapsed() < long) {
         let seed = from.wrapping_add(played);
-        if !play(seed) {
+        if !kinds.iter().all(|kind| play(*kind, seed, count == 1)) {
             return ExitCode::FAILURE;
-        }
-        if count == 1
-            && let Ok(report) = run(seed, Scale::default())
-        {
-            println!("{report:?}");
         }
         played += 1;
     }

@@ -83,6 +83,15 @@ pub fn committed(held: &Held) -> Held {
     }
 }
 
+/// What the member holds once it promised to stage nothing more up to `version` (M5). What it holds
+/// already stays: it may have come just before, and count.
+pub fn promised(held: &Held, version: Version) -> Held {
+    if cfg!(nuri_break = "promise_drops") {
+        return aborted(held, version);
+    }
+    Held { floor: held.floor.max(version), ..held.clone() }
+}
+
 /// What the member holds after an abort of everything up to `version` (M5).
 pub fn aborted(held: &Held, version: Version) -> Held {
     let keeps = |s: &Staged| s.version > version;
@@ -199,6 +208,15 @@ mod tests {
         assert_eq!(aborted(&held, V(1)).staged, None);
         let held = committed(&held);
         assert_eq!(aborted(&held, V(1)).covers, held.covers, "a commit is not undone");
+    }
+
+    /// Catches `nuri_break = "promise_drops"`.
+    #[test]
+    fn a_promise_drops_nothing() {
+        let held = accept(&Held::default(), &ask(1, 0, 1, Earlier::Unknown));
+        let promised = promised(&held, V(1));
+        assert_eq!((promised.floor, promised.staged.is_some()), (V(1), true));
+        assert_eq!(stage(&promised, &ask(2, 0, 1, Earlier::Unknown)), StageVerdict::Refuse);
     }
 
     /// Catches `nuri_break = "read_undecided"`.

@@ -9,9 +9,11 @@
 //!    promise first never to stage it (M5); only when they have promised, and still do not hold it,
 //!    do the others drop it. So two who settle, or a writer still at work, cannot come to different
 //!    ends.
-//! S4 Members that are being brought up to date are no evidence: what they lack may be what they
-//!    missed.
+//! S4 Members that are being brought up to date are no evidence about writes of earlier epochs:
+//!    what they lack may be what they missed. In those of the present epoch they take part as all
+//!    do: what they lack of them was never acknowledged, and nobody would bring it to them.
 
+use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
 use nuri_proto::stripe::{Held, Members, Staged, Version};
 
@@ -29,8 +31,8 @@ pub enum Decision {
 }
 
 /// Decides about the lowest undecided write, from the answers of all members that take part in
-/// writes; `live` are those that are evidence.
-pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members) -> Decision {
+/// writes, in the group's present `epoch`.
+pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) -> Decision {
     let staged = answers.iter().filter_map(|(_, held)| held.staged.as_ref());
     let Some(write) = staged.min_by_key(|s| (s.version, s.id)) else {
         return Decision::Clean;
@@ -41,9 +43,21 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members) -> Decisio
     };
     let on = places(&|_, held| has_staged(held, write));
     let touched = touched(shape, answers, write);
-    let is_committed = |place, held: &Held| covers(shape, touched, place, held, version);
+    let is_present = version.epoch() >= epoch && !cfg!(nuri_break = "syncing_never_counts");
+    let is_evidence =
+        |place| live.has(place) || is_present || cfg!(nuri_break = "syncing_is_evidence");
+    // Parity sees every write of the stripe. Where none that was to take this one is left, a data
+    // member of it that has gone on tells the same.
+    let tells = |place: usize| place >= shape.data() && write.participants.has(place);
+    let parity_tells = answers.iter().any(|(place, _)| tells(*place) && is_evidence(*place));
+    let is_committed = |place: usize, held: &Held| {
+        let went_on = write.participants.has(place) && held.covers.get(0) > version;
+        let is_data = place < shape.data();
+        held.last == write.id
+            || covers(shape, touched, place, held, version)
+            || is_data && !parity_tells && went_on && !cfg!(nuri_break = "only_parity_tells")
+    };
     let committed = places(&is_committed);
-    let is_evidence = |place| live.has(place) || cfg!(nuri_break = "syncing_is_evidence");
     let lacks = |place, held: &Held| {
         write.participants.has(place) && is_evidence(place) && !has_staged(held, write)
     };
@@ -58,6 +72,14 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members) -> Decisio
     } else {
         Decision::Promise { version, on: promise }
     }
+}
+
+/// Whether a write of the present epoch cannot be decided without one of `unheard`.
+pub fn needs(answers: &[(usize, Held)], unheard: Members, epoch: Epoch) -> bool {
+    let staged = answers.iter().filter_map(|(_, held)| held.staged.as_ref());
+    let mut present = staged.filter(|s| s.version.epoch() >= epoch);
+    let waits = present.any(|s| s.participants.0 & unheard.0 != 0);
+    waits && !cfg!(nuri_break = "syncing_never_counts")
 }
 
 fn has_staged(held: &Held, write: &Staged) -> bool {
@@ -95,6 +117,11 @@ mod tests {
     use nuri_proto::stripe::{Covers, WriteId};
 
     use super::*;
+
+    /// Of an epoch that is over.
+    fn decide(shape: Shape, answers: &[(usize, Held)], live: Members) -> Decision {
+        super::decide(shape, answers, live, Epoch(1))
+    }
 
     const V: Version = Version(7);
     const ID: WriteId = WriteId { session: SessionId(1), number: 1 };
@@ -153,13 +180,33 @@ mod tests {
         let data = staged(&[7], 0b101);
         let moved_on = |covers: &[u64]| Held { last: WriteId::default(), ..committed(covers) };
         // The commit of the first chunk's write was lost; parity has seen two since.
-        let answers = [(0, data.clone()), (1, committed(&[9])), (2, moved_on(&[7, 9]))];
+        let answers = [(0, data.clone()), (1, moved_on(&[9])), (2, moved_on(&[7, 9]))];
         let forward = Decision::Forward { version: V, on: Members(0b001) };
         assert_eq!(decide(PARITY, &answers, Members(0b111)), forward);
         // Parity never had it, only a later write of the other chunk.
-        let answers = [(0, data), (1, committed(&[9])), (2, moved_on(&[4, 9]))];
+        let answers = [(0, data), (1, moved_on(&[9])), (2, moved_on(&[4, 9]))];
         let promise = Decision::Promise { version: V, on: Members(0b100) };
         assert_eq!(decide(PARITY, &answers, Members(0b111)), promise);
+    }
+
+    /// Catches `nuri_break = "only_parity_tells"`.
+    #[test]
+    fn without_parity_the_data_members_tell() {
+        let parity_lost = Shape::Parity { k: 3, m: 1 };
+        let forward = Decision::Forward { version: V, on: Members(0b010) };
+        let live = Members(0b111);
+        // Two have committed it; the commit on the third was lost.
+        let answers = [(0, committed(&[7])), (1, staged(&[7], 0b111)), (2, committed(&[7]))];
+        assert_eq!(decide(parity_lost, &answers, live), forward);
+        // One of them has seen a later write since.
+        let moved_on = Held { last: WriteId::default(), ..committed(&[9]) };
+        let answers = [(0, moved_on.clone()), (1, staged(&[7], 0b011))];
+        assert_eq!(decide(parity_lost, &answers, Members(0b011)), forward);
+        // With parity there, it is parity that knows.
+        let parity = Held { last: WriteId::default(), ..committed(&[9, 4]) };
+        let answers = [(0, moved_on), (1, staged(&[7], 0b1011)), (3, parity)];
+        let promise = Decision::Promise { version: V, on: Members(0b1001) };
+        assert_eq!(decide(parity_lost, &answers, Members(0b1011)), promise);
     }
 
     /// Catches `nuri_break = "syncing_is_evidence"`.
@@ -168,5 +215,15 @@ mod tests {
         let answers = [(0, staged(&[7], 0b11)), (1, Held::default())];
         let forward = Decision::Forward { version: V, on: Members(0b01) };
         assert_eq!(decide(MIRROR, &answers, Members(0b01)), forward);
+    }
+
+    /// Catches `nuri_break = "syncing_never_counts"`.
+    #[test]
+    fn who_takes_part_in_the_present_epoch_is_evidence_about_it() {
+        let answers = [(0, staged(&[7], 0b11)), (1, Held::default())];
+        let promise = Decision::Promise { version: V, on: Members(0b10) };
+        assert_eq!(super::decide(MIRROR, &answers, Members(0b01), Epoch(0)), promise);
+        assert!(needs(&answers[..1], Members(0b10), Epoch(0)));
+        assert!(!needs(&answers[..1], Members(0b10), Epoch(1)));
     }
 }

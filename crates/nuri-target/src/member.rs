@@ -38,7 +38,11 @@ impl TargetServer {
 
     pub(crate) fn member_abort(&self, call: &MemberAbort) -> Result<Held, Status> {
         let _entered = self.epochs.enter(call.group, call.epoch)?;
-        Ok(self.store(call.target)?.abort(call.key, call.group, call.version)?)
+        let (store, version) = (self.store(call.target)?, call.version);
+        Ok(match call.drops {
+            true => store.abort(call.key, call.group, version)?,
+            false => store.promise(call.key, call.group, version)?,
+        })
     }
 
     pub(crate) fn member_held(&self, call: &MemberHeld) -> Result<Held, Status> {

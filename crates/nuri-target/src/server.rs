@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nuri_io::clock::SystemClock;
+use nuri_io::clock::{Clock, SystemClock};
 use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
 use nuri_io::lock::{ExclusiveLock, LockError};
@@ -60,7 +60,7 @@ pub enum TargetError {
 pub struct Target {
     path: PathBuf,
     store: ChunkStore<Arc<dyn Disk>>,
-    _lock: ExclusiveLock,
+    _lock: Option<ExclusiveLock>,
 }
 
 /// The store of a directory, or the device itself.
@@ -110,7 +110,12 @@ impl Target {
         if store.cluster() != cluster {
             return Err(TargetError::OtherSpace(name(), store.cluster()));
         }
-        Ok(Target { path: path.to_owned(), store, _lock: lock })
+        Ok(Target { path: path.to_owned(), store, _lock: Some(lock) })
+    }
+
+    /// A store that is open already, on a disk of the caller's.
+    pub fn over(store: ChunkStore<Arc<dyn Disk>>) -> Target {
+        Target { path: PathBuf::new(), store, _lock: None }
     }
 
     /// How the node announces it.
@@ -171,12 +176,19 @@ pub struct TargetServer {
 }
 
 impl TargetServer {
+    /// Serves; whoever calls looks after checkpoints. For the simulator.
+    pub fn new(targets: Vec<Target>, clock: Arc<dyn Clock>) -> TargetServer {
+        let targets: Vec<_> = targets.into_iter().map(Arc::new).collect();
+        let admission = Admission::new(clock);
+        let obeyed = targets.iter().map(|t| t.store.superblock().map_epoch).max();
+        TargetServer { admission, epochs: Epochs::since(obeyed), targets, stopping: Arc::default() }
+    }
+
     /// Starts the checkpoint threads.
     pub fn start(targets: Vec<Target>) -> TargetServer {
-        let targets: Vec<_> = targets.into_iter().map(Arc::new).collect();
-        let stopping = Arc::new(AtomicBool::new(false));
-        for target in &targets {
-            let (target, stopping) = (target.clone(), stopping.clone());
+        let server = TargetServer::new(targets, SystemClock::shared());
+        for target in &server.targets {
+            let (target, stopping) = (target.clone(), server.stopping.clone());
             let body = move || {
                 while !stopping.load(Ordering::Relaxed) {
                     if !target.store.wait_for_work(IDLE) {
@@ -190,9 +202,7 @@ impl TargetServer {
             // Without the thread writers checkpoint by themselves.
             let _ = std::thread::Builder::new().name("checkpoint".into()).spawn(body);
         }
-        let admission = Admission::new(SystemClock::shared());
-        let obeyed = targets.iter().map(|t| t.store.superblock().map_epoch).max();
-        TargetServer { admission, epochs: Epochs::since(obeyed), targets, stopping }
+        server
     }
 
     /// How the node announces them.
@@ -232,6 +242,11 @@ impl TargetServer {
     /// The target is out of service.
     pub fn prove(&self, target: TargetId, key: ChunkKey) -> Result<Proof, Status> {
         Ok(self.store(target)?.prove(key)?)
+    }
+
+    /// The store of the first target, served or not.
+    pub fn first_store(&self) -> Option<&ChunkStore<Arc<dyn Disk>>> {
+        self.targets.first().map(|t| &t.store)
     }
 
     pub(crate) fn store(&self, id: TargetId) -> Result<&ChunkStore<Arc<dyn Disk>>, Status> {

@@ -1,7 +1,7 @@
 //! Lazy commits (rule M4): members are told what is decided by the next write of the stripe, by a
 //! read, or from here a little later. One that is lost is found out by settling.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
@@ -18,7 +18,8 @@ const BATCH: usize = 1024;
 /// What is decided and not told yet, by member.
 #[derive(Default)]
 pub(super) struct Commits {
-    waiting: Mutex<HashMap<TargetId, HashMap<ChunkKey, Version>>>,
+    /// In an order, so that the simulator plays the same again.
+    waiting: Mutex<BTreeMap<TargetId, BTreeMap<ChunkKey, Version>>>,
     added: Condvar,
 }
 

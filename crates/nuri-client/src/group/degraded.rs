@@ -101,20 +101,37 @@ impl<P: Port> Groups<P> {
     ) -> Result<Covers, Status> {
         let mut others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
         others.sort_by_key(|place| self.is_silent(group.members[*place].target));
-        match stripe.shape {
+        let outcome = match stripe.shape {
             Shape::Parity { .. } => self.decode(group, stripe, range, &others, out, purpose),
             Shape::Stripe | Shape::Mirror(_) => {
-                let mut last = Status::UNREACHABLE;
-                for place in others {
-                    match self.read_one(group, stripe, place, range.offset, out, purpose) {
-                        Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
-                        Err(status) => last = status,
-                        covers => return covers,
-                    }
-                }
-                Err(last)
+                self.read_a_copy(group, stripe, range, &others, out, purpose)
+            }
+        };
+        match outcome {
+            // A member of the live set that has not heard of it yet.
+            Err(Status::BEHIND) => Err(Status::RETRY),
+            outcome => outcome,
+        }
+    }
+
+    fn read_a_copy(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        range: Range,
+        others: &[usize],
+        out: &mut [u8],
+        purpose: Purpose,
+    ) -> Result<Covers, Status> {
+        let mut last = Status::UNREACHABLE;
+        for place in others {
+            match self.read_one(group, stripe, *place, range.offset, out, purpose) {
+                Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
+                Err(status) => last = status,
+                covers => return covers,
             }
         }
+        Err(last)
     }
 
     /// Computes them from as many others as there are data members. Where one of them cannot say

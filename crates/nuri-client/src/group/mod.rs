@@ -92,6 +92,11 @@ impl<P: Port> Groups<P> {
         self.rows.forget(object);
     }
 
+    /// The outside.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
+
     fn next_id(&self, session: SessionId) -> WriteId {
         WriteId { session, number: self.numbers.fetch_add(1, Ordering::Relaxed) }
     }

@@ -5,7 +5,7 @@ use nuri_proto::id::{Epoch, SessionId};
 use nuri_proto::map::Group;
 use nuri_proto::op::member::{MemberAbort, MemberCommit, MemberHeld};
 use nuri_proto::stripe::{Held, Members, Version};
-use nuri_stripe::settle::{Decision, decide};
+use nuri_stripe::settle::{Decision, decide, needs};
 use nuri_stripe::writer::{behind, stripe_covers};
 
 use super::port::{Ask, Port};
@@ -59,21 +59,17 @@ impl<P: Port> Groups<P> {
     ) -> Result<Vec<(usize, Held)>, Status> {
         for _ in 0..STEPS {
             let answers = self.ask_all(group, stripe)?;
-            let mut decision = decide(stripe.shape, &answers, group.live());
-            if whose == Whose::Bygone && !matches!(decision, Decision::Forward { .. }) {
-                let mut bygone = answers.clone();
-                bygone.iter_mut().for_each(|(_, held)| forget_running(held, group.epoch));
-                decision = decide(stripe.shape, &bygone, group.live());
-            }
-            let (on, version) = match decision {
+            let decision = decide_on(group, stripe, whose, &answers)?;
+            let (on, version, drops) = match decision {
                 Decision::Clean => return Ok(answers),
                 Decision::Forward { version, on } => {
                     self.commit_on(group, stripe, version, on)?;
                     continue;
                 }
-                Decision::Promise { version, on } | Decision::Drop { version, on } => (on, version),
+                Decision::Promise { version, on } => (on, version, false),
+                Decision::Drop { version, on } => (on, version, true),
             };
-            self.abort_on(group, stripe, version, on)?;
+            self.abort_on(group, stripe, version, on, drops)?;
         }
         Err(Status::RETRY)
     }
@@ -120,21 +116,52 @@ impl<P: Port> Groups<P> {
         Ok(())
     }
 
-    pub(super) fn abort_on(
+    fn abort_on(
         &self,
         group: &Group,
         stripe: &Stripe,
         version: Version,
         on: Members,
+        drops: bool,
     ) -> Result<(), Status> {
         let ask = |place: usize| {
             let target = group.members[place].target;
             let (key, epoch, group) = (stripe.key, group.epoch, stripe.group);
-            Ask::plain(target, MemberAbort { target, key, epoch, group, version })
+            Ask::plain(target, MemberAbort { target, key, epoch, group, version, drops })
         };
         let asks = on.iter().map(ask).collect();
         self.port.exchange(SessionId(0), asks).into_iter().collect::<Result<Vec<Held>, _>>()?;
         Ok(())
+    }
+}
+
+/// The next step. What a writer of the present epoch may still end is left to it, unless it is
+/// decided already: then anybody may say so, and its writer may be gone.
+fn decide_on(
+    group: &Group,
+    stripe: &Stripe,
+    whose: Whose,
+    answers: &[(usize, Held)],
+) -> Result<Decision, Status> {
+    let heard = Members::of(answers.iter().map(|(place, _)| *place));
+    let unheard = Members(group.writable().0 & !heard.0);
+    let (shape, live, epoch) = (stripe.shape, group.live(), group.epoch);
+    let is_unsure = needs(answers, unheard, epoch);
+    let decision = decide(shape, answers, live, epoch);
+    let runs = match decision {
+        Decision::Promise { version, .. } | Decision::Drop { version, .. } => {
+            version.epoch() >= epoch
+        }
+        Decision::Clean | Decision::Forward { .. } => false,
+    };
+    match whose {
+        Whose::Anyones if is_unsure => Err(Status::UNREACHABLE),
+        Whose::Bygone if is_unsure || runs => {
+            let mut bygone = answers.to_vec();
+            bygone.iter_mut().for_each(|(_, held)| forget_running(held, epoch));
+            Ok(decide(shape, &bygone, live, epoch))
+        }
+        _ => Ok(decision),
     }
 }
 

@@ -121,14 +121,15 @@ impl<P: Port> Groups<P> {
             Shape::Parity { .. } => Members::of(parts.iter().map(|p| p.place)),
             Shape::Stripe | Shape::Mirror(_) => Members::of([0]),
         };
-        let version = knowledge.newest.next(group.epoch);
+        let id = self.next_id(session);
+        let version = knowledge.newest.next_of(group.epoch, id);
         let mut covers = knowledge.covers.clone();
         touched.iter().for_each(|place| covers.set(place, version));
         Attempt {
             session,
             stripe,
             version,
-            id: self.next_id(session),
+            id,
             base: knowledge.covers.clone(),
             covers,
             participants: participants(stripe.shape, touched, group.writable()),

@@ -26,8 +26,8 @@ pub struct MemberCommit {
 }
 call!(MemberCommit => ());
 
-/// Nothing of the stripe up to this version will be staged any more, durably; what is staged so
-/// is dropped. Answered with what the member holds then: a version that was committed stays.
+/// Nothing of the stripe up to this version will be staged any more, durably. Answered with what
+/// the member holds then: a version that was committed stays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberAbort {
     pub target: TargetId,
@@ -35,6 +35,8 @@ pub struct MemberAbort {
     pub epoch: Epoch,
     pub group: GroupId,
     pub version: Version,
+    /// What is staged up to it is dropped too; else it stays.
+    pub drops: bool,
 }
 call!(MemberAbort => Held);
 

@@ -272,7 +272,7 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Nothing up to this version is staged any more, durably, also where the stripe was never
-    /// written. Returns what is held then.
+    /// written; what is staged so is dropped. Returns what is held then.
     ///
     /// # Errors
     /// Out of service; no space for one more entry in a full store.
@@ -282,10 +282,31 @@ impl<D: Disk> ChunkStore<D> {
         group: GroupId,
         version: Version,
     ) -> Result<Held, StoreError> {
+        self.change_held(key, |before| Held { group, ..member::aborted(before, version) })
+    }
+
+    /// As [`ChunkStore::abort`], but what is staged already stays.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::abort`].
+    pub fn promise(
+        &self,
+        key: ChunkKey,
+        group: GroupId,
+        version: Version,
+    ) -> Result<Held, StoreError> {
+        self.change_held(key, |before| Held { group, ..member::promised(before, version) })
+    }
+
+    fn change_held(
+        &self,
+        key: ChunkKey,
+        change: impl Fn(&Held) -> Held,
+    ) -> Result<Held, StoreError> {
         check_words(key, &Covers::default())?;
         loop {
             let before = self.look(key)?;
-            let held = Held { group, ..member::aborted(&before, version) };
+            let held = change(&before);
             let is_new = before == Held::default();
             let record = Record::Held { key, held };
             let body = Body::new(&record);

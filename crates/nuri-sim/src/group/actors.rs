@@ -1,0 +1,261 @@
+//! The programs of the actors: clients that read and write, workers that bring members up to
+//! date, and the reader of the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_client::group::{Groups, Guess, Missed, Part, Port, Stripe};
+use nuri_io::rng::Rng;
+use nuri_proto::Status;
+use nuri_proto::id::{ChunkKey, GroupId, SessionId, TargetId};
+use nuri_proto::map::Standing;
+use nuri_proto::op::cluster::MemberSynced;
+use nuri_proto::stripe::Members;
+
+use super::baton::{Baton, Want};
+use super::ground::{CELLS, Ground};
+use super::history::Span;
+use super::port::SimPort;
+use crate::check::Wrong;
+
+/// A program's request takes no longer, virtual microseconds, whatever happens: the promise is 30 s
+/// beside what a frozen machine or a wait for an attempt under way adds.
+pub(super) const BOUND: u64 = 130_000_000;
+/// As in the node's worker.
+const IDLE: Duration = Duration::from_millis(300);
+const TRIES: usize = 20;
+const TRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// One life of a client.
+pub(super) struct Client {
+    pub(super) who: usize,
+    pub(super) session: SessionId,
+    pub(super) seed: u64,
+}
+
+struct Running {
+    client: Client,
+    ground: Arc<Ground>,
+    baton: Arc<Baton>,
+    groups: Groups<SimPort>,
+    rng: Rng,
+}
+
+impl Client {
+    /// Reads and writes until it has done its share.
+    pub(super) fn run(self, ground: Arc<Ground>, baton: Arc<Baton>) -> Result<(), Wrong> {
+        let port = SimPort::new(baton.clone());
+        port.refresh();
+        let groups = Groups::new(port, 0);
+        let rng = Rng::new(self.seed);
+        let operations = ground.operations;
+        let mut running = Running { client: self, ground, baton, groups, rng };
+        (0..operations).try_for_each(|_| running.step())
+    }
+}
+
+impl Running {
+    fn step(&mut self) -> Result<(), Wrong> {
+        let stripe = self.rng.below(self.ground.stripes.len() as u64) as usize;
+        if self.ground.is_leased {
+            self.baton.want(Want::Lock(stripe));
+            self.groups.forget_object(self.ground.stripes[stripe].key.object);
+        }
+        // A sole right lasts for some operations.
+        for _ in 0..1 + self.rng.below(3) {
+            let began = self.baton.now();
+            if self.rng.one_in(3) {
+                self.read(stripe)?;
+            } else {
+                self.write(stripe);
+            }
+            let took = self.baton.now() - began;
+            if took > BOUND {
+                return Err(format!("client {}: an operation took {took} us", self.client.who));
+            }
+        }
+        if self.ground.is_leased {
+            self.baton.want(Want::Unlock(stripe));
+        }
+        if self.rng.one_in(2) {
+            self.groups.tell_commits();
+        }
+        let pause = if self.rng.one_in(10) { 2_000_000 } else { 30_000 };
+        self.baton.want(Want::Pause(Duration::from_micros(self.rng.below(pause))));
+        Ok(())
+    }
+
+    fn cells(&mut self) -> std::ops::Range<usize> {
+        let most = if self.rng.one_in(4) { CELLS } else { 12 };
+        let len = 1 + self.rng.below(most as u64) as usize;
+        let start = self.rng.below((CELLS - len + 1) as u64) as usize;
+        // Most of what is written is written again.
+        let start = if self.rng.one_in(3) { start } else { start % 8 };
+        start..(start + len).min(CELLS)
+    }
+
+    /// What a write covers: whole rows, or some ranges.
+    fn spans(&mut self, stripe: usize) -> Vec<Span> {
+        let places = self.ground.places(stripe);
+        let row = self.rng.one_in(3).then(|| self.cells());
+        let must = self.rng.below(places as u64) as usize;
+        let mut spans = Vec::new();
+        for place in 0..places {
+            let cells = match &row {
+                Some(row) => row.clone(),
+                None if place != must && self.rng.one_in(2) => continue,
+                None => self.cells(),
+            };
+            spans.push(Span { stripe, place, cells });
+        }
+        spans
+    }
+
+    fn write(&mut self, stripe: usize) {
+        let spans = self.spans(stripe);
+        let (who, now) = (self.client.who, self.baton.now());
+        let id = self.ground.history.lock().begin_write(who, now, &spans);
+        let bytes: Vec<_> = spans.iter().map(|span| span.bytes(id)).collect();
+        let pairs = spans.iter().zip(&bytes);
+        let parts: Vec<_> =
+            pairs.map(|(s, data)| Part { place: s.place, offset: s.offset(), data }).collect();
+        let guess = if self.rng.one_in(4) { Guess::Fresh } else { Guess::Unknown };
+        let session = self.client.session;
+        let done = self.groups.write(session, &self.ground.stripes[stripe], &parts, guess);
+        self.ground.history.lock().end_write(id, self.baton.now(), done.is_ok());
+    }
+
+    fn read(&mut self, stripe: usize) -> Result<(), Wrong> {
+        let place = self.rng.below(self.ground.places(stripe) as u64) as usize;
+        let span = Span { stripe, place, cells: self.cells() };
+        let mut out = vec![0xee; span.len()];
+        let began = self.baton.now();
+        let (offset, it) = (span.offset(), &self.ground.stripes[stripe]);
+        match self.groups.read(it, place, offset, &mut out) {
+            Ok(()) => self.ground.note_read(&span, (began, self.baton.now()), &out),
+            Err(_) => {
+                self.ground.history.lock().failed_reads += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Brings what a node's target missed to it, as `nuri`'s worker does.
+pub(super) struct Worker {
+    pub(super) target: TargetId,
+    /// Tells its lives apart.
+    pub(super) life: u64,
+}
+
+impl Worker {
+    pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
+        let groups = Groups::new(SimPort::new(baton), self.life << 32);
+        loop {
+            let port = groups.port();
+            port.pause(IDLE);
+            port.refresh();
+            let map = port.map();
+            let mine = |g: &&nuri_proto::map::Group| {
+                let place = g.place(self.target);
+                place.is_some_and(|p| matches!(g.members[p].standing, Standing::Syncing { .. }))
+            };
+            let syncing: Vec<_> = map.groups.iter().filter(mine).map(|g| g.id).collect();
+            for group in syncing {
+                // What fails is tried again with the next round.
+                let _ = self.bring_up(&groups, group);
+            }
+        }
+    }
+
+    fn bring_up(&self, groups: &Groups<SimPort>, group: GroupId) -> Result<(), Status> {
+        let Some(missed) = groups.missed(group, self.target)? else { return Ok(()) };
+        for key in &missed.stripes {
+            bring(groups, &missed, *key)?;
+        }
+        let call = MemberSynced { group, target: self.target, epoch: missed.epoch() };
+        groups.port().ask(&call)
+    }
+}
+
+fn bring(groups: &Groups<SimPort>, missed: &Missed, key: ChunkKey) -> Result<(), Status> {
+    let mut outcome = groups.bring(missed, key);
+    for _ in 0..TRIES {
+        if outcome.is_ok() {
+            break;
+        }
+        groups.port().pause(TRY_PAUSE);
+        outcome = groups.bring(missed, key);
+    }
+    outcome.map(drop)
+}
+
+/// Reads everything on every path: from the member that has it, and with as many members left out
+/// as the shape bears, in every choice.
+pub(super) fn read_all(
+    ground: &Ground,
+    session: SessionId,
+    baton: Arc<Baton>,
+) -> Result<(), Wrong> {
+    let groups = Groups::new(SimPort::new(baton), 0);
+    groups.port().refresh();
+    for (number, stripe) in ground.stripes.iter().enumerate() {
+        for place in 0..ground.places(number) {
+            read_place(ground, &groups, stripe, (number, place))?;
+        }
+        write_row(ground, &groups, session, number)?;
+    }
+    groups.tell_commits();
+    for (number, stripe) in ground.stripes.iter().enumerate() {
+        let group = groups.port().group(stripe.group).ok_or("a group is gone")?;
+        let most = stripe.shape.members() - stripe.shape.data();
+        for left_out in 0..1u32 << group.members.len() {
+            if left_out.count_ones() as usize > most {
+                continue;
+            }
+            let places = Members(left_out).iter();
+            let without = places.map(|place| group.members[place].target).collect();
+            *groups.port().without.lock() = without;
+            for place in 0..ground.places(number) {
+                read_place(ground, &groups, stripe, (number, place))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One more write, after which nothing of the stripe is undecided.
+fn write_row(
+    ground: &Ground,
+    groups: &Groups<SimPort>,
+    session: SessionId,
+    stripe: usize,
+) -> Result<(), Wrong> {
+    let now = || groups.port().now().as_micros() as u64;
+    let span = |place| Span { stripe, place, cells: 0..1 };
+    let spans: Vec<_> = (0..ground.places(stripe)).map(span).collect();
+    let id = ground.history.lock().begin_write(usize::MAX, now(), &spans);
+    let bytes: Vec<_> = spans.iter().map(|span| span.bytes(id)).collect();
+    let parts = bytes.iter().enumerate();
+    let parts: Vec<_> = parts.map(|(place, data)| Part { place, offset: 0, data }).collect();
+    let done = groups.write(session, &ground.stripes[stripe], &parts, Guess::Unknown);
+    ground.history.lock().end_write(id, now(), done.is_ok());
+    done.map(drop).map_err(|s| format!("at the end stripe {stripe} cannot be written: {s}"))
+}
+
+fn read_place(
+    ground: &Ground,
+    groups: &Groups<SimPort>,
+    stripe: &Stripe,
+    (number, place): (usize, usize),
+) -> Result<(), Wrong> {
+    let span = ground.whole(number, place);
+    let mut out = vec![0xee; span.len()];
+    let began = groups.port().now().as_micros() as u64;
+    let done = groups.read(stripe, place, 0, &mut out);
+    let without = groups.port().without.lock().clone();
+    let at = || format!("stripe {number} place {place} without {without:?}");
+    done.map_err(|status| format!("at the end {} cannot be read: {status}", at()))?;
+    let ended = groups.port().now().as_micros() as u64;
+    ground.note_read(&span, (began, ended), &out).map_err(|e| format!("{}: {e}", at()))
+}

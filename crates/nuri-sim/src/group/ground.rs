@@ -1,0 +1,57 @@
+//! What all actors of a run share: the stripes, what was written to them, and the rules of play.
+
+use nuri_client::group::Stripe;
+use nuri_proto::layout::Shape;
+use parking_lot::Mutex;
+
+use super::history::{History, Span};
+use crate::check::{CELL, Wrong};
+
+/// Bytes of a chunk that the run uses: more than the store writes through its log.
+pub(super) const CELLS: usize = 176;
+
+/// See the module's text.
+pub(super) struct Ground {
+    pub(super) stripes: Vec<Stripe>,
+    pub(super) history: Mutex<History>,
+    /// Operations of each client.
+    pub(super) operations: u64,
+    /// Whether a client takes the sole right to a stripe first, as metadata leases give it.
+    pub(super) is_leased: bool,
+}
+
+impl Ground {
+    /// Data places of a stripe.
+    pub(super) fn places(&self, stripe: usize) -> usize {
+        self.stripes[stripe].shape.data()
+    }
+
+    /// Notes what a read gave.
+    ///
+    /// # Errors
+    /// As [`History::read`].
+    pub(super) fn note_read(&self, span: &Span, t: (u64, u64), bytes: &[u8]) -> Result<(), Wrong> {
+        self.history.lock().read(span, t, bytes)
+    }
+
+    /// All of one place.
+    pub(super) fn whole(&self, stripe: usize, place: usize) -> Span {
+        Span { stripe, place, cells: 0..CELLS }
+    }
+}
+
+impl Span {
+    /// Where it begins in the chunk.
+    pub(super) fn offset(&self) -> u32 {
+        (self.cells.start * CELL) as u32
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.cells.len() * CELL
+    }
+}
+
+/// Whether all copies of a stripe are the same bytes.
+pub(super) fn is_mirror(shape: Shape) -> bool {
+    matches!(shape, Shape::Mirror(_))
+}

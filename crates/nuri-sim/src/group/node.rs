@@ -1,0 +1,191 @@
+//! A node with one target: the real server over the real store, on a memory disk that crashes,
+//! with a clock of its own that runs a little too fast or too slow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_io::buf::BufPool;
+use nuri_io::clock::ManualClock;
+use nuri_io::disk::Disk;
+use nuri_io::mem::MemDisk;
+use nuri_io::rng::Rng;
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, GroupId, Incarnation, NodeId, TargetId};
+use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_proto::op::cluster::{Join, MetaRole};
+use nuri_proto::stripe::Covers;
+use nuri_rpc::{CallContext, Request};
+use nuri_target::server::{Target, TargetServer};
+use nuri_target::store::{ChunkStore, FormatOptions, StoreConfig, check};
+
+use super::baton::{Answer, Packet};
+use crate::check::Wrong;
+
+pub(super) const CLUSTER: ClusterId = ClusterId([1; 16]);
+const CONFIG: StoreConfig =
+    StoreConfig { overlay_bytes: 64 * 4096, checksum_cache_bytes: 16 * 4096 };
+/// Thousandths by which a clock may be wrong: what `DRIFT` allows for a service lease, about.
+const MOST_DRIFT: u64 = 100;
+
+/// Turns a packet into a request and the reply into an answer.
+pub(super) fn call(
+    packet: &Packet,
+    buffers: &BufPool,
+    serve: impl FnOnce(&Request<'_>) -> nuri_rpc::Reply,
+) -> Answer {
+    let context = CallContext { session: packet.session.0, ..CallContext::default() };
+    let (args, payload) = (&packet.args[..], &packet.payload[..]);
+    let reply = serve(&Request { op: packet.op, context, args, payload, buffers });
+    reply.status.into_result()?;
+    Ok((reply.args, reply.payload.map(|p| p.to_vec()).unwrap_or_default()))
+}
+
+pub(super) struct Node {
+    pub(super) id: NodeId,
+    pub(super) target: TargetId,
+    pub(super) disk: Arc<MemDisk>,
+    pub(super) server: Option<TargetServer>,
+    /// Whether the authority answered since the start.
+    pub(super) joined: bool,
+    /// The disk fails soon, in the middle of something.
+    pub(super) dying: bool,
+    clock: Arc<ManualClock>,
+    /// Thousandths of the true time.
+    rate: u64,
+    /// True time up to which the clock ran, microseconds.
+    ran: u64,
+    pub(super) boots: u64,
+    incarnation: u64,
+    buffers: BufPool,
+}
+
+impl Node {
+    /// An empty node that nobody knows yet, running.
+    ///
+    /// # Errors
+    /// Where the store cannot be made.
+    pub(super) fn new(number: u32, capacity_bytes: u64, rng: &mut Rng) -> Result<Node, Wrong> {
+        let disk = Arc::new(MemDisk::new());
+        let incarnation = u64::from(number) + 1;
+        let options = FormatOptions {
+            cluster: CLUSTER,
+            target: None,
+            incarnation: Incarnation(incarnation),
+            capacity_bytes,
+            log_bytes: FormatOptions::LOG_BYTES,
+        };
+        ChunkStore::format(&disk, options).map_err(|e| format!("format: {e}"))?;
+        let mut node = Node {
+            id: NodeId(0),
+            target: TargetId(0),
+            disk,
+            server: None,
+            joined: false,
+            dying: false,
+            clock: Arc::new(ManualClock::default()),
+            rate: 1000 - MOST_DRIFT + rng.below(2 * MOST_DRIFT),
+            ran: 0,
+            boots: 0,
+            incarnation,
+            buffers: BufPool::new(MAX_PAYLOAD, 1),
+        };
+        node.start()?;
+        Ok(node)
+    }
+
+    /// Lets the clock run up to the true time `now`.
+    pub(super) fn run_clock(&mut self, now: u64) {
+        let passed = (now - self.ran) * self.rate / 1000;
+        self.ran = now;
+        self.clock.advance(Duration::from_micros(passed));
+    }
+
+    /// Opens the store under a new boot id. Serves nothing before the first heartbeat.
+    ///
+    /// # Errors
+    /// A store that a crash left must open.
+    pub(super) fn start(&mut self) -> Result<(), Wrong> {
+        self.boots += 1;
+        let boot = BootId(self.incarnation << 32 | self.boots);
+        let disk: Arc<dyn Disk> = self.disk.clone();
+        let store = ChunkStore::open(disk, boot, CONFIG);
+        let store = store.map_err(|e| format!("target {}: open: {e}", self.target))?;
+        self.server = Some(TargetServer::new(vec![Target::over(store)], self.clock.clone()));
+        self.joined = false;
+        Ok(())
+    }
+
+    pub(super) fn join_call(&self) -> Join {
+        let targets = self.server.as_ref().map(TargetServer::announce).unwrap_or_default();
+        Join {
+            node: Some(self.id).filter(|id| id.0 != 0),
+            address: format!("n{}:1", self.incarnation),
+            pid: 1,
+            serves_meta: MetaRole::None,
+            targets,
+        }
+    }
+
+    /// The authority knows it under these ids.
+    ///
+    /// # Errors
+    /// Where the store refuses.
+    pub(super) fn adopt(&mut self, id: NodeId, target: TargetId) -> Result<(), Wrong> {
+        (self.id, self.joined) = (id, true);
+        if self.target != target {
+            self.target = target;
+            let store = self.store().ok_or("a node that is down joined")?;
+            store.assign(CLUSTER, target).map_err(|e| format!("assign: {e}"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn store(&self) -> Option<&ChunkStore<Arc<dyn Disk>>> {
+        self.server.as_ref()?.first_store()
+    }
+
+    /// Power is lost now: of what was not synced the seed decides.
+    pub(super) fn crash(&mut self, rng: &mut Rng) {
+        (self.server, self.dying) = (None, false);
+        self.disk = Arc::new(self.disk.crash_image(rng));
+    }
+
+    /// The disk fails after a few more transfers.
+    pub(super) fn crash_soon(&mut self, rng: &mut Rng) {
+        self.dying = true;
+        self.disk.fail_after(rng.below(8));
+    }
+
+    /// `None`: it fell over while it worked, or is down.
+    pub(super) fn serve(&self, packet: &Packet) -> Option<Answer> {
+        let server = self.server.as_ref()?;
+        let answer = call(packet, &self.buffers, |request| server.serve(request));
+        let fails = self.dying && (answer.is_err() || !self.is_in_service());
+        if fails { None } else { Some(answer) }
+    }
+
+    pub(super) fn is_in_service(&self) -> bool {
+        self.store().is_some_and(ChunkStore::is_in_service)
+    }
+
+    /// Moves small writes to their places, as the server's thread does. False: it fell over.
+    pub(super) fn checkpoint(&self) -> bool {
+        self.store().is_none_or(|store| store.checkpoint().is_ok())
+    }
+
+    /// Committed stripes of a group.
+    pub(super) fn committed(&self, group: GroupId) -> Vec<(ChunkKey, Covers)> {
+        let all = |s: &ChunkStore<_>| s.changed(group, Epoch(0), None, usize::MAX);
+        self.store().map(all).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// What the check of the stopped store found.
+    pub(super) fn check_disk(&self) -> Result<(), Wrong> {
+        let report = check::check(&self.disk);
+        if report.is_clean() {
+            Ok(())
+        } else {
+            Err(format!("target {}: check: {:?}", self.target, report.problems))
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The world: one queue of events in virtual time, and everything that they happen to.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nuri_cluster::authority::Authority;
+use nuri_io::buf::BufPool;
+use nuri_io::clock::ManualClock;
+use nuri_io::rng::Rng;
+use nuri_proto::Status;
+use nuri_proto::checksum::{crc64, mix};
+use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::id::{ChunkKey, SessionId};
+use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_proto::op::Op;
+use nuri_proto::op::cluster::Admitted;
+use nuri_proto::stripe::Covers;
+
+use super::baton::{Actor, Answer, Packet, Want};
+use super::faults::{Fault, Plan};
+use super::ground::Ground;
+use super::net::{Host, Net};
+use super::node::{Node, call};
+use super::report::Report;
+use crate::check::Wrong;
+
+/// Virtual microseconds.
+pub(super) type Time = u64;
+
+/// An actor asks the authority so long.
+const AUTHORITY_PATIENCE: Time = 2_000_000;
+
+/// Who waits for an answer.
+#[derive(Clone, Debug)]
+pub(super) enum Back {
+    /// Part of what an actor asked at once.
+    Exchange {
+        exchange: u64,
+        index: usize,
+    },
+    /// A node's heartbeat, sent at that time of its clock, in that life of it.
+    Beat {
+        boots: u64,
+        sent: std::time::Duration,
+    },
+    /// The map that a heartbeat told of, with the list that came with it.
+    Map {
+        boots: u64,
+        sent: std::time::Duration,
+        list: Option<Admitted>,
+    },
+    Join {
+        boots: u64,
+    },
+}
+
+pub(super) enum Event {
+    Go {
+        actor: usize,
+        answers: Vec<Answer>,
+    },
+    Arrive {
+        from: Host,
+        to: Host,
+        packet: Rc<Packet>,
+        back: Back,
+    },
+    Return {
+        to: Host,
+        back: Back,
+        answer: Answer,
+    },
+    Patience {
+        exchange: u64,
+    },
+    Beat {
+        node: usize,
+        boots: u64,
+    },
+    Start(usize),
+    Checkpoint(usize),
+    /// The node's regular heartbeat.
+    Pulse {
+        node: usize,
+        boots: u64,
+    },
+    Fault(Fault),
+    Fence,
+}
+
+struct Entry {
+    at: Time,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// An actor and where it lives.
+pub(super) struct Slot {
+    pub(super) actor: Actor,
+    pub(super) host: Host,
+    pub(super) session: SessionId,
+}
+
+struct Exchange {
+    actor: usize,
+    answers: Vec<Option<Answer>>,
+}
+
+/// See the module's text.
+pub(super) struct World {
+    pub(super) rng: Rng,
+    pub(super) now: Time,
+    clock: Arc<AtomicU64>,
+    order: u64,
+    queue: BinaryHeap<Reverse<Entry>>,
+    pub(super) plan: Plan,
+    pub(super) net: Net,
+    /// Nothing happens at these until then.
+    pub(super) frozen: BTreeMap<Host, Time>,
+    pub(super) authority: Authority,
+    pub(super) authority_clock: Arc<ManualClock>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) slots: Vec<Slot>,
+    exchanges: BTreeMap<u64, Exchange>,
+    next_exchange: u64,
+    pub(super) locks: super::locks::Locks,
+    pub(super) ground: Arc<Ground>,
+    /// The furthest that each node's target ever covered a stripe.
+    pub(super) reached: BTreeMap<(usize, ChunkKey), Covers>,
+    /// The last session opened, and the last list of those that targets admit.
+    pub(super) sessions: u64,
+    pub(super) admitted: u64,
+    /// Lists to be in force before these stripes are free.
+    pub(super) fences: Vec<(u64, Vec<usize>)>,
+    buffers: BufPool,
+    traces: bool,
+    /// Changes of what is committed, so far.
+    pub(super) changes: u64,
+    pub(super) report: Report,
+}
+
+impl World {
+    pub(super) fn new(
+        rng: Rng,
+        plan: Plan,
+        nodes: Vec<Node>,
+        (authority, authority_clock): (Authority, Arc<ManualClock>),
+        ground: Ground,
+    ) -> World {
+        World {
+            rng,
+            now: 0,
+            clock: Arc::default(),
+            order: 0,
+            queue: BinaryHeap::new(),
+            net: Net::new(plan.weather),
+            plan,
+            frozen: BTreeMap::new(),
+            authority,
+            authority_clock,
+            nodes,
+            slots: Vec::new(),
+            exchanges: BTreeMap::new(),
+            next_exchange: 0,
+            locks: super::locks::Locks::new(ground.stripes.len()),
+            ground: Arc::new(ground),
+            reached: BTreeMap::new(),
+            sessions: 0,
+            admitted: 0,
+            fences: Vec::new(),
+            buffers: BufPool::new(MAX_PAYLOAD, 1),
+            changes: 0,
+            traces: super::trace::is_wanted(),
+            report: Report::default(),
+        }
+    }
+
+    pub(super) fn after(&mut self, delay: Time, event: Event) {
+        self.order += 1;
+        let entry = Entry { at: self.now + delay, order: self.order, event };
+        self.queue.push(Reverse(entry));
+    }
+
+    /// Lets the next event happen.
+    ///
+    /// # Errors
+    /// A promise that was broken.
+    pub(super) fn step(&mut self) -> Result<(), Wrong> {
+        let Some(Reverse(entry)) = self.queue.pop() else {
+            return Err("nothing happens any more".into());
+        };
+        let passed = entry.at - self.now;
+        self.now = entry.at;
+        self.clock.store(self.now, Ordering::SeqCst);
+        self.authority_clock.advance(std::time::Duration::from_micros(passed));
+        if let Some(until) = self.frozen_until(&entry.event) {
+            let delay = until - self.now;
+            self.after(delay, entry.event);
+            return Ok(());
+        }
+        self.happen(entry.event)
+    }
+
+    fn frozen_until(&self, event: &Event) -> Option<Time> {
+        let host = match event {
+            Event::Go { actor, .. } => self.slots[*actor].host,
+            Event::Arrive { to, .. } | Event::Return { to, .. } => *to,
+            Event::Patience { exchange } => {
+                let exchange = self.exchanges.get(exchange)?;
+                self.slots[exchange.actor].host
+            }
+            Event::Beat { node, .. } | Event::Pulse { node, .. } | Event::Checkpoint(node) => {
+                Host::Node(*node)
+            }
+            Event::Start(_) | Event::Fault(_) | Event::Fence => return None,
+        };
+        self.frozen.get(&host).copied().filter(|until| *until > self.now)
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Wrong> {
+        match event {
+            Event::Go { actor, answers } => self.go(actor, answers),
+            Event::Arrive { from, to, packet, back } => self.arrive(from, to, &packet, back),
+            Event::Return { to, back, answer } => self.answered(to, back, answer),
+            Event::Patience { exchange } => self.out_of_patience(exchange),
+            Event::Beat { node, boots } => {
+                self.beat(node, boots);
+                Ok(())
+            }
+            Event::Pulse { node, boots } => {
+                self.pulse(node, boots);
+                Ok(())
+            }
+            Event::Start(node) => self.start(node),
+            Event::Checkpoint(node) => {
+                if !self.nodes[node].checkpoint() {
+                    self.fall(node)?;
+                }
+                let delay = 50_000 + self.rng.below(1_000_000);
+                self.after(delay, Event::Checkpoint(node));
+                Ok(())
+            }
+            Event::Fault(fault) => self.fault(fault),
+            Event::Fence => {
+                self.fence();
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds an actor; it begins now.
+    ///
+    /// # Errors
+    /// No thread.
+    pub(super) fn add_actor(
+        &mut self,
+        host: Host,
+        session: SessionId,
+        body: impl FnOnce(Arc<super::baton::Baton>) -> Result<(), Wrong> + Send + 'static,
+    ) -> Result<usize, Wrong> {
+        let actor = Actor::new(self.clock.clone(), body)?;
+        self.slots.push(Slot { actor, host, session });
+        let actor = self.slots.len() - 1;
+        self.after(1, Event::Go { actor, answers: Vec::new() });
+        Ok(actor)
+    }
+
+    /// Gives the baton to an actor and takes what it wants next.
+    fn go(&mut self, actor: usize, answers: Vec<Answer>) -> Result<(), Wrong> {
+        if self.slots[actor].actor.has_ended() {
+            return Ok(());
+        }
+        let Some(want) = self.slots[actor].actor.run(answers)? else {
+            self.report.trace = mix(&[self.report.trace, self.now, actor as u64]);
+            return Ok(());
+        };
+        let host = self.slots[actor].host;
+        match want {
+            Want::Pause(time) => {
+                let delay = (time.as_micros() as u64).max(1);
+                self.after(delay, Event::Go { actor, answers: Vec::new() });
+            }
+            Want::Lock(stripe) => {
+                if self.locks.take(stripe, actor) {
+                    self.after(1, Event::Go { actor, answers: Vec::new() });
+                }
+            }
+            Want::Unlock(stripe) => {
+                self.unlock(stripe);
+                self.after(1, Event::Go { actor, answers: Vec::new() });
+            }
+            Want::Authority(packet) => {
+                let exchange = self.exchange(actor, 1, AUTHORITY_PATIENCE);
+                let back = Back::Exchange { exchange, index: 0 };
+                self.send(host, Host::Authority, packet, back);
+            }
+            Want::Exchange(packets) if packets.is_empty() => {
+                self.after(1, Event::Go { actor, answers: Vec::new() });
+            }
+            Want::Exchange(packets) => {
+                let patience = MEMBER_PATIENCE.as_micros() as u64;
+                let exchange = self.exchange(actor, packets.len(), patience);
+                for (index, (target, packet)) in packets.into_iter().enumerate() {
+                    let back = Back::Exchange { exchange, index };
+                    let node = self.nodes.iter().position(|n| n.target == target);
+                    match node {
+                        Some(node) => self.send(host, Host::Node(node), packet, back),
+                        None => self.give_back(host, back, Err(Status::UNREACHABLE)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next one who waits for the stripe has it.
+    pub(super) fn unlock(&mut self, stripe: usize) {
+        if let Some(actor) = self.locks.release(stripe) {
+            self.after(1, Event::Go { actor, answers: Vec::new() });
+        }
+    }
+
+    fn exchange(&mut self, actor: usize, asks: usize, patience: Time) -> u64 {
+        self.next_exchange += 1;
+        let exchange = Exchange { actor, answers: vec![None; asks] };
+        self.exchanges.insert(self.next_exchange, exchange);
+        self.after(patience, Event::Patience { exchange: self.next_exchange });
+        self.next_exchange
+    }
+
+    /// Puts a packet on the wire.
+    pub(super) fn send(&mut self, from: Host, to: Host, packet: Packet, back: Back) {
+        self.report.packets += 1;
+        let packet = Rc::new(packet);
+        let copies = self.net.send(&mut self.rng, from, to, self.now);
+        self.report.lost += u64::from(copies.is_empty());
+        self.report.doubled += u64::from(copies.len() > 1);
+        for delay in copies {
+            let (packet, back) = (packet.clone(), back.clone());
+            self.after(delay, Event::Arrive { from, to, packet, back });
+        }
+    }
+
+    fn arrive(&mut self, from: Host, to: Host, packet: &Packet, back: Back) -> Result<(), Wrong> {
+        let sum = crc64(&packet.args) ^ crc64(&packet.payload);
+        self.report.trace = mix(&[self.report.trace, self.now, packet.op as u64, sum]);
+        let answer = match to {
+            Host::Authority => {
+                Some(call(packet, &self.buffers, |request| self.authority.serve(request)))
+            }
+            Host::Node(node) => self.serve(node, packet)?,
+            Host::Client(_) => None,
+        };
+        if self.traces {
+            let line = super::trace::line(packet, answer.as_ref());
+            eprintln!("{:>12} {from:?} -> {to:?}: {line}", self.now);
+        }
+        match answer {
+            Some(answer) => self.reply(to, from, back, answer),
+            // A connection to nobody is refused at once, or nothing is heard.
+            None if self.rng.one_in(2) => self.reply(to, from, back, Err(Status::UNREACHABLE)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, node: usize, packet: &Packet) -> Result<Option<Answer>, Wrong> {
+        let now = self.now;
+        self.nodes[node].run_clock(now);
+        if self.nodes[node].server.is_none() {
+            return Ok(None);
+        }
+        let answer = self.nodes[node].serve(packet);
+        if answer.is_none() {
+            self.fall(node)?;
+        } else if packet.op == Op::MemberCommit || packet.op == Op::MemberInstall {
+            self.check_reached(node)?;
+            self.look()?;
+        }
+        if answer == Some(Err(Status::EPOCH)) {
+            // It may be this node that knows too little: it asks soon.
+            let boots = self.nodes[node].boots;
+            self.after(1_000, Event::Beat { node, boots });
+        }
+        Ok(answer)
+    }
+
+    fn reply(&mut self, from: Host, to: Host, back: Back, answer: Answer) {
+        let copies = self.net.send(&mut self.rng, from, to, self.now);
+        self.report.lost += u64::from(copies.is_empty());
+        // A second answer finds nobody who waits.
+        if let Some(delay) = copies.first() {
+            self.after(*delay, Event::Return { to, back, answer });
+        }
+    }
+
+    fn give_back(&mut self, to: Host, back: Back, answer: Answer) {
+        self.after(10, Event::Return { to, back, answer });
+    }
+
+    fn answered(&mut self, to: Host, back: Back, answer: Answer) -> Result<(), Wrong> {
+        let Back::Exchange { exchange, index } = back else {
+            return self.node_answered(to, back, answer);
+        };
+        let Some(waiting) = self.exchanges.get_mut(&exchange) else { return Ok(()) };
+        waiting.answers[index].get_or_insert(answer);
+        if waiting.answers.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        self.out_of_patience(exchange)
+    }
+
+    /// Gives the actor what came; the rest is lost.
+    fn out_of_patience(&mut self, exchange: u64) -> Result<(), Wrong> {
+        let Some(done) = self.exchanges.remove(&exchange) else { return Ok(()) };
+        let lost = |answer: Option<Answer>| answer.unwrap_or(Err(Status::UNREACHABLE));
+        let answers = done.answers.into_iter().map(lost).collect();
+        self.go(done.actor, answers)
+    }
+}
