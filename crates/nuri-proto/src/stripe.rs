@@ -15,7 +15,7 @@ pub struct Version(pub u64);
 impl Version {
     /// Of what was never written.
     pub const NONE: Version = Version(0);
-    const COUNTER_BITS: u32 = 40;
+    const COUNTER_BITS: u32 = 44;
     /// The lowest bits of the counter tell writes apart.
     const WRITE_BITS: u32 = 12;
 
