@@ -74,10 +74,12 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
     }
 }
 
-/// Whether a write of the present epoch cannot be decided without one of `unheard`.
+/// Whether a write of the present epoch cannot be decided without one of `unheard`: nobody who
+/// answered has committed it.
 pub fn needs(answers: &[(usize, Held)], unheard: Members, epoch: Epoch) -> bool {
     let staged = answers.iter().filter_map(|(_, held)| held.staged.as_ref());
-    let mut present = staged.filter(|s| s.version.epoch() >= epoch);
+    let is_committed = |s: &&Staged| answers.iter().any(|(_, held)| held.last == s.id);
+    let mut present = staged.filter(|s| s.version.epoch() >= epoch && !is_committed(s));
     let waits = present.any(|s| s.participants.0 & unheard.0 != 0);
     waits && !cfg!(nuri_break = "syncing_never_counts")
 }

@@ -44,6 +44,11 @@ impl<P: Port> Groups<P> {
             if !behind(stripe.shape, &answers, &covers).has(place) {
                 return Ok(found);
             }
+            // What it is ahead with may be a write that others have not committed yet.
+            let is_ahead = !covers_at(stripe.shape, place, &covers).reaches(&own.1.covers);
+            if is_ahead && answers.iter().any(|(_, held)| held.staged.is_some()) {
+                return Err(Status::RETRY);
+            }
             let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers)?;
             found = Found::Repaired(bytes);
         }
