@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_io::buf::{BufPool, PooledBuf};
+use nuri_proto::clock::MEMBER_PATIENCE;
 use nuri_proto::id::ObjectId;
 use nuri_proto::layout::Layout;
+use nuri_rpc::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::BLOCK;
@@ -27,6 +29,8 @@ const LONG: u64 = 64 << 10;
 const OVERTAKING: u64 = 4;
 /// A window that nobody reads from for so long is dropped.
 const IDLE: Duration = Duration::from_secs(1);
+/// A block that cannot be had for so long is left to its reader, who waits longer.
+const PATIENCE: Duration = MEMBER_PATIENCE.saturating_mul(2);
 /// Threads that fetch.
 pub(crate) const FETCHERS: usize = 3;
 
@@ -191,7 +195,8 @@ impl Shared {
             let mut buf = self.fetcher.buffers.take();
             buf.set_len(fetch.len);
             let at = fetch.block * BLOCK;
-            let read = self.data.read(&fetch.layout, fetch.object, at, &mut buf);
+            let end = Deadline::after(PATIENCE);
+            let read = self.data.read_until(&fetch.layout, fetch.object, at, &mut buf, end);
             fetch.end(read.map_or(FetchState::Failed, |()| FetchState::Ready(buf)));
         }
     }

@@ -110,11 +110,12 @@ impl DataPlane {
         Ok(DataRead { target, key, offset, len, capability: Capability::default() })
     }
 
-    fn read_piece(&self, piece: &Piece, into: &mut [u8]) -> Result<(), Status> {
+    fn read_piece(&self, piece: &Piece, into: &mut [u8], end: Deadline) -> Result<(), Status> {
         if piece.shape.is_redundant() {
-            return self.groups.read(&stripe_of(piece), piece.place, piece.offset, into);
+            let end = self.groups.now() + end.left();
+            return self.groups.read_until(&stripe_of(piece), piece.place, piece.offset, into, end);
         }
-        self.cluster.until(Self::deadline(), |left| {
+        self.cluster.until(end, |left| {
             let call = self.read_call(piece)?;
             let peer = self.cluster.target(call.target)?;
             let (_, len) = peer.call(CallContext::default(), &call, &[], into, left)?;
@@ -133,6 +134,21 @@ impl DataPlane {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), Status> {
+        self.read_until(layout, object, offset, out, Self::deadline())
+    }
+
+    /// As [`DataPlane::read`], given up earlier.
+    ///
+    /// # Errors
+    /// As [`DataPlane::read`].
+    pub(crate) fn read_until(
+        &self,
+        layout: &Layout,
+        object: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+        end: Deadline,
+    ) -> Result<(), Status> {
         let mut todo = pieces(layout, object, offset, out.len() as u64);
         let mut rest = out;
         loop {
@@ -143,18 +159,16 @@ impl DataPlane {
                 let (into, tail) = std::mem::take(&mut rest).split_at_mut(piece.len as usize);
                 rest = tail;
                 if flights.is_empty() && rest.is_empty() {
-                    return self.read_piece(&piece, into);
+                    return self.read_piece(&piece, into, end);
                 }
                 flights.push(self.start_read(piece, into));
             }
             if flights.is_empty() {
                 return if rest.is_empty() { Ok(()) } else { Err(Status::FBIG) };
             }
-            let mut outcome = Ok(());
             for flight in flights {
-                outcome = outcome.and(self.land(flight));
+                self.land(flight, end)?;
             }
-            outcome?;
         }
     }
 
@@ -175,7 +189,7 @@ impl DataPlane {
         Flight { piece, into, started, asked: None }
     }
 
-    fn land(&self, flight: Flight<'_>) -> Result<(), Status> {
+    fn land(&self, flight: Flight<'_>, end: Deadline) -> Result<(), Status> {
         let Flight { piece, into, started, asked } = flight;
         if piece.shape.is_redundant() {
             let len = into.len();
@@ -186,14 +200,14 @@ impl DataPlane {
             return match outcome {
                 Ok((_, got)) if got == len => Ok(()),
                 // Whatever it is, there are other ways to these bytes.
-                _ => self.read_piece(&piece, into),
+                _ => self.read_piece(&piece, into, end),
             };
         }
         match started.and_then(|s| s.finish::<DataRead>(into)) {
             Ok((_, len)) if len == into.len() => Ok(()),
             Ok(_) => Err(Status::MALFORMED),
             Err(status) if status.retry() == nuri_proto::status::RetryClass::Later => {
-                self.read_piece(&piece, into)
+                self.read_piece(&piece, into, end)
             }
             Err(status) => Err(status),
         }

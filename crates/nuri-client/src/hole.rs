@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nuri_proto::Status;
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
 use nuri_proto::id::{Epoch, GroupId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::{Layout, Shape};
 use nuri_proto::op::data::{Capability, DataExtents, DataPunch, DataTruncate};
@@ -141,7 +141,7 @@ impl DataPlane {
     pub(crate) fn extents(&self, piece: &Piece) -> Result<Vec<(u32, u32)>, Status> {
         if piece.shape.is_redundant() {
             // What is staged is not among them yet.
-            self.groups().settle_for_read(&stripe_of(piece))?;
+            self.groups().settle_for_read(&stripe_of(piece), REQUEST)?;
         }
         self.cluster.until(Self::deadline(), |left| {
             let group = self.cluster.group(piece.group).ok_or(Status::UNREACHABLE)?;

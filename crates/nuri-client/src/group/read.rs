@@ -1,5 +1,7 @@
 //! Reading a piece: from the member that has it, else from the others.
 
+use std::time::Duration;
+
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::SessionId;
@@ -24,13 +26,29 @@ impl<P: Port> Groups<P> {
         offset: u32,
         out: &mut [u8],
     ) -> Result<(), Status> {
-        self.until(REQUEST, || {
+        self.read_until(stripe, place, offset, out, self.port.now() + REQUEST)
+    }
+
+    /// As [`Groups::read`]; what cannot be had now is tried again until the time `end`.
+    ///
+    /// # Errors
+    /// As [`Groups::read`].
+    pub(crate) fn read_until(
+        &self,
+        stripe: &Stripe,
+        place: usize,
+        offset: u32,
+        out: &mut [u8],
+        end: Duration,
+    ) -> Result<(), Status> {
+        let left = || end.saturating_sub(self.port.now());
+        self.until(left(), || {
             let group = self.available(stripe.group)?;
             let outcome = self.read_once(&group, stripe, place, offset, out);
             if outcome != Err(Status::UNDECIDED) {
                 return outcome;
             }
-            self.settle_for_read(stripe)?;
+            self.settle_for_read(stripe, left())?;
             match self.read_once(&group, stripe, place, offset, out) {
                 Err(Status::UNDECIDED) => Err(Status::RETRY),
                 outcome => outcome,
@@ -98,10 +116,10 @@ impl<P: Port> Groups<P> {
     }
 
     /// Settles a stripe that a member would not show: nobody but this client may be writing it.
-    pub(crate) fn settle_for_read(&self, stripe: &Stripe) -> Result<(), Status> {
+    pub(crate) fn settle_for_read(&self, stripe: &Stripe, limit: Duration) -> Result<(), Status> {
         let seen = self.seen.entry(stripe.key);
         let mut knowledge = seen.state.lock();
-        self.until(REQUEST, || self.learn(SessionId(0), stripe, &mut knowledge))
+        self.until(limit, || self.learn(SessionId(0), stripe, &mut knowledge))
     }
 }
 

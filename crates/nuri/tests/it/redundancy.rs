@@ -298,16 +298,6 @@ fn small_target_is_refused(shapes: &mut Shapes, full: u64) {
     refused(&["target", "replace", &ids[0], &ids[1], "--dir", &dir], words);
 }
 
-/// What a thread found, if it found it in time: an operation may have to wait.
-fn within<R: Send + 'static>(
-    time: Duration,
-    f: impl FnOnce() -> R + Send + 'static,
-) -> (std::thread::JoinHandle<()>, Option<R>) {
-    let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || drop(tell.send(f())));
-    (thread, told.recv_timeout(time).ok())
-}
-
 #[test]
 fn one_loss_too_many_waits_and_loses_nothing() {
     let shapes = shapes("4", "parity:3+1", "mirror:2");
@@ -334,12 +324,13 @@ fn one_loss_too_many_waits_and_loses_nothing() {
         })
     });
     let reads: Vec<_> = reads.collect();
-    let [mut parity, mirror] = files;
-    let (writer, early) = within(Duration::from_secs(7), move || {
-        let outcome = parity.write(0..4000).and_then(|()| parity.sync());
-        (parity, outcome)
+    let [mut parity, mut mirror] = files;
+    let writer = std::thread::spawn(move || {
+        parity.write(0..4000).and_then(|()| parity.sync()).unwrap();
+        parity
     });
-    assert!(early.is_none(), "parity:3+1 cannot be written without two");
+    sleep(7.0);
+    assert!(!writer.is_finished(), "parity:3+1 cannot be written without two");
     let done = reads.iter().filter(|r| r.is_finished()).count();
     eprintln!("{done} of 24 mirrored files read meanwhile");
     assert!((2..24).contains(&done), "{done}");
@@ -350,9 +341,43 @@ fn one_loss_too_many_waits_and_loses_nothing() {
         assert!(data == body(i as u64), "file {i}");
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
-    writer.join().unwrap();
+    let mut parity = writer.join().unwrap();
     wait_healthy(space);
-    drop(mirror);
+    check_all(std::slice::from_mut(&mut mirror));
+    check_without(space, &["node1"], std::slice::from_mut(&mut parity));
+    drop((parity, mirror));
+    shapes.space.down_clean();
+}
+
+#[test]
+fn what_stays_out_of_reach_is_an_error_in_the_end() {
+    let shapes = shapes("4", "parity:3+1", "mirror:2");
+    let mut file = Tagged::create(&shapes.parity.join("load"), 4 * MIB, 4);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    let frozen = away(&shapes.space, &["node2", "node3"]);
+    // One call for each chunk of a row, all at once.
+    let reads = (0..3).map(|chunk| {
+        let path = file.path.clone();
+        std::thread::spawn(move || {
+            let start = std::time::Instant::now();
+            let outcome = read_direct(&path, chunk * MIB, &mut [0; 4096]);
+            outcome.map_err(|e| (e.raw_os_error(), start.elapsed().as_secs_f64()))
+        })
+    });
+    let reads: Vec<_> = reads.collect();
+    let errors = reads.into_iter().filter_map(|read| read.join().unwrap().err());
+    let errors: Vec<_> = errors.collect();
+    assert!(!errors.is_empty(), "two of four targets have at least one chunk of three");
+    for (errno, seconds) in errors {
+        assert_eq!(errno, Some(5));
+        assert!((25.0..40.0).contains(&seconds), "{seconds} s");
+    }
+    drop(frozen);
+    check_all(std::slice::from_mut(&mut file));
+    wait_healthy(&shapes.space);
+    drop(file);
     shapes.space.down_clean();
 }
 
