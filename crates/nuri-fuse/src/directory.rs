@@ -135,14 +135,15 @@ pub(crate) fn show_layout(layout: &LayoutReply) -> Vec<u8> {
         LayoutReply::Directory(p) => {
             format!("shape={} chunk_size={} width={}", p.shape, p.chunk_size.bytes(), p.width)
         }
-        LayoutReply::File(layout) => {
+        LayoutReply::File(object, layout) => {
             let part = |c: &nuri_proto::layout::Component| {
                 let groups: Vec<_> = c.groups.iter().map(ToString::to_string).collect();
                 let (size, width) = (c.chunk_size.bytes(), c.groups.len());
                 let groups = groups.join(",");
                 format!("shape={} chunk_size={size} width={width} groups={groups}", c.shape)
             };
-            layout.components.iter().map(part).collect::<Vec<_>>().join(" ; ")
+            let parts: Vec<_> = layout.components.iter().map(part).collect();
+            format!("object={object} {}", parts.join(" ; "))
         }
     };
     text.into_bytes()
@@ -177,7 +178,8 @@ mod tests {
         let policy = parse_policy(b"chunk_size=65536 width=2").unwrap();
         assert_eq!(parse_policy(&show_layout(&LayoutReply::Directory(policy))), Ok(policy));
         assert_eq!(parse_policy(b"chunk_size=1000"), Err(Status::INVAL));
-        assert_eq!(parse_policy(b"shape=mirror:2"), Err(Status::INVAL));
+        assert!(parse_policy(b"shape=mirror:2").is_ok());
+        assert_eq!(parse_policy(b"shape=mirror:9"), Err(Status::INVAL));
         assert_eq!(parse_policy(b"colour=red"), Err(Status::INVAL));
     }
 

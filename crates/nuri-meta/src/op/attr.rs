@@ -137,7 +137,7 @@ impl MetaOp for LayoutGet {
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LayoutReply, Status> {
         match txn.inode(self.ino)?.body {
-            Body::File(file) => Ok(LayoutReply::File(file.layout)),
+            Body::File(file) => Ok(LayoutReply::File(file.object, file.layout)),
             Body::Directory(dir) => {
                 Ok(LayoutReply::Directory(dir.policy.unwrap_or_else(|| txn.default_policy())))
             }

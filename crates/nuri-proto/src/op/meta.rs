@@ -490,7 +490,8 @@ call!(LayoutGet => LayoutReply);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LayoutReply {
-    File(Layout),
+    /// Whose data lie so.
+    File(ObjectId, Layout),
     Directory(LayoutPolicy),
 }
 

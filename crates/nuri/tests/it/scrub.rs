@@ -140,6 +140,12 @@ fn what_nobody_else_has_is_told() {
     let (out, said) = scrub(&space);
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert_eq!((said["repaired"].as_u64(), said["unrepaired"].as_u64()), (Some(0), Some(flipped)));
+    let named = |(path, _): &(PathBuf, _)| {
+        let out = nuri(&["fs", "layout", "get", path.to_str().unwrap()]);
+        let object = text(&out.stdout).split(' ').next().unwrap().replace('=', " ");
+        said["findings"].to_string().contains(&format!("of {object},"))
+    };
+    assert!(files.iter().all(named), "each lies on both targets: {said}");
     wait("the health tells it", Duration::from_secs(5), || {
         space.status()["health"]["state"] == "damaged"
     });
