@@ -95,7 +95,11 @@ impl<P: Port> Groups<P> {
                 return Err(Status::BUSY);
             }
             for (key, covers) in self.list(&group, target, Epoch(0))? {
-                self.forget_chunk(&group, target, key, covers)?;
+                match self.forget_chunk(&group, target, key, covers) {
+                    // What somebody staged there last, in vain, is no harm.
+                    Ok(()) | Err(Status::RETRY) => {}
+                    Err(status) => return Err(status),
+                }
             }
             Ok(())
         })

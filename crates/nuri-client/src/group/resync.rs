@@ -1,7 +1,9 @@
 //! Bringing a returned or new member of a group up to date, under live load.
 //!
 //! R1 Writes of the present epoch include the member; what it missed are stripes written from
-//!    `since` on, and only those are looked at. Every chunk's version tells.
+//!    `since` on, and those that stand for something else at the others: a write of an earlier
+//!    epoch that nobody finished while the member was there may have been settled without it.
+//!    Every chunk's version tells, also what is staged. Only those are looked at.
 //! R2 A stripe is settled first where a writer of an earlier epoch left it undecided.
 //! R3 What the member holds and no live member has was truncated meanwhile: it goes first, so that
 //!    it is never taken for data again. That is a stripe, or a chunk of one that was written again.
@@ -13,7 +15,8 @@ use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
-use nuri_proto::stripe::Covers;
+use nuri_proto::stripe::{Covers, Held};
+use nuri_stripe::writer::{covers_at, stripe_covers};
 
 use super::Groups;
 use super::port::{Ask, Port};
@@ -21,6 +24,9 @@ use super::repair::Found;
 
 /// Stripes listed in one call.
 const PAGE: u32 = 2048;
+
+/// Stripes by their keys, with what a member's bytes stand for.
+type List = BTreeMap<ChunkKey, Covers>;
 
 /// What is left to do for one member of a group.
 pub struct Missed {
@@ -48,20 +54,37 @@ impl<P: Port> Groups<P> {
         let Standing::Syncing { since } = group.members[place].standing else {
             return Ok(None);
         };
-        let own = self.list(&group, target, Epoch(0))?;
-        if !own.is_empty() {
-            let all = self.list_live(&group, Epoch(0))?;
-            let gone = own.into_iter().filter(|(key, _)| !all.contains(key));
-            for (key, covers) in gone.filter(|_| !cfg!(nuri_break = "keep_truncated")) {
-                match self.forget_chunk(&group, target, key, covers) {
-                    // Written in this epoch: the member took part.
-                    Ok(()) | Err(Status::RETRY) => {}
-                    Err(status) => return Err(status),
-                }
+        let mut own = self.list(&group, target, Epoch(0))?;
+        let lists = self.lists_of_live(&group)?;
+        let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();
+        let gone: Vec<_> = own.keys().filter(|key| !all.contains(key)).copied().collect();
+        for key in gone.into_iter().filter(|_| !cfg!(nuri_break = "keep_truncated")) {
+            let covers = own.remove(&key).unwrap_or_default();
+            match self.forget_chunk(&group, target, key, covers) {
+                // Written in this epoch: the member took part.
+                Ok(()) | Err(Status::RETRY) => {}
+                Err(status) => return Err(status),
             }
         }
-        let stripes = self.list_live(&group, since)?;
+        let differs = |key: &ChunkKey| {
+            let at = |(place, list): &(usize, List)| {
+                let covers = list.get(key).cloned().unwrap_or_default();
+                (*place, Held { covers, ..Held::default() })
+            };
+            let stripe = stripe_covers(group.shape, &lists.iter().map(at).collect::<Vec<_>>());
+            let wanted = covers_at(group.shape, place, &stripe);
+            let is_newer = stripe.newest().epoch() >= since;
+            let same = own.get(key).cloned().unwrap_or_default().same(&wanted);
+            is_newer || !same && !cfg!(nuri_break = "only_since_is_missed")
+        };
+        let stripes = all.into_iter().filter(differs).collect();
         Ok(Some(Missed { group, target, stripes }))
+    }
+
+    fn lists_of_live(&self, group: &Group) -> Result<Vec<(usize, List)>, Status> {
+        let list =
+            |place: usize| Ok((place, self.list(group, group.members[place].target, Epoch(0))?));
+        group.live().iter().map(list).collect()
     }
 
     /// Brings one listed stripe to the member.
@@ -97,7 +120,7 @@ impl<P: Port> Groups<P> {
         group: &Group,
         target: TargetId,
         since: Epoch,
-    ) -> Result<BTreeMap<ChunkKey, Covers>, Status> {
+    ) -> Result<List, Status> {
         let (mut all, mut after) = (BTreeMap::new(), None);
         loop {
             let call = MemberChanged { target, group: group.id, since, after, limit: PAGE };

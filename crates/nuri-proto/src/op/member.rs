@@ -112,7 +112,8 @@ pub enum Reason {
     Found { last: WriteId },
 }
 
-/// Stripes of the group that changed in `since` or later, ascending from after `after`.
+/// Stripes of the group that changed in `since` or later, ascending from after `after`, with what
+/// the member's bytes stand for, what is staged included.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberChanged {
     pub target: TargetId,

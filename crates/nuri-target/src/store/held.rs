@@ -120,7 +120,8 @@ impl HeldTable {
     }
 
     /// Looks at `look` entries from `from` on for those of the group that were written or staged
-    /// in `since` or later. The second value tells where to look next.
+    /// in `since` or later, and says what they will stand for if what is staged is committed. The
+    /// second value tells where to look next.
     pub fn changed(
         &self,
         group: GroupId,
@@ -130,13 +131,14 @@ impl HeldTable {
     ) -> (Vec<(ChunkKey, Covers)>, Option<ChunkKey>) {
         let mut entries = self.entries.range(from);
         let found = entries.by_ref().take(look).filter(|(_, entry)| entry.group == group);
-        let newer = |entry: &Entry| {
-            let staged = entry.staged.as_ref().map_or(Version::NONE, |staged| staged.version);
-            let newest = entry.covers.covers().newest().max(staged);
-            newest > Version::NONE && newest.epoch() >= since
+        let newer =
+            |covers: &Covers| covers.newest() > Version::NONE && covers.newest().epoch() >= since;
+        let would_be = |entry: &Entry| match &entry.staged {
+            Some(staged) => staged.covers.clone(),
+            None => entry.covers.covers(),
         };
-        let changed = found.filter(|(_, entry)| newer(entry));
-        let changed = changed.map(|(key, entry)| (*key, entry.covers.covers())).collect();
+        let changed = found.map(|(key, entry)| (*key, would_be(entry)));
+        let changed = changed.filter(|(_, covers)| newer(covers)).collect();
         (changed, entries.next().map(|(key, _)| *key))
     }
 
