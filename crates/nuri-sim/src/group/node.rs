@@ -12,10 +12,11 @@ use nuri_io::rng::Rng;
 use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, GroupId, Incarnation, NodeId, TargetId};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::cluster::{Join, MetaRole};
-use nuri_proto::stripe::Covers;
+use nuri_proto::op::member::Purpose;
+use nuri_proto::stripe::{Covers, Version};
 use nuri_rpc::{CallContext, Request};
 use nuri_target::server::{Target, TargetServer};
-use nuri_target::store::{ChunkStore, FormatOptions, StoreConfig, check};
+use nuri_target::store::{ChunkStore, FormatOptions, MemberRead, StoreConfig, check};
 
 use super::baton::{Answer, Packet};
 use crate::check::Wrong;
@@ -174,7 +175,17 @@ impl Node {
 
     /// Committed stripes of a group.
     pub(super) fn committed(&self, group: GroupId) -> Vec<(ChunkKey, Covers)> {
-        let all = |s: &ChunkStore<_>| s.changed(group, Epoch(0), None, usize::MAX);
+        // The list tells also what is staged. A read of the base tells what is committed, and
+        // makes nothing durable.
+        let base = |s: &ChunkStore<_>, key| {
+            let read = s.read_member(key, 0, &mut [], Version::NONE, Purpose::Base).ok()?;
+            let MemberRead::Read(covers) = read else { return None };
+            (covers != Covers::default()).then_some((key, covers))
+        };
+        let all = |s: &ChunkStore<_>| {
+            let listed = s.changed(group, Epoch(0), None, usize::MAX);
+            listed.into_iter().filter_map(|(key, _)| base(s, key)).collect::<Vec<_>>()
+        };
         self.store().map(all).unwrap_or_default()
     }
 
