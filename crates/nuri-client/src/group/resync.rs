@@ -75,7 +75,7 @@ impl<P: Port> Groups<P> {
             let wanted = covers_at(group.shape, place, &stripe);
             let is_newer = stripe.newest().epoch() >= since;
             let same = own.get(key).cloned().unwrap_or_default().same(&wanted);
-            is_newer || !same && !cfg!(nuri_break = "only_since_is_missed")
+            is_newer || !same
         };
         let stripes = all.into_iter().filter(differs).collect();
         Ok(Some(Missed { group, target, stripes }))
