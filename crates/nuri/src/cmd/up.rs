@@ -145,6 +145,8 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     if plan.iter().any(Vec::is_empty) {
         return Err(Failure(format!("{nodes} nodes need at least {nodes} targets, not {count}")));
     }
+    // Nothing is made before all that was asked for is known to be possible.
+    let shape = shape_for(args.shape, count as usize)?;
     let parent = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     let target_size = match args.target_size {
         Some(size) => size,
@@ -152,7 +154,6 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     };
     space.prepare()?;
     let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
-    let shape = shape_for(args.shape, count as usize)?;
     let settings = Settings { format: 1, listen, mount, nodes: plan, target_size, shape };
     space.save(&settings)?;
     Ok(settings)
