@@ -22,8 +22,8 @@ const REST: f64 = 1.0;
 /// A stripe that its writers keep busy is looked at again this often, then with the next round.
 const TRIES: usize = 20;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
-/// The map is fetched anew after so many stripes, for a new pace.
-const MAP_EVERY: u64 = 16;
+/// The map is fetched anew so often, for a new pace.
+const MAP_EVERY: Duration = Duration::from_millis(500);
 
 /// How far it is, for the node's heartbeats.
 #[derive(Default)]
@@ -85,12 +85,12 @@ impl Worker<'_> {
     fn bring_up(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
         let Some(missed) = self.groups.missed(group, target)? else { return Ok(()) };
         self.progress.change(target, |r| r.stripes += missed.stripes.len() as u64);
-        let mut looked_at = 0;
+        let mut looked_at = None;
         let outcome = missed.stripes.iter().try_for_each(|key| {
-            if looked_at % MAP_EVERY == 0 {
+            if looked_at.is_none_or(|at: Instant| at.elapsed() > MAP_EVERY) {
                 self.wait_for_leave();
+                looked_at = Some(Instant::now());
             }
-            looked_at += 1;
             let began = Instant::now();
             let found = self.bring(&missed, *key)?;
             if let Found::Repaired(bytes) = found {
