@@ -12,6 +12,8 @@ use crate::apps::Mounted;
 use crate::shell::{root, script};
 
 #[allow(dead_code)]
+#[path = "../../crates/nuri/tests/it/stopwatch.rs"]
+mod stopwatch;
 #[path = "../../crates/nuri/tests/it/tagged.rs"]
 mod tagged;
 

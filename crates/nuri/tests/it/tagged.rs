@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 
-use crate::stopwatch::Stopwatch;
+use super::stopwatch::Stopwatch;
 
 /// Bytes that one tag fills; also the alignment of direct reads.
 pub const CELL: usize = 512;
