@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::apps::Mounted;
 use crate::shell::{root, script};
 
-#[allow(dead_code)]
 #[path = "../../crates/nuri/tests/it/stopwatch.rs"]
 mod stopwatch;
+#[allow(dead_code)]
 #[path = "../../crates/nuri/tests/it/tagged.rs"]
 mod tagged;
 
