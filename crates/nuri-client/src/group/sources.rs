@@ -87,7 +87,7 @@ impl<P: Port> Groups<P> {
         Ok(if failed.is_empty() { Sources::All(read) } else { Sources::Without(failed, why) })
     }
 
-    fn buffer(&self, len: usize) -> PooledBuf {
+    pub(super) fn buffer(&self, len: usize) -> PooledBuf {
         let mut buffer = self.buffers.take();
         buffer.set_len(len);
         buffer
