@@ -16,7 +16,7 @@ use nuri_proto::limit::MAX_TARGETS;
 use nuri_proto::map::{Group, Map, Member, Standing, TargetState};
 use nuri_proto::op::cluster::MemberMove;
 
-use crate::placement::{Candidate, Placement, place};
+use crate::placement::{Candidate, place};
 
 /// Groups of all pools and generations together, at most.
 const MAX_GROUPS: usize = 2 * MAX_TARGETS;
@@ -141,6 +141,31 @@ pub fn retire(map: &mut Map, target: TargetId, retiring: bool) -> Result<(), Sta
     Ok(())
 }
 
+/// A target that is gone for ever leaves the map, and its node with it where that has nothing else.
+/// The record of what lay on it alone stays: its number must never mean something else.
+///
+/// # Errors
+/// [`Status::NOENT`]; [`Status::BUSY`] where it serves; [`Status::NOTEMPTY`] where it has places in
+/// redundant groups.
+pub fn remove(map: &mut Map, target: TargetId) -> Result<(), Status> {
+    let known = map.target(target).ok_or(Status::NOENT)?;
+    if known.state == TargetState::Up {
+        return Err(Status::BUSY);
+    }
+    if map.groups.iter().any(|g| g.shape.is_redundant() && g.place(target).is_some()) {
+        return Err(Status::NOTEMPTY);
+    }
+    let node = known.node;
+    map.targets.retain(|t| t.id != target);
+    let alone = |g: &Group| g.place(target).is_some();
+    let lost: Vec<_> = map.groups.iter().filter(|g| alone(g)).map(|g| g.id).collect();
+    map.pools.iter_mut().for_each(|pool| pool.groups.retain(|id| !lost.contains(id)));
+    let has_others = map.targets.iter().any(|t| t.node == node) || map.meta == Some(node);
+    map.nodes.retain(|n| n.id != node || n.up || has_others);
+    map.epoch = Epoch(map.epoch.0 + 1);
+    Ok(())
+}
+
 /// A target that has a copy takes another one's place (`nuri-client/src/group/hand_over.rs`).
 ///
 /// # Errors
@@ -193,7 +218,7 @@ pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
 pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Status> {
     let staying = map.targets.iter().filter(|t| !t.retiring);
     let candidates: Vec<Candidate> = staying.map(|t| (t.id, t.node)).collect();
-    let placed = place(Placement::Declustered, shape, &candidates);
+    let placed = place(map.placement, shape, &candidates);
     if placed.is_empty() {
         return Err(Status::INVAL);
     }
@@ -324,6 +349,21 @@ mod tests {
         let from_start = Standing::Syncing { since: Epoch(0) };
         assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
         assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn only_what_nobody_needs_is_removed_and_its_number_is_not_given_again() {
+        let mut map = map(5, Shape::Mirror(2));
+        let gone = TargetId(5);
+        assert_eq!(remove(&mut map, TargetId(77)), Err(Status::NOENT));
+        assert_eq!(remove(&mut map, gone), Err(Status::BUSY));
+        map.targets[4].state = TargetState::Down;
+        assert_eq!(remove(&mut map, gone), Err(Status::NOTEMPTY));
+        let target = Target { id: TargetId(6), node: NodeId(6), ..map.targets[0].clone() };
+        map.targets.push(target);
+        replace(&mut map, gone, TargetId(6)).unwrap();
+        remove(&mut map, gone).unwrap();
+        assert!(map.target(gone).is_none());
     }
 
     #[test]
