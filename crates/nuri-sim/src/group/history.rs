@@ -122,7 +122,7 @@ impl History {
     ) -> Result<(), Wrong> {
         self.reads += 1;
         for (key, found) in span.keys().zip(bytes.chunks(CELL)) {
-            let id = u64::from_le_bytes(found[..8].try_into().unwrap_or_default());
+            let id = id_of(found);
             let written = self.by_cell.entry(key).or_default();
             if found != pattern(key, id) || id != 0 && !written.0.contains(&id) {
                 return Err(format!("{} holds bytes that no write put there", name(key)));
@@ -222,6 +222,11 @@ impl History {
             }
         }
     }
+}
+
+/// The number of the write that a cell says it is of.
+pub(super) fn id_of(cell: &[u8]) -> u64 {
+    cell.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
 fn name((stripe, place, cell): Cell) -> String {

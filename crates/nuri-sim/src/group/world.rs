@@ -22,7 +22,7 @@ use nuri_proto::stripe::Covers;
 use super::baton::{Actor, Answer, Packet, Want};
 use super::faults::{Fault, Plan};
 use super::ground::Ground;
-use super::net::{Host, Net};
+use super::net::{Fate, Held, Host, Net};
 use super::node::{Node, call};
 use super::report::Report;
 use crate::check::Wrong;
@@ -352,6 +352,15 @@ impl World {
     pub(super) fn send(&mut self, from: Host, to: Host, packet: Packet, back: Back) {
         self.report.packets += 1;
         let packet = Rc::new(packet);
+        let fate = self.net.fate(packet.op, to, false);
+        if matches!(fate, Some(Fate::Held | Fate::Copied)) {
+            let (packet, back) = (packet.clone(), back.clone());
+            self.net.held.push(Held { from, to, packet, back });
+        }
+        if matches!(fate, Some(Fate::Held | Fate::Lost)) {
+            self.report.lost += 1;
+            return;
+        }
         let copies = self.net.send(&mut self.rng, from, to, self.now);
         self.report.lost += u64::from(copies.is_empty());
         self.report.doubled += u64::from(copies.len() > 1);
@@ -365,15 +374,17 @@ impl World {
         let sum = crc64(&packet.args) ^ crc64(&packet.payload);
         self.report.trace = mix(&[self.report.trace, self.now, packet.op as u64, sum]);
         let answer = match to {
-            Host::Authority => {
-                Some(call(packet, &self.buffers, |request| self.authority.serve(request)))
-            }
+            Host::Authority => Some(self.ask_authority(packet)),
             Host::Node(node) => self.serve(node, packet)?,
             Host::Client(_) => None,
         };
         if self.traces {
             let line = super::trace::line(packet, answer.as_ref());
             eprintln!("{:>12} {from:?} -> {to:?}: {line}", self.now);
+        }
+        if self.net.fate(packet.op, to, true).is_some() {
+            self.report.lost += 1;
+            return Ok(());
         }
         match answer {
             Some(answer) => self.reply(to, from, back, answer),
@@ -382,6 +393,10 @@ impl World {
             None => {}
         }
         Ok(())
+    }
+
+    pub(super) fn ask_authority(&self, packet: &Packet) -> Answer {
+        call(packet, &self.buffers, |request| self.authority.serve(request))
     }
 
     fn serve(&mut self, node: usize, packet: &Packet) -> Result<Option<Answer>, Wrong> {
