@@ -7,7 +7,8 @@ macro_rules! attacks {
         $(
             #[test]
             fn $name() {
-                let (_, play) = ATTACKS.iter().find(|(name, _)| *name == stringify!($name)).unwrap();
+                let mut all = ATTACKS.iter();
+                let (_, play) = all.find(|(name, _)| *name == stringify!($name)).unwrap();
                 play().unwrap();
             }
         )+
@@ -26,6 +27,7 @@ attacks! {
     buffer_changed_in_flight
     crossed_credits
     delayed_packet_of_an_old_epoch
+    truncate_against_a_partial_write
     member_that_lost_its_log_votes
     member_restored_from_an_old_snapshot
     primary_restarted_inside_an_epoch

@@ -69,16 +69,24 @@ impl Program {
         }
         // A sole right lasts for some operations.
         for _ in 0..1 + self.rng.below(3) {
+            if self.ground.is_cut_open(stripe) {
+                break;
+            }
             let began = self.baton.now();
-            if self.rng.one_in(3) {
-                self.read_some(stripe)?;
-            } else {
-                self.write_some(stripe);
+            match self.rng.below(12) {
+                0..4 => self.read_some(stripe)?,
+                4 if self.ground.is_leased => drop(self.punch_some(stripe)),
+                5 if self.ground.is_leased => drop(self.cut(stripe)),
+                _ => self.write_some(stripe),
             }
             let took = self.baton.now() - began;
             if took > BOUND {
                 return Err(format!("client {}: an operation took {took} us", self.client.who));
             }
+        }
+        while self.ground.is_cut_open(stripe) {
+            // Nobody sees it before that is done.
+            let _ = self.cut(stripe);
         }
         if self.ground.is_leased {
             self.baton.want(Want::Unlock(stripe));
@@ -136,12 +144,45 @@ impl Program {
         let (who, now) = (self.client.who, self.baton.now());
         let id = self.ground.history.lock().begin_write(who, now, spans);
         let bytes: Vec<_> = spans.iter().map(|span| span.bytes(id)).collect();
-        let pairs = spans.iter().zip(&bytes);
-        let parts: Vec<_> =
-            pairs.map(|(s, data)| Part { place: s.place, offset: s.offset(), data }).collect();
+        self.write_bytes(stripe, id, (spans, &bytes), guess)
+    }
+
+    fn write_bytes(
+        &self,
+        stripe: usize,
+        id: u64,
+        (spans, bytes): (&[Span], &[Vec<u8>]),
+        guess: Guess,
+    ) -> Result<u64, Status> {
+        let part = |(s, data): (&Span, _)| Part { place: s.place, offset: s.offset(), data };
+        let parts: Vec<_> = spans.iter().zip(bytes.iter().map(Vec::as_slice)).map(part).collect();
         let session = self.client.session;
         let done = self.groups.write(session, &self.ground.stripes[stripe], &parts, guess);
         self.ground.history.lock().end_write(id, self.baton.now(), done.is_ok());
+        done.map(|_| id)
+    }
+
+    /// Punches a hole into one place: parity follows, so zeros are written.
+    fn punch_some(&mut self, stripe: usize) -> Result<u64, Status> {
+        let place = self.rng.below(self.ground.places(stripe) as u64) as usize;
+        let span = [Span { stripe, place, cells: self.cells() }];
+        let (who, now) = (self.client.who, self.baton.now());
+        let id = self.ground.history.lock().begin_zeros(who, now, &span);
+        self.write_bytes(stripe, id, (&span, &[span[0].bytes(0)]), Guess::Unknown)
+    }
+
+    /// Cuts the stripe off. Where that fails it is to be done again before anybody else looks.
+    pub(super) fn cut(&self, number: usize) -> Result<u64, Status> {
+        let (who, stripe) = (self.client.who, self.ground.stripes[number]);
+        self.ground.cutting.lock().insert(number);
+        let all = self.ground.all(number);
+        let id = self.ground.history.lock().begin_zeros(who, self.baton.now(), &all);
+        let key = stripe.key;
+        let done = self.groups.truncate(self.client.session, stripe.group, key.object, key.stripe);
+        self.ground.history.lock().end_write(id, self.baton.now(), done.is_ok());
+        if done.is_ok() {
+            self.ground.cutting.lock().remove(&number);
+        }
         done.map(|_| id)
     }
 
@@ -164,6 +205,22 @@ impl Program {
             }
         }
     }
+}
+
+/// Ends what a dead client began to cut off, then gives the stripe free: as the metadata server.
+pub(super) fn end_cut(
+    client: Client,
+    stripe: usize,
+    ground: Arc<Ground>,
+    baton: Arc<Baton>,
+) -> Result<(), Wrong> {
+    let program = client.begin(ground, baton);
+    while program.ground.is_cut_open(stripe) {
+        // It is tried until it is done.
+        let _ = program.cut(stripe);
+    }
+    program.baton.want(Want::Unlock(stripe));
+    Ok(())
 }
 
 /// Brings what a node's target missed to it, as `nuri`'s worker does.

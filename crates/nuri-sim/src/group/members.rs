@@ -19,7 +19,7 @@ use crate::check::Wrong;
 
 fn packet<C: Call>(call: &C) -> Packet {
     let args = encode(call).unwrap_or_default();
-    Packet { op: C::OP, session: SessionId(0), args, payload: Vec::new() }
+    Packet { op: C::OP, session: SessionId(0), attempt: 0, args, payload: Vec::new() }
 }
 
 impl World {

@@ -33,7 +33,11 @@ pub(super) fn call(
     buffers: &BufPool,
     serve: impl FnOnce(&Request<'_>) -> nuri_rpc::Reply,
 ) -> Answer {
-    let context = CallContext { session: packet.session.0, ..CallContext::default() };
+    let context = CallContext {
+        session: packet.session.0,
+        sequence: packet.attempt,
+        ..CallContext::default()
+    };
     let (args, payload) = (&packet.args[..], &packet.payload[..]);
     let reply = serve(&Request { op: packet.op, context, args, payload, buffers });
     reply.status.into_result()?;

@@ -79,12 +79,15 @@ pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
         let groups = authority.groups(DEFAULT_POOL, *shape).map_err(|s| s.to_string())?;
         for stripe in 0..plan.stripes as u32 {
             let group = groups[rng.below(groups.len() as u64) as usize];
-            let key = ChunkKey { object: ObjectId(10 + number as u64), component: 0, stripe };
+            // Each is the end of an object of its own, which a client may cut off.
+            let object = ObjectId(10 + number as u64 * plan.stripes + u64::from(stripe));
+            let key = ChunkKey { object, component: 0, stripe };
             stripes.push(Stripe { group, shape: *shape, key });
         }
     }
     let (operations, is_leased) = (plan.operations, plan.is_leased);
-    let ground = Ground { stripes, history: Default::default(), operations, is_leased };
+    let (history, cutting) = Default::default();
+    let ground = Ground { stripes, history, cutting, operations, is_leased };
     Ok(World::new(rng, plan, nodes, (authority, clock), ground))
 }
 

@@ -112,7 +112,7 @@ impl Script {
     pub(super) fn release(&mut self) {
         for held in std::mem::take(&mut self.world.net.held) {
             let super::net::Held { from, to, packet, back } = held;
-            self.world.after(1, Event::Arrive { from, to, packet, back });
+            self.world.after(1, Event::Arrive { from, to, packet, back, life: None });
         }
     }
 

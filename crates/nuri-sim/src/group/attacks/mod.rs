@@ -37,7 +37,8 @@ attacks! {
         client_dies_between_its_pushes,
         buffer_changed_in_flight,
         crossed_credits,
-        delayed_packet_of_an_old_epoch;
+        delayed_packet_of_an_old_epoch,
+        truncate_against_a_partial_write;
     members:
         member_that_lost_its_log_votes,
         member_restored_from_an_old_snapshot,

@@ -235,3 +235,42 @@ pub(super) fn delayed_packet_of_an_old_epoch() -> Result<(), Wrong> {
         script.finish()
     })
 }
+
+/// A write that some members hold, and its writer is dead and fenced; the file is cut off, also
+/// while a member is away; then what is left of the write arrives, and the member comes back.
+pub(super) fn truncate_against_a_partial_write() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let mut script = Script::new(shape)?;
+        let (places, last) = (script.places(), shape.members() - 1);
+        script.write(row(places))?;
+        script.rule(Op::MemberStage, last, Fate::Held, 1)?;
+        script.rule(Op::MemberStage, 0, Fate::Copied, 1)?;
+        let writer = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
+        script.until_held(2)?;
+        script.wait(SOON)?;
+        script.kill(&writer)?;
+        let node = script.stop(last)?;
+        script.until_absent(last)?;
+        script.wait(Duration::from_secs(1))?;
+        script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.release();
+        script.wait(SOON)?;
+        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.start(node)?;
+        script.until_live(last)?;
+        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        // Once more, while a member is away that holds a write and nobody told it to commit.
+        script.write(row(places))?;
+        let new = script.write(vec![small(0)])?;
+        script.expect(0, new)?;
+        script.write(row(places))?;
+        let node = script.stop(last)?;
+        script.until_absent(last)?;
+        script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+        script.start(node)?;
+        script.until_live(last)?;
+        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.finish()
+    })
+}
