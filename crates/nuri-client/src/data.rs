@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nuri_proto::Status;
@@ -25,9 +24,6 @@ use crate::group::{Groups, RpcPort, Stripe};
 pub struct DataPlane {
     pub(crate) cluster: Cluster,
     groups: Arc<Groups<RpcPort>>,
-    /// Number of the attempt that changes are sent under: raised when one got no answer, so that
-    /// what is left of it can be told from what comes later.
-    attempt: Arc<AtomicU64>,
 }
 
 /// A read under way at one target.
@@ -51,12 +47,11 @@ const FLIGHTS: usize = 8;
 
 impl DataPlane {
     pub fn new(cluster: &Cluster) -> DataPlane {
-        let attempt = Arc::default();
-        let port = RpcPort::new(cluster, Arc::clone(&attempt));
+        let port = RpcPort::new(cluster);
         // A process that goes on with a session numbers its writes above what went before.
         let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let groups = Arc::new(Groups::new(port, first.as_micros() as u64));
-        DataPlane { cluster: cluster.clone(), groups, attempt }
+        DataPlane { cluster: cluster.clone(), groups }
     }
 
     /// Stripes of redundant shapes.
@@ -73,14 +68,7 @@ impl DataPlane {
         payload: &[u8],
         left: Duration,
     ) -> Result<C::Reply, Status> {
-        let attempt = self.attempt.load(Ordering::SeqCst);
-        let context =
-            CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
-        let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
-        if let Err(Status::UNREACHABLE) = outcome {
-            self.attempt.fetch_max(attempt + 1, Ordering::SeqCst);
-        }
-        outcome
+        self.groups().port().send_change(session, target, call, payload, left)
     }
 
     pub(crate) fn deadline() -> Deadline {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
-use nuri_proto::id::{Epoch, GroupId, ObjectId, SessionId, TargetId};
+use nuri_proto::id::{ObjectId, SessionId};
 use nuri_proto::layout::{Layout, Shape};
-use nuri_proto::op::data::{Capability, DataExtents, DataPunch, DataTruncate};
+use nuri_proto::op::data::{Capability, DataExtents, DataPunch};
 use nuri_rpc::CallContext;
 use nuri_stripe::locate::{Piece, pieces};
 
@@ -85,55 +85,14 @@ impl DataPlane {
         for component in &layout.components {
             let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
             let from = u32::try_from(size.div_ceil(stripe)).map_err(|_| Status::FBIG)?;
-            self.groups().forget_object(object);
             for group in &component.groups {
-                freed += self.truncate_group(session, *group, object, from)?;
+                freed += self.groups().truncate(session, *group, object, from)?;
             }
             let tail = size.div_ceil(stripe) * stripe - size;
             if tail > 0 {
                 freed += self.punch(session, layout, object, size, tail)?;
             }
         }
-        Ok(freed)
-    }
-
-    /// At all members that take part, in one epoch: one that the map at hand does not know as such
-    /// keeps nothing. One that is absent drops the chunks when it is brought up to date: no other
-    /// member has them any more. Who is being brought up to date comes last, after all that
-    /// its chunks could be computed from.
-    fn truncate_group(
-        &self,
-        session: SessionId,
-        group: GroupId,
-        object: ObjectId,
-        from: u32,
-    ) -> Result<u64, Status> {
-        let mut done: (Epoch, Vec<TargetId>) = Default::default();
-        let mut freed = 0;
-        self.cluster.until(Self::deadline(), |left| {
-            let group = self.cluster.group(group).ok_or(Status::UNREACHABLE)?;
-            let left = patience(group.shape, left);
-            if done.0 != group.epoch {
-                done = (group.epoch, Vec::new());
-            }
-            let within = group.shape.is_redundant().then_some((group.id, group.epoch));
-            let (live, writable) = (group.live(), group.writable());
-            let others = writable.iter().filter(|place| !live.has(*place));
-            for place in live.iter().chain(others) {
-                let target = group.members[place].target;
-                if done.1.contains(&target) {
-                    continue;
-                }
-                let capability = Capability::default();
-                let call = DataTruncate { target, object, from, capability, within };
-                let gone = self.change(session, target, &call, &[], left)?.freed;
-                if place < group.shape.data() {
-                    freed += gone;
-                }
-                done.1.push(target);
-            }
-            Ok(())
-        })?;
         Ok(freed)
     }
 

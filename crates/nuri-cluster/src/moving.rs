@@ -93,7 +93,7 @@ fn best(map: &Map, group: &Group, from: TargetId, places: &Places) -> Option<Tar
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{Incarnation, NodeId};
+    use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::layout::Shape;
     use nuri_proto::map::Pool;
 
@@ -111,6 +111,7 @@ mod tests {
             used: 0,
             incarnation: Incarnation(1),
             sequence: 1,
+            boot: BootId(1),
             retiring: false,
         }
     }

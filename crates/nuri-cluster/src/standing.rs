@@ -260,7 +260,7 @@ fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> boo
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{Incarnation, NodeId};
+    use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::map::{Pool, Target};
 
     use super::*;
@@ -276,6 +276,7 @@ mod tests {
             used: 0,
             incarnation: Incarnation(1),
             sequence: 1,
+            boot: BootId(1),
             retiring: false,
         };
         let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };

@@ -58,12 +58,16 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
         if elsewhere || known.incarnation != request.incarnation {
             return Err(Status::WRONG_PEER);
         }
-        let is_older = request.sequence < known.sequence && !cfg!(nuri_break = "trust_snapshots");
+        // Opening raises the sequence: one that was opened again has a higher one.
+        let is_opened = request.boot != known.boot;
+        let is_past =
+            request.sequence < known.sequence || is_opened && request.sequence == known.sequence;
+        let is_older = is_past && !cfg!(nuri_break = "trust_snapshots");
         known.node = node;
         known.path.clone_from(&request.path);
         known.state = TargetState::Up;
         (known.size, known.used) = (request.size, request.used);
-        known.sequence = request.sequence;
+        (known.sequence, known.boot) = (request.sequence, request.boot);
         // Whatever it missed since that state was taken is looked for in all its stripes.
         if is_older && !standing::distrust(map, id) {
             return Err(Status::STALE);
@@ -78,10 +82,18 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     let highest = map.targets.iter().map(|t| t.id.0).chain(members).max();
     let id = TargetId(highest.unwrap_or(0) + 1);
     let (path, size, used) = (request.path.clone(), request.size, request.used);
-    let (incarnation, sequence) = (request.incarnation, request.sequence);
-    let state = TargetState::Up;
-    let retiring = false;
-    map.targets.push(Target { id, node, path, state, size, used, incarnation, sequence, retiring });
+    map.targets.push(Target {
+        id,
+        node,
+        path,
+        state: TargetState::Up,
+        size,
+        used,
+        incarnation: request.incarnation,
+        sequence: request.sequence,
+        boot: request.boot,
+        retiring: false,
+    });
     let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
     let members = vec![Member { target: id, standing: Standing::Live }];
     map.groups.push(Group { id: group, epoch: Epoch(1), shape: Shape::Stripe, members });
@@ -141,7 +153,7 @@ fn bump_if_changed(old: &Map, map: &mut Map) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::Incarnation;
+    use nuri_proto::id::{BootId, Incarnation};
 
     use super::*;
 
@@ -150,6 +162,7 @@ mod tests {
             id: *id,
             incarnation: Incarnation(1),
             sequence: 5,
+            boot: BootId(1),
             map_epoch: Epoch(0),
             path: "/t".into(),
             size: 100,
@@ -210,7 +223,11 @@ mod tests {
         let mut again = request(Some(node), &[Some(TargetId(1)), Some(TargetId(2))]);
         assert!(join(&mut map, &again).is_ok(), "the same once more");
         assert!(map.groups.iter().all(|g| g.live().iter().count() == g.members.len()));
-        again.targets[0].sequence = 4;
+        again.targets[0].boot = BootId(2);
+        again.targets[0].sequence = 6;
+        assert!(join(&mut map, &again).is_ok(), "opened again");
+        assert!(map.groups.iter().all(|g| g.live().iter().count() == g.members.len()));
+        again.targets[0].boot = BootId(3);
         join(&mut map, &again).unwrap();
         let mirror = map.groups.iter().find(|g| g.shape == Shape::Mirror(2)).unwrap();
         assert_eq!(mirror.live().iter().count(), 1);

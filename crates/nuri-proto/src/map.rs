@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{ClusterId, Epoch, GroupId, Incarnation, NodeId, PoolId, TargetId};
+use crate::id::{BootId, ClusterId, Epoch, GroupId, Incarnation, NodeId, PoolId, TargetId};
 use crate::layout::Shape;
 use crate::stripe::Members;
 
@@ -31,6 +31,9 @@ pub struct Target {
     pub incarnation: Incarnation,
     /// Of its superblock, as last heard: a lower one is an older state of the same target.
     pub sequence: u64,
+    /// Of its last opening that the authority heard of.
+    #[serde(default)]
+    pub boot: BootId,
     /// It is being emptied: new files avoid it.
     pub retiring: bool,
 }

@@ -130,11 +130,13 @@ pub fn installs(held: &Held, install: &Install) -> bool {
     (newer || cfg!(nuri_break = "install_older")) && !under
 }
 
-/// Whether the chunk may be dropped, by who saw `saw` in it and found that it is of a time before
-/// a truncation: not once anything newer came.
+/// Whether the chunk may be dropped, by who saw `saw` in it, or in what is staged there, and found
+/// that it is of a time before a truncation: not once anything newer came.
 pub fn forgets(held: &Held, saw: &Covers, epoch: Epoch) -> bool {
-    let runs = held.staged.as_ref().is_some_and(|s| s.version.epoch() >= epoch);
-    held.covers.same(saw) && !runs
+    let staged = held.staged.as_ref();
+    let runs = staged.is_some_and(|s| s.version.epoch() >= epoch);
+    let is_it = held.covers.same(saw) || staged.is_some_and(|s| s.covers.same(saw));
+    is_it && !runs
 }
 
 /// What the member holds once the content is installed.
@@ -236,6 +238,7 @@ mod tests {
         assert!(!forgets(&held, &Covers::default(), Epoch(2)), "written since it was seen");
         let staged = accept(&held, &ask(2, 1, 2, Earlier::Unknown));
         assert!(forgets(&staged, &saw, Epoch(2)), "its writer is gone");
+        assert!(forgets(&staged, &Covers::one(V(2)), Epoch(2)), "lists tell what is staged");
         assert!(!forgets(&staged, &saw, Epoch(1)), "its writer may still end it");
     }
 

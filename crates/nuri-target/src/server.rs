@@ -126,6 +126,7 @@ impl Target {
             id: self.store.target(),
             incarnation: superblock.incarnation,
             sequence: superblock.sequence,
+            boot: self.store.boot(),
             map_epoch: superblock.map_epoch,
             path: self.path.display().to_string(),
             size: usage.size,

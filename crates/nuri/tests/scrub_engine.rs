@@ -131,6 +131,17 @@ impl Port for Here {
         asks.into_iter().map(one).collect()
     }
 
+    fn change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        _: Duration,
+    ) -> Result<C::Reply, Status> {
+        let call = codec::decode(&codec::encode(call).unwrap()).unwrap();
+        self.exchange(session, vec![Ask::<C>::plain(target, call)]).remove(0)
+    }
+
     fn now(&self) -> Duration {
         self.0.began.elapsed()
     }

@@ -25,6 +25,7 @@ mod seen;
 mod settle;
 mod silent;
 mod sources;
+mod truncate;
 mod write;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -39,6 +39,16 @@ pub trait Port: Send + Sync {
         asks: Vec<Ask<'_, C>>,
     ) -> Vec<Result<C::Reply, Status>>;
 
+    /// Sends a change of which a late copy would do harm. One that gets no answer is never done
+    /// after a newer one of the same session.
+    fn change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        patience: Duration,
+    ) -> Result<C::Reply, Status>;
+
     fn now(&self) -> Duration;
 
     fn pause(&self, time: Duration);

@@ -59,12 +59,10 @@ impl<P: Port> Groups<P> {
         let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();
         let gone: Vec<_> = own.keys().filter(|key| !all.contains(key)).copied().collect();
         for key in gone.into_iter().filter(|_| !cfg!(nuri_break = "keep_truncated")) {
+            // Where it changed meanwhile it is looked at again: a write, or a truncation in which
+            // the member took part, but maybe only the end of a write that is staged there.
             let covers = own.remove(&key).unwrap_or_default();
-            match self.forget_chunk(&group, target, key, covers) {
-                // Written in this epoch: the member took part.
-                Ok(()) | Err(Status::RETRY) => {}
-                Err(status) => return Err(status),
-            }
+            self.forget_chunk(&group, target, key, covers)?;
         }
         let differs = |key: &ChunkKey| {
             let at = |(place, list): &(usize, List)| {

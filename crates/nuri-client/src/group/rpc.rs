@@ -1,12 +1,11 @@
 //! The stripe code's outside, over the network.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::MEMBER_PATIENCE;
-use nuri_proto::id::{GroupId, SessionId};
+use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::Group;
 use nuri_proto::op::Call;
 use nuri_rpc::{CallContext, Started};
@@ -22,14 +21,34 @@ const FRESH_TRIES: usize = 2;
 /// Members over the network.
 pub struct RpcPort {
     cluster: Cluster,
-    /// See `DataPlane`.
-    attempt: Arc<AtomicU64>,
+    /// Number of the attempt that changes are sent under: raised when one got no answer, so that
+    /// what is left of it can be told from what comes later.
+    attempt: AtomicU64,
     began: Instant,
 }
 
 impl RpcPort {
-    pub(crate) fn new(cluster: &Cluster, attempt: Arc<AtomicU64>) -> RpcPort {
-        RpcPort { cluster: cluster.clone(), attempt, began: Instant::now() }
+    pub(crate) fn new(cluster: &Cluster) -> RpcPort {
+        RpcPort { cluster: cluster.clone(), attempt: AtomicU64::default(), began: Instant::now() }
+    }
+
+    /// Sends a change on behalf of a session: targets refuse those of one that ended.
+    pub(crate) fn send_change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        payload: &[u8],
+        left: Duration,
+    ) -> Result<C::Reply, Status> {
+        let attempt = self.attempt.load(Ordering::SeqCst);
+        let context =
+            CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
+        let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
+        if let Err(Status::UNREACHABLE) = outcome {
+            self.attempt.fetch_max(attempt + 1, Ordering::SeqCst);
+        }
+        outcome
     }
 
     /// Takes the answer; a connection that was dead before is worth another one at once.
@@ -79,6 +98,16 @@ impl Port for RpcPort {
         let started: Vec<_> = asks.iter().map(start).collect();
         let finish = |(ask, started)| self.finish(context, ask, started, sent);
         asks.into_iter().zip(started).map(finish).collect()
+    }
+
+    fn change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        patience: Duration,
+    ) -> Result<C::Reply, Status> {
+        self.send_change(session, target, call, &[], patience)
     }
 
     fn now(&self) -> Duration {

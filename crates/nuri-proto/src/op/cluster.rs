@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use crate::id::{Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
+use crate::id::{BootId, Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
 use crate::map::{Map, Pace, ScrubPolicy, TargetState};
 
 /// Fetches the map.
@@ -36,8 +36,10 @@ pub struct JoinTarget {
     /// The id in its superblock, if it was ever part of this space.
     pub id: Option<TargetId>,
     pub incarnation: Incarnation,
-    /// Of its superblock: rises with every change.
+    /// Of its superblock: rises with every change, also with every opening.
     pub sequence: u64,
+    /// Tells one opening from another.
+    pub boot: BootId,
     /// The newest map that it obeyed.
     pub map_epoch: Epoch,
     pub path: String,

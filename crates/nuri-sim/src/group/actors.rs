@@ -33,28 +33,34 @@ pub(super) struct Client {
     pub(super) seed: u64,
 }
 
-struct Running {
+/// A client at work: each of its verbs is told to the history.
+pub(super) struct Program {
     client: Client,
     ground: Arc<Ground>,
-    baton: Arc<Baton>,
-    groups: Groups<SimPort>,
+    pub(super) baton: Arc<Baton>,
+    pub(super) groups: Groups<SimPort>,
     rng: Rng,
 }
 
 impl Client {
     /// Reads and writes until it has done its share.
     pub(super) fn run(self, ground: Arc<Ground>, baton: Arc<Baton>) -> Result<(), Wrong> {
+        let operations = ground.operations;
+        let mut program = self.begin(ground, baton);
+        (0..operations).try_for_each(|_| program.step())
+    }
+
+    /// Knows nothing but the map.
+    pub(super) fn begin(self, ground: Arc<Ground>, baton: Arc<Baton>) -> Program {
         let port = SimPort::new(baton.clone());
         port.refresh();
         let groups = Groups::new(port, 0);
         let rng = Rng::new(self.seed);
-        let operations = ground.operations;
-        let mut running = Running { client: self, ground, baton, groups, rng };
-        (0..operations).try_for_each(|_| running.step())
+        Program { client: self, ground, baton, groups, rng }
     }
 }
 
-impl Running {
+impl Program {
     fn step(&mut self) -> Result<(), Wrong> {
         let stripe = self.rng.below(self.ground.stripes.len() as u64) as usize;
         if self.ground.is_leased {
@@ -63,16 +69,24 @@ impl Running {
         }
         // A sole right lasts for some operations.
         for _ in 0..1 + self.rng.below(3) {
+            if self.ground.is_cut_open(stripe) {
+                break;
+            }
             let began = self.baton.now();
-            if self.rng.one_in(3) {
-                self.read(stripe)?;
-            } else {
-                self.write(stripe);
+            match self.rng.below(12) {
+                0..4 => self.read_some(stripe)?,
+                4 if self.ground.is_leased => drop(self.punch_some(stripe)),
+                5 if self.ground.is_leased => drop(self.cut(stripe)),
+                _ => self.write_some(stripe),
             }
             let took = self.baton.now() - began;
             if took > BOUND {
                 return Err(format!("client {}: an operation took {took} us", self.client.who));
             }
+        }
+        while self.ground.is_cut_open(stripe) {
+            // Nobody sees it before that is done.
+            let _ = self.cut(stripe);
         }
         if self.ground.is_leased {
             self.baton.want(Want::Unlock(stripe));
@@ -111,34 +125,102 @@ impl Running {
         spans
     }
 
-    fn write(&mut self, stripe: usize) {
+    fn write_some(&mut self, stripe: usize) {
         let spans = self.spans(stripe);
-        let (who, now) = (self.client.who, self.baton.now());
-        let id = self.ground.history.lock().begin_write(who, now, &spans);
-        let bytes: Vec<_> = spans.iter().map(|span| span.bytes(id)).collect();
-        let pairs = spans.iter().zip(&bytes);
-        let parts: Vec<_> =
-            pairs.map(|(s, data)| Part { place: s.place, offset: s.offset(), data }).collect();
         let guess = if self.rng.one_in(4) { Guess::Fresh } else { Guess::Unknown };
+        // What fails is in the history.
+        let _ = self.write(&spans, guess);
+    }
+
+    fn read_some(&mut self, stripe: usize) -> Result<(), Wrong> {
+        let place = self.rng.below(self.ground.places(stripe) as u64) as usize;
+        let span = Span { stripe, place, cells: self.cells() };
+        self.read(&span).map(drop)
+    }
+
+    /// Writes the spans, all of one stripe, at once. Returns the number of the write.
+    pub(super) fn write(&mut self, spans: &[Span], guess: Guess) -> Result<u64, Status> {
+        let Some(stripe) = spans.first().map(|s| s.stripe) else { return Err(Status::INVAL) };
+        let (who, now) = (self.client.who, self.baton.now());
+        let id = self.ground.history.lock().begin_write(who, now, spans);
+        let bytes: Vec<_> = spans.iter().map(|span| span.bytes(id)).collect();
+        self.write_bytes(stripe, id, (spans, &bytes), guess)
+    }
+
+    fn write_bytes(
+        &self,
+        stripe: usize,
+        id: u64,
+        (spans, bytes): (&[Span], &[Vec<u8>]),
+        guess: Guess,
+    ) -> Result<u64, Status> {
+        let part = |(s, data): (&Span, _)| Part { place: s.place, offset: s.offset(), data };
+        let parts: Vec<_> = spans.iter().zip(bytes.iter().map(Vec::as_slice)).map(part).collect();
         let session = self.client.session;
         let done = self.groups.write(session, &self.ground.stripes[stripe], &parts, guess);
         self.ground.history.lock().end_write(id, self.baton.now(), done.is_ok());
+        done.map(|_| id)
     }
 
-    fn read(&mut self, stripe: usize) -> Result<(), Wrong> {
+    /// Punches a hole into one place: parity follows, so zeros are written.
+    fn punch_some(&mut self, stripe: usize) -> Result<u64, Status> {
         let place = self.rng.below(self.ground.places(stripe) as u64) as usize;
-        let span = Span { stripe, place, cells: self.cells() };
+        let span = [Span { stripe, place, cells: self.cells() }];
+        let (who, now) = (self.client.who, self.baton.now());
+        let id = self.ground.history.lock().begin_zeros(who, now, &span);
+        self.write_bytes(stripe, id, (&span, &[span[0].bytes(0)]), Guess::Unknown)
+    }
+
+    /// Cuts the stripe off. Where that fails it is to be done again before anybody else looks.
+    pub(super) fn cut(&self, number: usize) -> Result<u64, Status> {
+        let (who, stripe) = (self.client.who, self.ground.stripes[number]);
+        self.ground.cutting.lock().insert(number);
+        let all = self.ground.all(number);
+        let id = self.ground.history.lock().begin_zeros(who, self.baton.now(), &all);
+        let key = stripe.key;
+        let done = self.groups.truncate(self.client.session, stripe.group, key.object, key.stripe);
+        self.ground.history.lock().end_write(id, self.baton.now(), done.is_ok());
+        if done.is_ok() {
+            self.ground.cutting.lock().remove(&number);
+        }
+        done.map(|_| id)
+    }
+
+    /// Reads a span. Returns the number of the write that its first cell is of.
+    ///
+    /// # Errors
+    /// Bytes that no write put there.
+    pub(super) fn read(&mut self, span: &Span) -> Result<Result<u64, Status>, Wrong> {
         let mut out = vec![0xee; span.len()];
         let began = self.baton.now();
-        let (offset, it) = (span.offset(), &self.ground.stripes[stripe]);
-        match self.groups.read(it, place, offset, &mut out) {
-            Ok(()) => self.ground.note_read(&span, (began, self.baton.now()), &out),
-            Err(_) => {
+        let (offset, it) = (span.offset(), &self.ground.stripes[span.stripe]);
+        match self.groups.read(it, span.place, offset, &mut out) {
+            Ok(()) => {
+                self.ground.note_read(span, (began, self.baton.now()), &out)?;
+                Ok(Ok(super::history::id_of(&out)))
+            }
+            Err(status) => {
                 self.ground.history.lock().failed_reads += 1;
-                Ok(())
+                Ok(Err(status))
             }
         }
     }
+}
+
+/// Ends what a dead client began to cut off, then gives the stripe free: as the metadata server.
+pub(super) fn end_cut(
+    client: Client,
+    stripe: usize,
+    ground: Arc<Ground>,
+    baton: Arc<Baton>,
+) -> Result<(), Wrong> {
+    let program = client.begin(ground, baton);
+    while program.ground.is_cut_open(stripe) {
+        // It is tried until it is done.
+        let _ = program.cut(stripe);
+    }
+    program.baton.want(Want::Unlock(stripe));
+    Ok(())
 }
 
 /// Brings what a node's target missed to it, as `nuri`'s worker does.

@@ -22,6 +22,8 @@ use crate::check::Wrong;
 pub(super) struct Packet {
     pub(super) op: Op,
     pub(super) session: SessionId,
+    /// See `nuri_target::admission`.
+    pub(super) attempt: u64,
     pub(super) args: Vec<u8>,
     pub(super) payload: Vec<u8>,
 }

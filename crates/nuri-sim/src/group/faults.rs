@@ -5,7 +5,7 @@ use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
 use nuri_proto::op::cluster::Admitted;
 
-use super::actors::Client;
+use super::actors::{Client, end_cut};
 use super::net::{Host, Weather};
 use super::world::{Event, Time, World};
 use crate::check::Wrong;
@@ -197,7 +197,7 @@ impl World {
     /// of the list.
     pub(super) fn admit(&mut self) -> u64 {
         self.admitted += 1;
-        let is_client = |s: &&super::world::Slot| matches!(s.host, Host::Client(_));
+        let is_client = |s: &&super::world::Slot| !matches!(s.host, Host::Node(_));
         let alive = self.slots.iter().filter(is_client).filter(|s| !s.actor.has_ended());
         let live = alive.map(|s| s.session).collect();
         let horizon = SessionId(self.sessions);
@@ -205,12 +205,29 @@ impl World {
         self.admitted
     }
 
+    /// Nobody has the stripe any more, once a cut that was begun is done.
+    fn give_free(&mut self, stripe: usize) -> Result<(), Wrong> {
+        if !self.ground.is_cut_open(stripe) {
+            self.unlock(stripe);
+            return Ok(());
+        }
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        let client = Client { who: usize::MAX, session, seed: 0 };
+        let ground = self.ground.clone();
+        self.add_actor(Host::Authority, session, move |b| end_cut(client, stripe, ground, b))?;
+        Ok(())
+    }
+
     /// Frees what dead clients had, as soon as nothing of them can happen any more.
-    pub(super) fn fence(&mut self) {
+    ///
+    /// # Errors
+    /// No thread.
+    pub(super) fn fence(&mut self) -> Result<(), Wrong> {
         let fences = std::mem::take(&mut self.fences);
         for (version, had) in fences {
             if self.authority.is_in_force(version) {
-                had.into_iter().for_each(|stripe| self.unlock(stripe));
+                had.into_iter().try_for_each(|stripe| self.give_free(stripe))?;
             } else {
                 self.fences.push((version, had));
             }
@@ -218,6 +235,7 @@ impl World {
         if !self.fences.is_empty() {
             self.after(100_000, Event::Fence);
         }
+        Ok(())
     }
 
     /// Nothing goes wrong any more.

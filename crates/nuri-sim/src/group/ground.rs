@@ -1,5 +1,7 @@
 //! What all actors of a run share: the stripes, what was written to them, and the rules of play.
 
+use std::collections::BTreeSet;
+
 use nuri_client::group::Stripe;
 use nuri_proto::layout::Shape;
 use parking_lot::Mutex;
@@ -14,6 +16,9 @@ pub(super) const CELLS: usize = 176;
 pub(super) struct Ground {
     pub(super) stripes: Vec<Stripe>,
     pub(super) history: Mutex<History>,
+    /// Stripes that somebody began to cut off, and did not end. Who takes over ends it first, as
+    /// the metadata server does.
+    pub(super) cutting: Mutex<BTreeSet<usize>>,
     /// Operations of each client.
     pub(super) operations: u64,
     /// Whether a client takes the sole right to a stripe first, as metadata leases give it.
@@ -32,6 +37,15 @@ impl Ground {
     /// As [`History::read`].
     pub(super) fn note_read(&self, span: &Span, t: (u64, u64), bytes: &[u8]) -> Result<(), Wrong> {
         self.history.lock().read(span, t, bytes)
+    }
+
+    pub(super) fn is_cut_open(&self, stripe: usize) -> bool {
+        self.cutting.lock().contains(&stripe)
+    }
+
+    /// All of a stripe.
+    pub(super) fn all(&self, stripe: usize) -> Vec<Span> {
+        (0..self.places(stripe)).map(|place| self.whole(stripe, place)).collect()
     }
 
     /// All of one place.

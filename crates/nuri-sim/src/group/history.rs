@@ -59,6 +59,8 @@ type Cell = (usize, usize, usize);
 #[derive(Default)]
 pub(super) struct History {
     writes: Vec<Write>,
+    /// Those that wrote zeros, ascending: their cells do not say which.
+    zeros: Vec<u64>,
     by_cell: BTreeMap<Cell, (Vec<u64>, Vec<Read>)>,
     pub(super) acknowledged: u64,
     pub(super) failed: u64,
@@ -97,6 +99,13 @@ impl History {
         id
     }
 
+    /// Cells are cut off, or zeros are written to them; returns the number.
+    pub(super) fn begin_zeros(&mut self, who: usize, now: u64, spans: &[Span]) -> u64 {
+        let id = self.begin_write(who, now, spans);
+        self.zeros.push(id);
+        id
+    }
+
     pub(super) fn end_write(&mut self, id: u64, now: u64, is_done: bool) {
         let end = if is_done { End::Done(now) } else { End::Failed(now) };
         self.writes[id as usize - 1].end = end;
@@ -122,7 +131,7 @@ impl History {
     ) -> Result<(), Wrong> {
         self.reads += 1;
         for (key, found) in span.keys().zip(bytes.chunks(CELL)) {
-            let id = u64::from_le_bytes(found[..8].try_into().unwrap_or_default());
+            let id = id_of(found);
             let written = self.by_cell.entry(key).or_default();
             if found != pattern(key, id) || id != 0 && !written.0.contains(&id) {
                 return Err(format!("{} holds bytes that no write put there", name(key)));
@@ -140,6 +149,9 @@ impl History {
     /// The first cell of which no order explains the reads.
     pub(super) fn check(&self, writers: Writers) -> Result<(), Wrong> {
         for (key, (writes, reads)) in &self.by_cell {
+            let named = |read: &Read| Read { id: self.source(writes, read), ..*read };
+            let reads: Vec<_> = reads.iter().map(named).collect();
+            let reads = &reads;
             let plain = reads.iter().try_for_each(|read| self.check_read(writes, read));
             let strict = || match writers {
                 Writers::Alone => self.check_order(writes, reads),
@@ -148,6 +160,15 @@ impl History {
             plain.and_then(|()| strict()).map_err(|e| format!("{}: {e}", name(*key)))?;
         }
         Ok(())
+    }
+
+    /// The write that a read is of. Zeros are of the last that wrote zeros and had begun: where an
+    /// earlier one explains them too, no other write came in between.
+    fn source(&self, writes: &[u64], read: &Read) -> u64 {
+        let had_begun = |id: &&u64| self.writes[**id as usize - 1].begin < read.end;
+        let is_zero = |id: &&u64| self.zeros.binary_search(id).is_ok();
+        let zero = || writes.iter().rev().filter(had_begun).find(is_zero).copied();
+        if read.id == 0 { zero().unwrap_or(0) } else { read.id }
     }
 
     fn check_order(&self, writes: &[u64], reads: &[Read]) -> Result<(), Wrong> {
@@ -224,6 +245,11 @@ impl History {
     }
 }
 
+/// The number of the write that a cell says it is of.
+pub(super) fn id_of(cell: &[u8]) -> u64 {
+    cell.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
 fn name((stripe, place, cell): Cell) -> String {
     format!("stripe {stripe} place {place} cell {cell}")
 }
@@ -291,6 +317,30 @@ mod tests {
         history.end_write(second, 4, true);
         history.read(&span(), (5, 6), &span().bytes(first)).unwrap();
         assert!(history.check(Writers::Racing).is_err());
+    }
+
+    #[test]
+    fn zeros_are_of_the_last_cut() {
+        let mut history = History::default();
+        let write = history.begin_write(0, 1, &[span()]);
+        history.end_write(write, 2, true);
+        let cut = history.begin_zeros(0, 3, &[span()]);
+        history.end_write(cut, 4, true);
+        history.read(&span(), (5, 6), &span().bytes(0)).unwrap();
+        assert!(history.check(Writers::Alone).is_ok());
+        history.read(&span(), (7, 8), &span().bytes(write)).unwrap();
+        assert!(history.check(Writers::Alone).is_err(), "what was cut comes back");
+    }
+
+    #[test]
+    fn zeros_before_any_cut_are_a_loss() {
+        let mut history = History::default();
+        let write = history.begin_write(0, 1, &[span()]);
+        history.end_write(write, 2, true);
+        history.read(&span(), (3, 4), &span().bytes(0)).unwrap();
+        let cut = history.begin_zeros(0, 5, &[span()]);
+        history.end_write(cut, 6, true);
+        assert!(history.check(Writers::Alone).is_err());
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::codec::{decode, encode};
-use nuri_proto::id::{GroupId, SessionId};
+use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::{Map, Standing};
 use nuri_proto::op::Call;
-use nuri_proto::op::cluster::{Heartbeat, HeartbeatReply, JoinReply, MapGet, Scrub};
+use nuri_proto::op::cluster::{Heartbeat, HeartbeatReply, JoinReply, MapGet, Scrub, TargetReplace};
 
 use super::actors::Worker;
 use super::baton::{Answer, Packet};
@@ -19,7 +19,7 @@ use crate::check::Wrong;
 
 fn packet<C: Call>(call: &C) -> Packet {
     let args = encode(call).unwrap_or_default();
-    Packet { op: C::OP, session: SessionId(0), args, payload: Vec::new() }
+    Packet { op: C::OP, session: SessionId(0), attempt: 0, args, payload: Vec::new() }
 }
 
 impl World {
@@ -32,12 +32,37 @@ impl World {
             self.nodes[number].start()?;
             self.check_recovered(number)?;
         }
-        let node = &self.nodes[number];
-        let (target, boots) = (node.target, node.boots);
+        let boots = self.nodes[number].boots;
         self.after(1, Event::Pulse { node: number, boots });
-        let worker = Worker { target, life: boots << 8 | number as u64 };
+        // A new target has nothing to work for before it has an id.
+        if self.nodes[number].target == TargetId(0) { Ok(()) } else { self.add_worker(number) }
+    }
+
+    fn add_worker(&mut self, number: usize) -> Result<(), Wrong> {
+        let node = &self.nodes[number];
+        let worker = Worker { target: node.target, life: node.boots << 8 | number as u64 };
         self.add_actor(Host::Node(number), SessionId(0), |baton| worker.run(baton))?;
         Ok(())
+    }
+
+    /// The node, which is down, loses its disk and gets an empty one. Returns the lost target.
+    ///
+    /// # Errors
+    /// Where the store cannot be made.
+    pub(super) fn wipe(&mut self, number: usize) -> Result<TargetId, Wrong> {
+        self.reached.retain(|(node, _), _| *node != number);
+        self.nodes[number].wipe()
+    }
+
+    /// Somebody gives the places of a lost target to the one that its node has now, as
+    /// `nuri target replace` does.
+    ///
+    /// # Errors
+    /// The authority's.
+    pub(super) fn replace(&self, old: TargetId, number: usize) -> Result<(), Status> {
+        let new = self.nodes[number].target;
+        let answer = self.ask_authority(&packet(&TargetReplace { old, new }));
+        answer.map(drop)
     }
 
     /// The node loses power, and comes back later.
@@ -45,14 +70,22 @@ impl World {
     /// # Errors
     /// What an actor found.
     pub(super) fn fall(&mut self, number: usize) -> Result<(), Wrong> {
-        self.report.crashes += 1;
-        self.nodes[number].crash(&mut self.rng);
-        let host = Host::Node(number);
-        self.slots.iter_mut().filter(|s| s.host == host).try_for_each(|s| s.actor.end())?;
+        self.stop(number)?;
         let away = if self.rng.one_in(3) { 300_000 } else { 9_000_000 };
         let delay = 1_000 + self.rng.below(away);
         self.after(delay, Event::Start(number));
         Ok(())
+    }
+
+    /// The node loses power, and does not come back by itself.
+    ///
+    /// # Errors
+    /// What an actor found.
+    pub(super) fn stop(&mut self, number: usize) -> Result<(), Wrong> {
+        self.report.crashes += 1;
+        self.nodes[number].crash(&mut self.rng);
+        let host = Host::Node(number);
+        self.slots.iter_mut().filter(|s| s.host == host).try_for_each(|s| s.actor.end())
     }
 
     /// Beats, and again after a while.
@@ -130,7 +163,11 @@ impl World {
             (Back::Join { boots }, Ok((args, _))) if is_same(boots) => {
                 let reply: JoinReply = decode(&args).map_err(|s| s.to_string())?;
                 let target = *reply.targets.first().ok_or("joined without a target")?;
+                let is_new = node.target != target;
                 node.adopt(reply.node, target)?;
+                if is_new {
+                    self.add_worker(number)?;
+                }
                 self.after(1, Event::Beat { node: number, boots });
             }
             _ => {}

@@ -7,10 +7,12 @@
 //! acknowledged, and nothing of the code.
 
 mod actors;
+pub mod attacks;
 mod baton;
 mod compare;
 mod faults;
 mod ground;
+mod harm;
 mod history;
 mod locks;
 mod members;
@@ -19,6 +21,7 @@ mod node;
 mod port;
 mod report;
 mod run;
+mod script;
 mod trace;
 mod world;
 

@@ -1,6 +1,12 @@
 //! The network: what it does to a packet is drawn from the seed.
 
+use std::rc::Rc;
+
 use nuri_io::rng::Rng;
+use nuri_proto::op::Op;
+
+use super::baton::Packet;
+use super::world::Back;
 
 /// Who sends and receives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,15 +29,58 @@ pub(super) struct Weather {
 const LATE: u64 = 20_000_000;
 const USUAL: u64 = 2_000;
 
+/// What a scenario wants to happen to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Lost,
+    /// It arrives, and its answer does not.
+    AnswerLost,
+    /// It waits until the scenario lets it go.
+    Held,
+    /// It arrives, and so does a copy that waits until the scenario lets it go.
+    Copied,
+}
+
+/// The next packets of a kind to a host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) op: Op,
+    pub(super) to: Host,
+    pub(super) fate: Fate,
+    /// So many of them.
+    pub(super) count: u32,
+}
+
+/// A packet that waits.
+pub(super) struct Held {
+    pub(super) from: Host,
+    pub(super) to: Host,
+    pub(super) packet: Rc<Packet>,
+    pub(super) back: Back,
+}
+
 pub(super) struct Net {
     pub(super) weather: Weather,
+    /// Of a scenario.
+    pub(super) rules: Vec<Rule>,
+    pub(super) held: Vec<Held>,
     /// Nothing goes from the first to the second until then.
     cuts: Vec<(Host, Host, u64)>,
 }
 
 impl Net {
     pub(super) fn new(weather: Weather) -> Net {
-        Net { weather, cuts: Vec::new() }
+        Net { weather, rules: Vec::new(), held: Vec::new(), cuts: Vec::new() }
+    }
+
+    /// Whether a rule is about this packet or, where `answers`, about its answer.
+    pub(super) fn fate(&mut self, op: Op, to: Host, answers: bool) -> Option<Fate> {
+        let is_it = |r: &&mut Rule| {
+            (r.op, r.to) == (op, to) && r.count > 0 && (r.fate == Fate::AnswerLost) == answers
+        };
+        let rule = self.rules.iter_mut().find(is_it)?;
+        rule.count -= 1;
+        Some(rule.fate)
     }
 
     /// When copies of a packet arrive, counted from now: none where it is lost.

@@ -33,11 +33,29 @@ pub(super) fn call(
     buffers: &BufPool,
     serve: impl FnOnce(&Request<'_>) -> nuri_rpc::Reply,
 ) -> Answer {
-    let context = CallContext { session: packet.session.0, ..CallContext::default() };
+    let context = CallContext {
+        session: packet.session.0,
+        sequence: packet.attempt,
+        ..CallContext::default()
+    };
     let (args, payload) = (&packet.args[..], &packet.payload[..]);
     let reply = serve(&Request { op: packet.op, context, args, payload, buffers });
     reply.status.into_result()?;
     Ok((reply.args, reply.payload.map(|p| p.to_vec()).unwrap_or_default()))
+}
+
+/// A disk with an empty store that belongs to nobody.
+fn blank(incarnation: u64, capacity_bytes: u64) -> Result<Arc<MemDisk>, Wrong> {
+    let disk = Arc::new(MemDisk::new());
+    let options = FormatOptions {
+        cluster: CLUSTER,
+        target: None,
+        incarnation: Incarnation(incarnation),
+        capacity_bytes,
+        log_bytes: FormatOptions::LOG_BYTES,
+    };
+    ChunkStore::format(&disk, options).map_err(|e| format!("format: {e}"))?;
+    Ok(disk)
 }
 
 pub(super) struct Node {
@@ -56,6 +74,8 @@ pub(super) struct Node {
     ran: u64,
     pub(super) boots: u64,
     incarnation: u64,
+    number: u32,
+    capacity_bytes: u64,
     buffers: BufPool,
 }
 
@@ -65,16 +85,8 @@ impl Node {
     /// # Errors
     /// Where the store cannot be made.
     pub(super) fn new(number: u32, capacity_bytes: u64, rng: &mut Rng) -> Result<Node, Wrong> {
-        let disk = Arc::new(MemDisk::new());
         let incarnation = u64::from(number) + 1;
-        let options = FormatOptions {
-            cluster: CLUSTER,
-            target: None,
-            incarnation: Incarnation(incarnation),
-            capacity_bytes,
-            log_bytes: FormatOptions::LOG_BYTES,
-        };
-        ChunkStore::format(&disk, options).map_err(|e| format!("format: {e}"))?;
+        let disk = blank(incarnation, capacity_bytes)?;
         let mut node = Node {
             id: NodeId(0),
             target: TargetId(0),
@@ -87,6 +99,8 @@ impl Node {
             ran: 0,
             boots: 0,
             incarnation,
+            number,
+            capacity_bytes,
             buffers: BufPool::new(MAX_PAYLOAD, 1),
         };
         node.start()?;
@@ -119,7 +133,7 @@ impl Node {
         let targets = self.server.as_ref().map(TargetServer::announce).unwrap_or_default();
         Join {
             node: Some(self.id).filter(|id| id.0 != 0),
-            address: format!("n{}:1", self.incarnation),
+            address: format!("n{}:1", self.number),
             pid: 1,
             serves_meta: MetaRole::None,
             targets,
@@ -148,6 +162,17 @@ impl Node {
     pub(super) fn crash(&mut self, rng: &mut Rng) {
         (self.server, self.dying) = (None, false);
         self.disk = Arc::new(self.disk.crash_image(rng));
+    }
+
+    /// The node, which is down, has an empty disk in the place of its own: another target. Returns
+    /// the one that it was.
+    ///
+    /// # Errors
+    /// Where the store cannot be made.
+    pub(super) fn wipe(&mut self) -> Result<TargetId, Wrong> {
+        self.incarnation += 1 << 16;
+        self.disk = blank(self.incarnation, self.capacity_bytes)?;
+        Ok(std::mem::replace(&mut self.target, TargetId(0)))
     }
 
     /// The disk fails after a few more transfers.

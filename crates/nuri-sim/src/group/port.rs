@@ -1,6 +1,7 @@
 //! The stripe engine's outside in the simulator: every call hands the baton to the world.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nuri_client::group::{Ask, Port};
@@ -18,19 +19,21 @@ use super::baton::{Answer, Baton, Packet, Want};
 pub(super) struct SimPort {
     baton: Arc<Baton>,
     map: Mutex<Map>,
+    attempt: AtomicU64,
     /// Targets that this actor does not reach, to see what the others give.
     pub(super) without: Mutex<Vec<TargetId>>,
 }
 
 impl SimPort {
     pub(super) fn new(baton: Arc<Baton>) -> SimPort {
-        SimPort { baton, map: Mutex::default(), without: Mutex::default() }
+        let (map, attempt, without) = Default::default();
+        SimPort { baton, map, attempt, without }
     }
 
     /// Asks the authority.
     pub(super) fn ask<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
-        let packet =
-            Packet { op: C::OP, session: SessionId(0), args: encode(call)?, payload: Vec::new() };
+        let (session, args) = (SessionId(0), encode(call)?);
+        let packet = Packet { op: C::OP, session, attempt: 0, args, payload: Vec::new() };
         let answer = self.baton.want(Want::Authority(packet)).pop();
         decode(&answer.ok_or(Status::IO)??.0)
     }
@@ -67,10 +70,11 @@ impl Port for SimPort {
     ) -> Vec<Result<C::Reply, Status>> {
         let without = self.without.lock().clone();
         let reached = |ask: &&Ask<'_, C>| !without.contains(&ask.target);
+        let attempt = self.attempt.load(Ordering::SeqCst);
         let packet = |ask: &Ask<'_, C>| {
             let args = encode(&ask.call).unwrap_or_default();
             let payload = ask.payload.to_vec();
-            (ask.target, Packet { op: C::OP, session, args, payload })
+            (ask.target, Packet { op: C::OP, session, attempt, args, payload })
         };
         let packets = asks.iter().filter(reached).map(packet).collect();
         let mut answers = self.baton.want(Want::Exchange(packets)).into_iter();
@@ -80,6 +84,23 @@ impl Port for SimPort {
             take::<C>(answer, ask.into)
         };
         asks.into_iter().map(answer).collect()
+    }
+
+    fn change<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        _: Duration,
+    ) -> Result<C::Reply, Status> {
+        let (attempt, args) = (self.attempt.load(Ordering::SeqCst), encode(call)?);
+        let packet = Packet { op: C::OP, session, attempt, args, payload: Vec::new() };
+        let answer = self.baton.want(Want::Exchange(vec![(target, packet)])).pop();
+        let outcome = take::<C>(answer.ok_or(Status::IO)?, &mut []);
+        if let Err(Status::UNREACHABLE) = outcome {
+            self.attempt.fetch_add(1, Ordering::SeqCst);
+        }
+        outcome
     }
 
     fn now(&self) -> Duration {

@@ -59,7 +59,11 @@ pub fn play(rng: Rng, plan: Plan) -> Result<Report, Wrong> {
     Ok(world.report)
 }
 
-fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
+/// The world before anything happens.
+///
+/// # Errors
+/// What the authority refuses.
+pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
     let clock = Arc::new(ManualClock::default());
     let authority = Authority::open(Box::new(Kept), clock.clone(), CLUSTER);
     let authority = authority.map_err(|e| e.to_string())?;
@@ -75,23 +79,35 @@ fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
         let groups = authority.groups(DEFAULT_POOL, *shape).map_err(|s| s.to_string())?;
         for stripe in 0..plan.stripes as u32 {
             let group = groups[rng.below(groups.len() as u64) as usize];
-            let key = ChunkKey { object: ObjectId(10 + number as u64), component: 0, stripe };
+            // Each is the end of an object of its own, which a client may cut off.
+            let object = ObjectId(10 + number as u64 * plan.stripes + u64::from(stripe));
+            let key = ChunkKey { object, component: 0, stripe };
             stripes.push(Stripe { group, shape: *shape, key });
         }
     }
     let (operations, is_leased) = (plan.operations, plan.is_leased);
-    let ground = Ground { stripes, history: Default::default(), operations, is_leased };
+    let (history, cutting) = Default::default();
+    let ground = Ground { stripes, history, cutting, operations, is_leased };
     Ok(World::new(rng, plan, nodes, (authority, clock), ground))
 }
 
 impl World {
-    /// Clients work while things go wrong.
-    fn work(&mut self) -> Result<(), Wrong> {
+    /// All nodes begin.
+    ///
+    /// # Errors
+    /// A store that does not open.
+    pub(super) fn begin(&mut self) -> Result<(), Wrong> {
         self.admit();
         for node in 0..self.nodes.len() {
             self.start(node)?;
             self.after(50_000, Event::Checkpoint(node));
         }
+        Ok(())
+    }
+
+    /// Clients work while things go wrong.
+    fn work(&mut self) -> Result<(), Wrong> {
+        self.begin()?;
         for client in 0..self.plan.clients as usize {
             self.add_client(client)?;
         }
@@ -103,7 +119,9 @@ impl World {
         self.step_while(LONGEST, works, "the clients do not come to an end")
     }
 
-    fn step_while(
+    /// # Errors
+    /// `why`, where it goes on for too long.
+    pub(super) fn step_while(
         &mut self,
         limit: Time,
         goes_on: impl Fn(&World) -> bool,
@@ -120,7 +138,10 @@ impl World {
     }
 
     /// All heals; then everything is read on every path and compared.
-    fn end(&mut self) -> Result<(), Wrong> {
+    ///
+    /// # Errors
+    /// The promise that was broken.
+    pub(super) fn end(&mut self) -> Result<(), Wrong> {
         self.calm()?;
         let waits = |w: &World| {
             let is_live = |m: &nuri_proto::map::Member| m.standing == Standing::Live;

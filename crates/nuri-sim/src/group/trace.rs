@@ -6,8 +6,10 @@ use nuri_proto::Status;
 use nuri_proto::codec::decode;
 use nuri_proto::map::Group;
 use nuri_proto::op::cluster::{HeartbeatReply, JoinReply, MapGet, MemberSynced};
+use nuri_proto::op::data::DataTruncate;
 use nuri_proto::op::member::{
-    MemberAbort, MemberChanged, MemberCommit, MemberHeld, MemberInstall, MemberRead, MemberStage,
+    MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
+    MemberStage,
 };
 use nuri_proto::op::{Call, Op};
 
@@ -28,6 +30,8 @@ pub(super) fn line(packet: &Packet, answer: Option<&Answer>) -> String {
         Op::MemberRead => both::<MemberRead>(packet, answer),
         Op::MemberInstall => both::<MemberInstall>(packet, answer),
         Op::MemberChanged => both::<MemberChanged>(packet, answer),
+        Op::MemberForget => both::<MemberForget>(packet, answer),
+        Op::DataTruncate => both::<DataTruncate>(packet, answer),
         Op::MemberSynced => both::<MemberSynced>(packet, answer),
         Op::MapGet => {
             let map = answer.and_then(|a| a.as_ref().ok()).map(|a| decode::<_>(&a.0));

@@ -22,7 +22,7 @@ use nuri_proto::stripe::Covers;
 use super::baton::{Actor, Answer, Packet, Want};
 use super::faults::{Fault, Plan};
 use super::ground::Ground;
-use super::net::{Host, Net};
+use super::net::{Fate, Held, Host, Net};
 use super::node::{Node, call};
 use super::report::Report;
 use crate::check::Wrong;
@@ -67,6 +67,8 @@ pub(super) enum Event {
         to: Host,
         packet: Rc<Packet>,
         back: Back,
+        /// The boot of the node that the packet's connection leads to, where that counts.
+        life: Option<u64>,
     },
     Return {
         to: Host,
@@ -240,7 +242,12 @@ impl World {
     fn happen(&mut self, event: Event) -> Result<(), Wrong> {
         match event {
             Event::Go { actor, answers } => self.go(actor, answers),
-            Event::Arrive { from, to, packet, back } => self.arrive(from, to, &packet, back),
+            Event::Arrive { to: Host::Node(node), life: Some(life), .. }
+                if self.nodes[node].boots != life =>
+            {
+                Ok(())
+            }
+            Event::Arrive { from, to, packet, back, .. } => self.arrive(from, to, &packet, back),
             Event::Return { to, back, answer } => self.answered(to, back, answer),
             Event::Patience { exchange } => self.out_of_patience(exchange),
             Event::Beat { node, boots } => {
@@ -261,10 +268,7 @@ impl World {
                 Ok(())
             }
             Event::Fault(fault) => self.fault(fault),
-            Event::Fence => {
-                self.fence();
-                Ok(())
-            }
+            Event::Fence => self.fence(),
         }
     }
 
@@ -352,12 +356,26 @@ impl World {
     pub(super) fn send(&mut self, from: Host, to: Host, packet: Packet, back: Back) {
         self.report.packets += 1;
         let packet = Rc::new(packet);
+        let fate = self.net.fate(packet.op, to, false);
+        if matches!(fate, Some(Fate::Held | Fate::Copied)) {
+            let (packet, back) = (packet.clone(), back.clone());
+            self.net.held.push(Held { from, to, packet, back });
+        }
+        if matches!(fate, Some(Fate::Held | Fate::Lost)) {
+            self.report.lost += 1;
+            return;
+        }
         let copies = self.net.send(&mut self.rng, from, to, self.now);
         self.report.lost += u64::from(copies.is_empty());
         self.report.doubled += u64::from(copies.len() > 1);
-        for delay in copies {
+        // What is sent once is on a connection: it comes once at most, and not to a later process.
+        let (most, life) = match (packet.op, to) {
+            (Op::DataTruncate, Host::Node(node)) => (1, Some(self.nodes[node].boots)),
+            _ => (copies.len(), None),
+        };
+        for delay in copies.into_iter().take(most) {
             let (packet, back) = (packet.clone(), back.clone());
-            self.after(delay, Event::Arrive { from, to, packet, back });
+            self.after(delay, Event::Arrive { from, to, packet, back, life });
         }
     }
 
@@ -365,15 +383,17 @@ impl World {
         let sum = crc64(&packet.args) ^ crc64(&packet.payload);
         self.report.trace = mix(&[self.report.trace, self.now, packet.op as u64, sum]);
         let answer = match to {
-            Host::Authority => {
-                Some(call(packet, &self.buffers, |request| self.authority.serve(request)))
-            }
+            Host::Authority => Some(self.ask_authority(packet)),
             Host::Node(node) => self.serve(node, packet)?,
             Host::Client(_) => None,
         };
         if self.traces {
             let line = super::trace::line(packet, answer.as_ref());
             eprintln!("{:>12} {from:?} -> {to:?}: {line}", self.now);
+        }
+        if self.net.fate(packet.op, to, true).is_some() {
+            self.report.lost += 1;
+            return Ok(());
         }
         match answer {
             Some(answer) => self.reply(to, from, back, answer),
@@ -382,6 +402,10 @@ impl World {
             None => {}
         }
         Ok(())
+    }
+
+    pub(super) fn ask_authority(&self, packet: &Packet) -> Answer {
+        call(packet, &self.buffers, |request| self.authority.serve(request))
     }
 
     fn serve(&mut self, node: usize, packet: &Packet) -> Result<Option<Answer>, Wrong> {
@@ -396,6 +420,12 @@ impl World {
         } else if packet.op == Op::MemberCommit || packet.op == Op::MemberInstall {
             self.check_reached(node)?;
             self.look()?;
+        }
+        if packet.op == Op::DataTruncate {
+            // Versions begin anew, maybe also where the answer tells of a failure.
+            let cut = self.ground.cutting.lock().clone();
+            let keys: Vec<_> = cut.iter().map(|s| self.ground.stripes[*s].key).collect();
+            self.reached.retain(|(_, key), _| !keys.contains(key));
         }
         if answer == Some(Err(Status::EPOCH)) {
             // It may be this node that knows too little: it asks soon.

@@ -1,0 +1,184 @@
+//! Attacks by members that fall, stand still, forget, or come back as they once were.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_client::group::Guess;
+use nuri_proto::op::Op;
+
+use super::super::net::{Fate, Host};
+use super::super::script::{Script, row, small};
+use super::{ALL, DOUBLE, THREE, each};
+use crate::check::Wrong;
+
+const SOON: Duration = Duration::from_millis(20);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A member held an acknowledged write, loses its disk, and comes back empty before anybody was
+/// told of the commit: it has no say in what becomes of the write.
+pub(super) fn member_that_lost_its_log_votes() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        script.write(row(places))?;
+        let write = script.write(row(places))?;
+        let node = script.stop(0)?;
+        script.replace(0, node)?;
+        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.finish()
+    })
+}
+
+/// As above, with a disk that holds what it held some time ago, under its own name.
+pub(super) fn member_restored_from_an_old_snapshot() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        script.write(row(places))?;
+        let node = script.node(0)?;
+        let snapshot = script.world.nodes[node].disk.fork();
+        // Life goes on for a while: the node restarts, and the authority hears of it.
+        script.stop(0)?;
+        script.start(node)?;
+        script.wait(SECOND)?;
+        let write = script.write(row(places))?;
+        script.stop(0)?;
+        script.world.nodes[node].disk = Arc::new(snapshot);
+        script.world.reached.retain(|(of, _), _| *of != node);
+        script.start(node)?;
+        script.wait(SECOND)?;
+        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.until_live(0)?;
+        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.finish()
+    })
+}
+
+/// There is no primary: the client leads, and members are asked. A member restarts within its
+/// lease between staging and answering; then the client that leads dies and another one follows.
+/// All in one epoch.
+pub(super) fn primary_restarted_inside_an_epoch() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        script.write(row(places))?;
+        let epoch = script.group()?.epoch;
+        for place in 0..shape.members() {
+            script.rule(Op::MemberStage, place, Fate::AnswerLost, 1)?;
+            let writer = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
+            script.wait(SOON)?;
+            let node = script.stop(place)?;
+            script.start(node)?;
+            let write = script.end_of(&writer)?.map_err(|s| s.to_string())?;
+            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.rule(Op::MemberStage, place, Fate::AnswerLost, 1)?;
+            let leader = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
+            script.wait(SOON)?;
+            script.kill(&leader)?;
+            let found = script.read(0)?.map_err(|s| s.to_string())?;
+            (0..places).try_for_each(|place| script.expect(place, found))?;
+        }
+        if script.group()?.epoch != epoch {
+            return Err("the epoch changed".into());
+        }
+        script.finish()
+    })
+}
+
+/// A node stands still until its group has gone on without it. Who asks it right when it goes on
+/// gets nothing old.
+pub(super) fn pause_longer_than_the_lease() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        script.write(row(places))?;
+        let node = script.node(0)?;
+        let pause = 8 * SECOND;
+        let until = script.world.now + pause.as_micros() as u64;
+        script.world.frozen.insert(Host::Node(node), until);
+        // It has the map of before.
+        let late = script.begin(move |p| {
+            p.baton.want(super::super::baton::Want::Pause(pause));
+            p.read(&small(0))
+        })?;
+        let write = script.write(row(places))?;
+        if script.world.now >= until {
+            return Err("the group waited for it".into());
+        }
+        (0..places).try_for_each(|place| script.expect(place, write))?;
+        match script.end_of(&late)? {
+            Ok(found) if found == write => {}
+            other => return Err(format!("{other:?}, not write {write}")),
+        }
+        script.until_live(0)?;
+        script.finish()
+    })
+}
+
+/// There is no log to fold. What stands in its place: small writes that all hold and nobody was
+/// told to commit, when one data disk is lost, and another.
+pub(super) fn another_data_disk_lost_with_fold_debt() -> Result<(), Wrong> {
+    each(&[DOUBLE], |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        script.write(row(places))?;
+        let (first, second) = (script.write(vec![small(0)])?, script.write(vec![small(1)])?);
+        let node = script.stop(0)?;
+        script.until_absent(0)?;
+        let other = script.stop(1)?;
+        script.until_absent(1)?;
+        script.expect(0, first)?;
+        script.expect(1, second)?;
+        script.replace(0, node)?;
+        script.replace(1, other)?;
+        script.expect(0, first)?;
+        script.expect(1, second)?;
+        script.finish()
+    })
+}
+
+/// Power fails everywhere right after an acknowledgement, and one disk does not come back.
+pub(super) fn all_power_off_and_one_disk_lost() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        for lost in 0..shape.members() {
+            let mut script = Script::new(shape)?;
+            let places = script.places();
+            script.write(row(places))?;
+            let write = script.write(row(places))?;
+            let gone = script.node(lost)?;
+            let all = 0..script.world.nodes.len();
+            all.clone().try_for_each(|node| script.world.stop(node))?;
+            all.filter(|node| *node != gone).try_for_each(|node| script.start(node))?;
+            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.replace(lost, gone)?;
+            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.finish()?;
+        }
+        Ok(())
+    })
+}
+
+/// One member more is lost than the shape bears: an error, nothing else, until it is back.
+pub(super) fn a_further_loss_at_exactly_k_live() -> Result<(), Wrong> {
+    each(&[THREE, DOUBLE], |shape| {
+        let mut script = Script::new(shape)?;
+        let places = script.places();
+        let write = script.write(row(places))?;
+        let most = shape.members() - shape.data();
+        for place in 0..most {
+            script.stop(place)?;
+            script.until_absent(place)?;
+        }
+        let last = script.stop(most)?;
+        let found = [script.read(0)?, script.try_write(row(places))?];
+        if found.iter().any(Result::is_ok) {
+            return Err(format!("too few are left, and yet: {found:?}"));
+        }
+        script.start(last)?;
+        let found = [script.read(0)?, script.try_write(row(places))?];
+        if found.iter().any(Result::is_err) {
+            return Err(format!("it is back, and yet {found:?} after write {write}"));
+        }
+        script.finish()
+    })
+}
