@@ -6,6 +6,7 @@ mod broken;
 mod ci;
 mod faults;
 mod shell;
+mod testbed;
 mod tidy;
 
 use clap::{Parser, Subcommand};

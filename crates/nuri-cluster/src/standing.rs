@@ -13,7 +13,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{Epoch, GroupId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::MAX_TARGETS;
-use nuri_proto::map::{Group, Map, Member, Standing, TargetState};
+use nuri_proto::map::{Group, Map, Member, Standing, Target, TargetState};
 use nuri_proto::op::cluster::MemberMove;
 
 use crate::placement::{Candidate, place};
@@ -203,11 +203,21 @@ pub fn has_absent(map: &Map) -> bool {
     members.any(|m| matches!(m.standing, Standing::Absent { .. }))
 }
 
-/// Whether the groups that new files of the shape lie on have places on every target.
+/// Whether the groups that new files of the shape lie on have places on every target that takes
+/// some.
 pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
     let groups = map.pool_groups(pool, shape);
     let reached = |t: TargetId| groups.iter().any(|g| g.members.iter().any(|m| m.target == t));
-    map.targets.iter().filter(|t| !t.retiring).all(|t| reached(t.id))
+    !groups.is_empty() && takers(map).all(|t| reached(t.id))
+}
+
+/// Targets that take places in new groups: those that serve, and those that others wait for. One
+/// that is down and has no place was replaced, or never came.
+fn takers(map: &Map) -> impl Iterator<Item = &Target> {
+    let waited_for =
+        |t: &Target| map.groups.iter().any(|g| g.shape.is_redundant() && g.place(t.id).is_some());
+    let staying = map.targets.iter().filter(|t| !t.retiring);
+    staying.filter(move |t| t.state == TargetState::Up || waited_for(t))
 }
 
 /// Makes groups of the shape over all targets of the pool, for new files.
@@ -216,8 +226,12 @@ pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
 /// [`Status::INVAL`] where the shape needs more targets than there are; [`Status::NOSPC`] beyond
 /// the bounds of a space.
 pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Status> {
-    let staying = map.targets.iter().filter(|t| !t.retiring);
-    let candidates: Vec<Candidate> = staying.map(|t| (t.id, t.node)).collect();
+    let mut candidates: Vec<Candidate> = takers(map).map(|t| (t.id, t.node)).collect();
+    if candidates.len() < shape.members() {
+        // Better with some that are down than not at all.
+        let staying = map.targets.iter().filter(|t| !t.retiring);
+        candidates = staying.map(|t| (t.id, t.node)).collect();
+    }
     let placed = place(map.placement, shape, &candidates);
     if placed.is_empty() {
         return Err(Status::INVAL);
@@ -261,7 +275,7 @@ fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> boo
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::{BootId, Incarnation, NodeId};
-    use nuri_proto::map::{Pool, Target};
+    use nuri_proto::map::Pool;
 
     use super::*;
     use crate::transition::DEFAULT_POOL;
@@ -350,6 +364,29 @@ mod tests {
         let from_start = Standing::Syncing { since: Epoch(0) };
         assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
         assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn new_groups_leave_out_who_was_replaced_and_wait_for_who_is_away() {
+        let mut map = map(4, PARITY);
+        map.targets[3].state = TargetState::Down;
+        assert!(reaches_all(&map, DEFAULT_POOL, PARITY));
+        make_groups(&mut map, DEFAULT_POOL, Shape::Mirror(2)).unwrap();
+        let has = |map: &Map, shape, target| {
+            map.pool_groups(DEFAULT_POOL, shape).iter().any(|g| g.place(target).is_some())
+        };
+        let (away, new) = (TargetId(4), TargetId(5));
+        assert!(has(&map, Shape::Mirror(2), away), "it has places: it is waited for");
+        let target =
+            Target { id: new, node: NodeId(4), state: TargetState::Up, ..map.targets[0].clone() };
+        map.targets.push(target);
+        replace(&mut map, away, new).unwrap();
+        assert!(reaches_all(&map, DEFAULT_POOL, PARITY), "nobody misses the old one");
+        make_groups(&mut map, DEFAULT_POOL, PARITY).unwrap();
+        assert!(!has(&map, PARITY, away) && has(&map, PARITY, new));
+        let wide = Shape::Parity { k: 4, m: 1 };
+        make_groups(&mut map, DEFAULT_POOL, wide).unwrap();
+        assert!(has(&map, wide, away), "without it there were too few");
     }
 
     #[test]
