@@ -93,35 +93,15 @@ fn best(map: &Map, group: &Group, from: TargetId, places: &Places) -> Option<Tar
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::layout::Shape;
-    use nuri_proto::map::Pool;
 
     use super::*;
+    use crate::standing::fixture::{self, target};
     use crate::standing::make_groups;
     use crate::transition::DEFAULT_POOL;
 
-    fn target(id: u32) -> Target {
-        Target {
-            id: TargetId(id),
-            node: NodeId(id),
-            path: String::new(),
-            state: TargetState::Up,
-            size: 1,
-            used: 0,
-            incarnation: Incarnation(1),
-            sequence: 1,
-            boot: BootId(1),
-            retiring: false,
-        }
-    }
-
     fn map(targets: u32) -> Map {
-        let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
-        let targets = (1..=targets).map(target).collect();
-        let mut map = Map { targets, pools: vec![pool], ..Map::default() };
-        make_groups(&mut map, DEFAULT_POOL, Shape::Parity { k: 2, m: 1 }).unwrap();
-        map
+        fixture::map(targets, Shape::Parity { k: 2, m: 1 })
     }
 
     #[test]

@@ -272,18 +272,20 @@ fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> boo
     changed
 }
 
+/// Maps for tests.
 #[cfg(test)]
-mod tests {
+pub(crate) mod fixture {
     use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::map::Pool;
 
     use super::*;
     use crate::transition::DEFAULT_POOL;
 
-    fn map(targets: u32, shape: Shape) -> Map {
-        let target = |i| Target {
-            id: TargetId(i),
-            node: NodeId(i),
+    /// One that is up, alone on its node.
+    pub(crate) fn target(id: u32) -> Target {
+        Target {
+            id: TargetId(id),
+            node: NodeId(id),
             path: String::new(),
             state: TargetState::Up,
             size: 1,
@@ -292,7 +294,11 @@ mod tests {
             sequence: 1,
             boot: BootId(1),
             retiring: false,
-        };
+        }
+    }
+
+    /// So many targets, and groups of the shape over them.
+    pub(crate) fn map(targets: u32, shape: Shape) -> Map {
         let pool = Pool { id: DEFAULT_POOL, name: "default".into(), groups: Vec::new() };
         let targets = (1..=targets).map(target).collect();
         let mut map = Map { targets, pools: vec![pool], ..Map::default() };
@@ -300,6 +306,15 @@ mod tests {
         make_groups(&mut map, DEFAULT_POOL, shape).unwrap();
         map
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::NodeId;
+
+    use super::fixture::{map, target};
+    use super::*;
+    use crate::transition::DEFAULT_POOL;
 
     const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
 
@@ -355,8 +370,7 @@ mod tests {
     #[test]
     fn a_replacement_has_missed_everything() {
         let mut map = map(4, Shape::Mirror(2));
-        let target = Target { id: TargetId(9), node: NodeId(9), ..map.targets[0].clone() };
-        map.targets.push(target);
+        map.targets.push(target(9));
         replace(&mut map, TargetId(1), TargetId(9)).unwrap();
         assert!(map.groups.iter().all(|g| g.place(TargetId(1)).is_none()));
         let is_new = |m: &&Member| m.target == TargetId(9);
@@ -397,8 +411,7 @@ mod tests {
         assert_eq!(remove(&mut map, gone), Err(Status::BUSY));
         map.targets[4].state = TargetState::Down;
         assert_eq!(remove(&mut map, gone), Err(Status::NOTEMPTY));
-        let target = Target { id: TargetId(6), node: NodeId(6), ..map.targets[0].clone() };
-        map.targets.push(target);
+        map.targets.push(target(6));
         replace(&mut map, gone, TargetId(6)).unwrap();
         remove(&mut map, gone).unwrap();
         assert!(map.target(gone).is_none());
@@ -408,8 +421,7 @@ mod tests {
     fn a_copy_takes_a_place_and_is_synced_from_when_it_began() {
         let mut map = map(4, Shape::Mirror(2));
         let began = map.epoch;
-        let target = Target { id: TargetId(9), node: NodeId(9), ..map.targets[0].clone() };
-        map.targets.push(target);
+        map.targets.push(target(9));
         let id = map.groups[0].id;
         let from = map.groups[0].members[0].target;
         let step = MemberMove { group: id, from, to: TargetId(9), since: began };
@@ -427,8 +439,7 @@ mod tests {
         let mut map = map(4, PARITY);
         let old = map.groups.len();
         assert!(reaches_all(&map, DEFAULT_POOL, PARITY));
-        let target = Target { id: TargetId(5), node: NodeId(5), ..map.targets[0].clone() };
-        map.targets.push(target);
+        map.targets.push(target(5));
         assert!(!reaches_all(&map, DEFAULT_POOL, PARITY));
         make_groups(&mut map, DEFAULT_POOL, PARITY).unwrap();
         let current = map.pool_groups(DEFAULT_POOL, PARITY);

@@ -87,7 +87,7 @@ impl Case {
                 }
                 direct(&dir, write)
             }
-            Case::Synced => told(synced(&dir)),
+            Case::Synced => told(synced(&dir.join("fio"), 4096, SyncKind::Data, SYNCS)),
             Case::RandomRead => {
                 peers.cold(peer)?;
                 random_read(&dir)
@@ -245,20 +245,31 @@ fn fio(dir: &Path, rw: &str, args: &[&str]) -> Outcome<f64> {
     json["jobs"][0][side]["bw_bytes"].as_f64().ok_or_else(|| "fio gave no rate".into())
 }
 
-/// Random 4 KiB overwrites of a laid-out file, each synced.
-fn synced(dir: &Path) -> std::io::Result<f64> {
-    let path = dir.join("fio");
+/// What a synced write waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SyncKind {
+    Data,
+    All,
+}
+
+/// Random overwrites of a laid-out file, each synced; returns how many a second.
+pub(crate) fn synced(
+    path: &Path,
+    len: usize,
+    sync: SyncKind,
+    count: usize,
+) -> std::io::Result<f64> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let blocks = file.metadata()?.len() / 4096;
-    let data = [7u8; 4096];
+    let places = file.metadata()?.len() / len as u64;
+    let data = vec![7u8; len];
     let mut x = 88_172_645_463_325_252u64;
     let start = Instant::now();
-    for _ in 0..SYNCS {
+    for _ in 0..count {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        file.write_all_at(&data, x % blocks * 4096)?;
-        file.sync_data()?;
+        file.write_all_at(&data, x % places * len as u64)?;
+        if sync == SyncKind::Data { file.sync_data() } else { file.sync_all() }?;
     }
-    Ok(SYNCS as f64 / start.elapsed().as_secs_f64())
+    Ok(count as f64 / start.elapsed().as_secs_f64())
 }

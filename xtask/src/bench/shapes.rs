@@ -4,12 +4,10 @@
 //! stopped, and the reads are repeated without it.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::measure::{Files, Transfer};
+use super::measure::{Files, SyncKind, Transfer, synced};
 use super::median;
 use super::meter::Meter;
 use crate::apps::Mounted;
@@ -118,8 +116,9 @@ impl Bench {
         }
         self.cold()?;
         add(What::Read, told(transfer.read(&dir))?);
-        add(What::Synced4, told(synced(&dir, 4096, SyncKind::Data))?);
-        add(What::Synced8, told(synced(&dir, 8192, SyncKind::All))?);
+        let written = dir.join("own0");
+        add(What::Synced4, told(synced(&written, 4096, SyncKind::Data, SYNCS))?);
+        add(What::Synced8, told(synced(&written, 8192, SyncKind::All, SYNCS))?);
         Ok(())
     }
 
@@ -162,29 +161,6 @@ impl Bench {
         ))
         .map(drop)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SyncKind {
-    Data,
-    All,
-}
-
-/// Random overwrites of what was written before, each synced.
-fn synced(dir: &Path, len: usize, kind: SyncKind) -> std::io::Result<f64> {
-    let file = OpenOptions::new().read(true).write(true).open(dir.join("own0"))?;
-    let places = file.metadata()?.len() / len as u64;
-    let data = vec![7u8; len];
-    let mut x = 88_172_645_463_325_252u64;
-    let start = Instant::now();
-    for _ in 0..SYNCS {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        file.write_all_at(&data, x % places * len as u64)?;
-        if kind == SyncKind::Data { file.sync_data() } else { file.sync_all() }?;
-    }
-    Ok(SYNCS as f64 / start.elapsed().as_secs_f64())
 }
 
 fn print(rates: &Rates) {
