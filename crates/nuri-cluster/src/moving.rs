@@ -97,8 +97,6 @@ mod tests {
 
     use super::*;
     use crate::standing::fixture::{self, target};
-    use crate::standing::make_groups;
-    use crate::transition::DEFAULT_POOL;
 
     fn map(targets: u32) -> Map {
         fixture::map(targets, Shape::Parity { k: 2, m: 1 })
