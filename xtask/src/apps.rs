@@ -29,6 +29,11 @@ pub(crate) struct Mounted {
 impl Mounted {
     /// Builds nuri, starts a space under `base` and mounts it.
     pub(crate) fn up(base: &Path, more: &str) -> Result<Mounted, String> {
+        Mounted::up_by(base, "", more)
+    }
+
+    /// The same through another program, which runs nuri somewhere else.
+    pub(crate) fn up_by(base: &Path, by: &str, more: &str) -> Result<Mounted, String> {
         build()?;
         std::fs::create_dir_all(base).map_err(|e| format!("{}: {e}", base.display()))?;
         let tmp = tempfile::Builder::new().prefix("nuri-").tempdir_in(base);
@@ -40,7 +45,7 @@ impl Mounted {
         std::fs::create_dir(&mnt).map_err(|e| e.to_string())?;
         let mounted = Mounted { _tmp: tmp, nuri, space, mnt };
         let (n, s, m) = mounted.names();
-        script(&format!("{n} up --dir {s} --mount {m} {more}"), Duration::from_secs(40))?;
+        script(&format!("{by} {n} up --dir {s} --mount {m} {more}"), Duration::from_secs(40))?;
         Ok(mounted)
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod link;
 mod measure;
 mod meter;
 mod peers;
+pub(crate) mod rebuild;
 pub(crate) mod shapes;
 
 use std::collections::BTreeMap;

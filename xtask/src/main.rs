@@ -6,6 +6,7 @@ mod broken;
 mod ci;
 mod faults;
 mod shell;
+mod testbed;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -67,6 +68,12 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// How fast lost and absent targets come back, and what programs keep of their speed
+    BenchRebuild {
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
     #[command(hide = true)]
     LinkSink { address: String },
     #[command(hide = true)]
@@ -97,6 +104,7 @@ fn main() -> std::process::ExitCode {
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
+        Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::LinkSink { address } => bench::link::sink(&address),
         Command::LinkSource { address, mib } => bench::link::source(&address, mib),
         Command::Bench { rounds, dir, only } => bench::run(rounds, &dir, &only),

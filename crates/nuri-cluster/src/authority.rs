@@ -9,12 +9,12 @@ use nuri_proto::Status;
 use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, HEARTBEAT, SERVICE};
 use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Group, Map, ScrubPolicy, Standing, TargetState};
+use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetReplace,
-    TargetRetire,
+    MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetRemove,
+    TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -111,6 +111,9 @@ impl Authority {
             }),
             Op::TargetRetire => reply_to::<TargetRetire>(request.args, |c| {
                 self.change(|map| standing::retire(map, c.target, c.retiring))
+            }),
+            Op::TargetRemove => reply_to::<TargetRemove>(request.args, |c| {
+                self.change(|map| standing::remove(map, c.target))
             }),
             Op::MemberMove => reply_to::<MemberMove>(request.args, |c| {
                 self.change(|map| standing::move_member(map, &c))
@@ -216,14 +219,20 @@ impl Authority {
         self.state.lock().map.shape
     }
 
-    /// Sets it, durably.
+    /// Sets what was said of them, durably.
     ///
     /// # Errors
     /// [`Status::IO`] where the map cannot be kept.
-    pub fn set_default_shape(&self, shape: Shape) -> Result<(), Status> {
-        let mut state = self.state.lock();
-        let next = Map { shape, ..state.map.clone() };
-        self.keep(&mut state, next)
+    pub fn set_defaults(
+        &self,
+        shape: Option<Shape>,
+        placement: Option<Placement>,
+    ) -> Result<(), Status> {
+        self.change(|map| {
+            map.shape = shape.unwrap_or(map.shape);
+            map.placement = placement.unwrap_or(map.placement);
+            Ok(())
+        })
     }
 
     /// A new map counts once it is durable.

@@ -7,25 +7,13 @@ use std::collections::HashMap;
 
 use nuri_proto::id::{NodeId, TargetId};
 use nuri_proto::layout::Shape;
+use nuri_proto::map::Placement;
 
 /// Groups per target of a declustered placement: with more the pieces of a lost target lie on
 /// more of the others, with fewer a file's layout is shorter.
 const GROUPS_PER_TARGET: usize = 4;
 /// Most groups made at once.
 const MAX_GROUPS: usize = 256;
-
-/// How groups lie over targets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Placement {
-    /// RAID-5's rotation: group i on targets i, i + 1, ... in turn.
-    Rotated,
-    /// Petal's chained declustering: copy j of group i on target i + j of another node.
-    Chained,
-    /// RAID-x: the copies of a row of groups lie together on one target, another one each row.
-    Orthogonal,
-    /// Balanced pseudo-random: pairs of targets share about as many groups each.
-    Declustered,
-}
 
 /// A target and the node that it must not share a group with.
 pub type Candidate = (TargetId, NodeId);

@@ -13,10 +13,10 @@ use nuri_proto::Status;
 use nuri_proto::id::{Epoch, GroupId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::MAX_TARGETS;
-use nuri_proto::map::{Group, Map, Member, Standing, TargetState};
+use nuri_proto::map::{Group, Map, Member, Standing, Target, TargetState};
 use nuri_proto::op::cluster::MemberMove;
 
-use crate::placement::{Candidate, Placement, place};
+use crate::placement::{Candidate, place};
 
 /// Groups of all pools and generations together, at most.
 const MAX_GROUPS: usize = 2 * MAX_TARGETS;
@@ -141,6 +141,31 @@ pub fn retire(map: &mut Map, target: TargetId, retiring: bool) -> Result<(), Sta
     Ok(())
 }
 
+/// A target that is gone for ever leaves the map, and its node with it where that has nothing else.
+/// The record of what lay on it alone stays: its number must never mean something else.
+///
+/// # Errors
+/// [`Status::NOENT`]; [`Status::BUSY`] where it serves; [`Status::NOTEMPTY`] where it has places in
+/// redundant groups.
+pub fn remove(map: &mut Map, target: TargetId) -> Result<(), Status> {
+    let known = map.target(target).ok_or(Status::NOENT)?;
+    if known.state == TargetState::Up {
+        return Err(Status::BUSY);
+    }
+    if map.groups.iter().any(|g| g.shape.is_redundant() && g.place(target).is_some()) {
+        return Err(Status::NOTEMPTY);
+    }
+    let node = known.node;
+    map.targets.retain(|t| t.id != target);
+    let alone = |g: &Group| g.place(target).is_some();
+    let lost: Vec<_> = map.groups.iter().filter(|g| alone(g)).map(|g| g.id).collect();
+    map.pools.iter_mut().for_each(|pool| pool.groups.retain(|id| !lost.contains(id)));
+    let has_others = map.targets.iter().any(|t| t.node == node) || map.meta == Some(node);
+    map.nodes.retain(|n| n.id != node || n.up || has_others);
+    map.epoch = Epoch(map.epoch.0 + 1);
+    Ok(())
+}
+
 /// A target that has a copy takes another one's place (`nuri-client/src/group/hand_over.rs`).
 ///
 /// # Errors
@@ -178,11 +203,21 @@ pub fn has_absent(map: &Map) -> bool {
     members.any(|m| matches!(m.standing, Standing::Absent { .. }))
 }
 
-/// Whether the groups that new files of the shape lie on have places on every target.
+/// Whether the groups that new files of the shape lie on have places on every target that takes
+/// some.
 pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
     let groups = map.pool_groups(pool, shape);
     let reached = |t: TargetId| groups.iter().any(|g| g.members.iter().any(|m| m.target == t));
-    map.targets.iter().filter(|t| !t.retiring).all(|t| reached(t.id))
+    !groups.is_empty() && takers(map).all(|t| reached(t.id))
+}
+
+/// Targets that take places in new groups: those that serve, and those that others wait for. One
+/// that is down and has no place was replaced, or never came.
+fn takers(map: &Map) -> impl Iterator<Item = &Target> {
+    let waited_for =
+        |t: &Target| map.groups.iter().any(|g| g.shape.is_redundant() && g.place(t.id).is_some());
+    let staying = map.targets.iter().filter(|t| !t.retiring);
+    staying.filter(move |t| t.state == TargetState::Up || waited_for(t))
 }
 
 /// Makes groups of the shape over all targets of the pool, for new files.
@@ -191,9 +226,13 @@ pub fn reaches_all(map: &Map, pool: PoolId, shape: Shape) -> bool {
 /// [`Status::INVAL`] where the shape needs more targets than there are; [`Status::NOSPC`] beyond
 /// the bounds of a space.
 pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Status> {
-    let staying = map.targets.iter().filter(|t| !t.retiring);
-    let candidates: Vec<Candidate> = staying.map(|t| (t.id, t.node)).collect();
-    let placed = place(Placement::Declustered, shape, &candidates);
+    let mut candidates: Vec<Candidate> = takers(map).map(|t| (t.id, t.node)).collect();
+    if candidates.len() < shape.members() {
+        // Better with some that are down than not at all.
+        let staying = map.targets.iter().filter(|t| !t.retiring);
+        candidates = staying.map(|t| (t.id, t.node)).collect();
+    }
+    let placed = place(map.placement, shape, &candidates);
     if placed.is_empty() {
         return Err(Status::INVAL);
     }
@@ -236,7 +275,7 @@ fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> boo
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::{BootId, Incarnation, NodeId};
-    use nuri_proto::map::{Pool, Target};
+    use nuri_proto::map::Pool;
 
     use super::*;
     use crate::transition::DEFAULT_POOL;
@@ -325,6 +364,44 @@ mod tests {
         let from_start = Standing::Syncing { since: Epoch(0) };
         assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
         assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn new_groups_leave_out_who_was_replaced_and_wait_for_who_is_away() {
+        let mut map = map(4, PARITY);
+        map.targets[3].state = TargetState::Down;
+        assert!(reaches_all(&map, DEFAULT_POOL, PARITY));
+        make_groups(&mut map, DEFAULT_POOL, Shape::Mirror(2)).unwrap();
+        let has = |map: &Map, shape, target| {
+            map.pool_groups(DEFAULT_POOL, shape).iter().any(|g| g.place(target).is_some())
+        };
+        let (away, new) = (TargetId(4), TargetId(5));
+        assert!(has(&map, Shape::Mirror(2), away), "it has places: it is waited for");
+        let target =
+            Target { id: new, node: NodeId(4), state: TargetState::Up, ..map.targets[0].clone() };
+        map.targets.push(target);
+        replace(&mut map, away, new).unwrap();
+        assert!(reaches_all(&map, DEFAULT_POOL, PARITY), "nobody misses the old one");
+        make_groups(&mut map, DEFAULT_POOL, PARITY).unwrap();
+        assert!(!has(&map, PARITY, away) && has(&map, PARITY, new));
+        let wide = Shape::Parity { k: 4, m: 1 };
+        make_groups(&mut map, DEFAULT_POOL, wide).unwrap();
+        assert!(has(&map, wide, away), "without it there were too few");
+    }
+
+    #[test]
+    fn only_what_nobody_needs_is_removed_and_its_number_is_not_given_again() {
+        let mut map = map(5, Shape::Mirror(2));
+        let gone = TargetId(5);
+        assert_eq!(remove(&mut map, TargetId(77)), Err(Status::NOENT));
+        assert_eq!(remove(&mut map, gone), Err(Status::BUSY));
+        map.targets[4].state = TargetState::Down;
+        assert_eq!(remove(&mut map, gone), Err(Status::NOTEMPTY));
+        let target = Target { id: TargetId(6), node: NodeId(6), ..map.targets[0].clone() };
+        map.targets.push(target);
+        replace(&mut map, gone, TargetId(6)).unwrap();
+        remove(&mut map, gone).unwrap();
+        assert!(map.target(gone).is_none());
     }
 
     #[test]

@@ -82,7 +82,10 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     if map.targets.len() >= MAX_TARGETS {
         return Err(Status::NOSPC);
     }
-    let id = TargetId(map.targets.iter().map(|t| t.id.0).max().unwrap_or(0) + 1);
+    // Groups also remember targets that were removed.
+    let members = map.groups.iter().flat_map(|g| &g.members).map(|m| m.target.0);
+    let highest = map.targets.iter().map(|t| t.id.0).chain(members).max();
+    let id = TargetId(highest.unwrap_or(0) + 1);
     let (path, size, used) = (request.path.clone(), request.size, request.used);
     map.targets.push(Target {
         id,
@@ -193,6 +196,20 @@ mod tests {
         let again = again.unwrap();
         assert_eq!((again.node, again.targets[2]), (first.node, TargetId(3)));
         assert_eq!(map.pool_groups(DEFAULT_POOL, Shape::Stripe).len(), 3);
+    }
+
+    #[test]
+    fn the_number_of_a_removed_target_is_not_given_again() {
+        let mut map = Map::default();
+        let node = join(&mut map, &request(None, &[None, None])).unwrap().node;
+        let left = request(Some(node), &[Some(TargetId(1))]);
+        join(&mut map, &left).unwrap();
+        standing::remove(&mut map, TargetId(2)).unwrap();
+        assert_eq!(map.pool_groups(DEFAULT_POOL, Shape::Stripe).len(), 1);
+        let back = request(Some(node), &[Some(TargetId(1)), Some(TargetId(2))]);
+        assert_eq!(join(&mut map, &back).unwrap_err(), Status::WRONG_PEER);
+        let new = join(&mut map, &request(Some(node), &[Some(TargetId(1)), None])).unwrap();
+        assert_eq!(new.targets, [TargetId(1), TargetId(3)]);
     }
 
     #[test]

@@ -126,9 +126,52 @@ pub struct Map {
     pub meta: Option<NodeId>,
     /// Shape of files where no directory says another.
     pub shape: Shape,
+    /// How groups that are made from now on lie over targets.
+    #[serde(default)]
+    pub placement: Placement,
     pub resync: Pace,
     #[serde(default)]
     pub scrub: ScrubPolicy,
+}
+
+/// How the groups of a shape lie over targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// RAID-5's rotation: group i on targets i, i + 1, ... in turn.
+    Rotated,
+    /// Petal's chained declustering: copy j of group i on target i + j of another node.
+    Chained,
+    /// RAID-x: the copies of a row of groups lie together on one target, another one each row.
+    Orthogonal,
+    /// Balanced pseudo-random: pairs of targets share about as many groups each.
+    #[default]
+    Declustered,
+}
+
+impl Placement {
+    const NAMES: [(Placement, &str); 4] = [
+        (Placement::Rotated, "rotated"),
+        (Placement::Chained, "chained"),
+        (Placement::Orthogonal, "orthogonal"),
+        (Placement::Declustered, "declustered"),
+    ];
+}
+
+impl std::fmt::Display for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names = Self::NAMES.iter().filter(|(placement, _)| placement == self);
+        f.write_str(names.next().map_or("", |(_, name)| name))
+    }
+}
+
+impl std::str::FromStr for Placement {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Placement, String> {
+        let mut names = Self::NAMES.iter().filter(|(_, name)| *name == text);
+        let names_all = Self::NAMES.map(|(_, name)| name).join(", ");
+        names.next().map(|(placement, _)| *placement).ok_or(format!("one of {names_all}"))
+    }
 }
 
 /// When all that targets hold is read and proved, and how fast.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use nuri_fuse::Transport;
 use nuri_proto::layout::Shape;
+use nuri_proto::map::Placement;
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
@@ -78,6 +79,10 @@ pub(crate) struct Up {
     /// Default: parity:3+1 with four targets or more, mirror:2 with two or three
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
+    /// How the members of mirrors and parity lie over targets: declustered (default; a lost
+    /// target's data comes back from all others), rotated, chained or orthogonal
+    #[arg(long, value_name = "PLACEMENT")]
+    pub(crate) placement: Option<Placement>,
     /// Address to listen on (default 127.0.0.1:0, a free loopback port); others than loopback open
     /// the space to the network. Further nodes take free ports of the same host
     #[arg(long, value_name = "HOST:PORT")]
@@ -154,6 +159,9 @@ pub(crate) struct NodeRun {
     /// (first node) What new files get where no directory says otherwise
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
+    /// (first node) How groups that are made from now on lie over targets
+    #[arg(long, value_name = "PLACEMENT")]
+    pub(crate) placement: Option<Placement>,
 }
 
 #[derive(Subcommand)]
@@ -166,6 +174,8 @@ pub(crate) enum Target {
     Replace(TargetReplace),
     /// Empty a target: others take its places in all groups while it still serves
     Drain(TargetDrain),
+    /// Forget a target that is gone for ever: replaced, or drained and stopped
+    Remove(TargetRemove),
     /// Spread the places of groups evenly, after targets were added
     Rebalance(TargetRebalance),
     /// Say how fast targets that missed writes are brought up to date
@@ -192,6 +202,18 @@ pub(crate) struct TargetDrain {
     /// Let new files use it again
     #[arg(long)]
     pub(crate) undo: bool,
+    /// Directory of the space
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct TargetRemove {
+    /// The number of the target, as in `nuri target list`
+    pub(crate) target: u32,
+    /// Also where it held bytes when it was last heard of
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Directory of the space
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,

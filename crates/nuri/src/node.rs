@@ -20,6 +20,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
+use nuri_proto::map::Placement;
 use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
@@ -96,7 +97,7 @@ impl ClusterView for Pools {
 
 /// Runs a node until it is killed: stopping without notice is its normal end.
 pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
-    let (dir, shape) = (args.dir.clone(), args.shape);
+    let (dir, shape, placement) = (args.dir.clone(), args.shape, args.placement);
     std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
     let mut settings = merge(args)?;
@@ -105,7 +106,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
-        None => First { dir: &dir, secret: &secret, shape }.start(&mut settings)?,
+        None => First { dir: &dir, secret: &secret, shape, placement }.start(&mut settings)?,
         Some(join) => Joined { dir: &dir, secret: &secret }.start(&join, &mut settings)?,
     };
     save_json(&dir.join(NODE), &settings)?;
@@ -217,6 +218,7 @@ struct First<'a> {
     secret: &'a Secret,
     /// What new files get where no directory says otherwise, if it was said now.
     shape: Option<Shape>,
+    placement: Option<Placement>,
 }
 
 impl First<'_> {
@@ -227,9 +229,8 @@ impl First<'_> {
         let map = CopiedMap::new(&self.dir.join(MAP));
         let authority = Authority::open(Box::new(map.clone()), clock.clone(), cluster);
         let authority = authority.map_err(Failure::new)?;
-        if let Some(shape) = self.shape {
-            authority.set_default_shape(shape).map_err(at("cannot keep the map"))?;
-        }
+        let defaults = authority.set_defaults(self.shape, self.placement);
+        defaults.map_err(at("cannot keep the map"))?;
         let authority = Arc::new(authority);
         let targets = open_targets(settings, cluster)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
@@ -342,7 +343,7 @@ fn refusal(who: &str, status: Status) -> Failure {
         }
         Status::WRONG_PEER => {
             "a target belongs to another space, is served by another node, or carries the id of \
-             another target: look at nuri target list"
+             another target, or was removed: look at nuri target list"
         }
         Status::NOSPC => "the space has as many nodes or targets as it can have",
         _ => return Failure(format!("{who} refuses this node: {status}")),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, RpcPort};
+use nuri_client::group::{Found, Groups, Missed, RpcPort};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, GroupId, TargetId};
@@ -19,11 +19,14 @@ const IDLE: Duration = Duration::from_millis(300);
 /// Rest after each repaired stripe, as a multiple of the time that it took: leaves programs most
 /// of the disks and the network.
 const REST: f64 = 1.0;
+/// Stripes brought at the same time where a rate was said: one is read while another is written.
+/// Otherwise it is one, which leaves programs the most.
+const LANES: usize = 3;
 /// A stripe that its writers keep busy is looked at again this often, then with the next round.
 const TRIES: usize = 20;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
-/// The map is fetched anew after so many stripes, for a new pace.
-const MAP_EVERY: u64 = 16;
+/// The map is fetched anew so often, for a new pace.
+const MAP_EVERY: Duration = Duration::from_millis(500);
 
 /// How far it is, for the node's heartbeats.
 #[derive(Default)]
@@ -85,21 +88,14 @@ impl Worker<'_> {
     fn bring_up(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
         let Some(missed) = self.groups.missed(group, target)? else { return Ok(()) };
         self.progress.change(target, |r| r.stripes += missed.stripes.len() as u64);
-        let mut looked_at = 0;
-        let outcome = missed.stripes.iter().try_for_each(|key| {
-            if looked_at % MAP_EVERY == 0 {
-                self.wait_for_leave();
-            }
-            looked_at += 1;
-            let began = Instant::now();
-            let found = self.bring(&missed, *key)?;
-            if let Found::Repaired(bytes) = found {
-                self.progress.change(target, |r| r.bytes += bytes);
-                self.rest(began.elapsed(), bytes);
-            }
-            self.progress.change(target, |r| r.done += 1);
-            Ok(())
+        let next = Mutex::new(missed.stripes.iter());
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let (missed, next) = (&missed, &next);
+            let start = |lane| scope.spawn(move || self.lane(lane, missed, next, target));
+            let lanes: Vec<_> = (0..LANES).map(start).collect();
+            lanes.into_iter().map(|lane| lane.join().unwrap_or(Err(Status::IO))).collect()
         });
+        let outcome: Result<(), Status> = outcomes.into_iter().collect();
         if outcome.is_err() {
             // What is left is counted anew by the next round.
             let left = missed.stripes.len() as u64;
@@ -112,7 +108,42 @@ impl Worker<'_> {
         self.cluster.ask(&MemberSynced { group, target, epoch })
     }
 
-    fn bring(&self, missed: &nuri_client::group::Missed, key: ChunkKey) -> Result<Found, Status> {
+    /// Brings one stripe after the other until none is left, or until fewer lanes are wanted.
+    fn lane<'m>(
+        &self,
+        lane: usize,
+        missed: &Missed,
+        next: &Mutex<impl Iterator<Item = &'m ChunkKey>>,
+        target: TargetId,
+    ) -> Result<(), Status> {
+        let mut looked_at = None;
+        loop {
+            if looked_at.is_none_or(|at: Instant| at.elapsed() > MAP_EVERY) {
+                self.wait_for_leave();
+                looked_at = Some(Instant::now());
+            }
+            if lane >= self.lanes() {
+                return Ok(());
+            }
+            let key = next.lock().next();
+            let Some(key) = key else { return Ok(()) };
+            let began = Instant::now();
+            if let Found::Repaired(bytes) = self.bring(missed, *key)? {
+                self.progress.change(target, |r| r.bytes += bytes);
+                self.rest(began.elapsed(), bytes);
+            }
+            self.progress.change(target, |r| r.done += 1);
+        }
+    }
+
+    fn lanes(&self) -> usize {
+        match self.cluster.map().resync {
+            Pace::Rate(_) => LANES,
+            Pace::Gentle | Pace::Paused => 1,
+        }
+    }
+
+    fn bring(&self, missed: &Missed, key: ChunkKey) -> Result<Found, Status> {
         let mut outcome = self.groups.bring(missed, key);
         for _ in 0..TRIES {
             if outcome.is_ok() {
@@ -138,7 +169,9 @@ impl Worker<'_> {
     fn rest(&self, took: Duration, bytes: u64) {
         let wanted = match self.cluster.map().resync {
             Pace::Gentle | Pace::Paused => took.mul_f64(1.0 + REST),
-            Pace::Rate(rate) => Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64),
+            Pace::Rate(rate) => {
+                Duration::from_secs_f64((bytes * LANES as u64) as f64 / rate.max(1) as f64)
+            }
         };
         std::thread::sleep(wanted.saturating_sub(took));
     }

@@ -23,6 +23,8 @@ pub(crate) struct StatusView {
     pub(crate) capacity: Capacity,
     /// For files of the space's shape, redundancy left out.
     pub(crate) usable: Usable,
+    /// How new groups lie over targets.
+    pub(crate) placement: String,
     pub(crate) metadata: MetadataView,
     pub(crate) scrub: ScrubView,
     pub(crate) health: Health,
@@ -47,9 +49,10 @@ impl Usable {
         Usable { shape: map.shape.to_string(), size, used, beyond_smallest }
     }
 
-    fn print(&self) {
+    fn print(&self, placement: &str) {
         let (used, size) = (human(self.used), human(self.size));
-        println!("usable    {used} used of {size} for files kept as {}", self.shape);
+        let shape = &self.shape;
+        println!("usable    {used} used of {size} for files kept as {shape}, {placement}");
         if self.beyond_smallest > self.size / 50 {
             let lost = human(self.beyond_smallest);
             println!(
@@ -151,6 +154,7 @@ impl StatusView {
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
             usable: Usable::of(map),
+            placement: map.placement.to_string(),
             metadata: MetadataView {
                 copies: state.metadata.len(),
                 nodes: state.metadata.iter().map(|n| n.0).collect(),
@@ -173,6 +177,7 @@ impl StatusView {
             mounts: Vec::new(),
             capacity: Capacity { size: 0, used: 0, free: 0 },
             usable: Usable::default(),
+            placement: String::new(),
             metadata: MetadataView::default(),
             scrub: ScrubView::default(),
             health: Health::unreachable(sentence),
@@ -187,7 +192,7 @@ impl StatusView {
         let c = &self.capacity;
         println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
         if self.usable.size > 0 {
-            self.usable.print();
+            self.usable.print(&self.placement);
         }
         println!("metadata: {}", self.metadata.sentence());
         self.scrub.print();
@@ -198,9 +203,10 @@ impl StatusView {
         for t in &self.targets {
             let (used, size) = (human(t.used), human(t.size));
             let (id, state, node) = (t.id, t.state, t.node);
-            let behind = match t.behind {
-                0 => String::new(),
-                n => format!("  behind in {n} of {} groups", t.places),
+            let behind = match (t.places, t.behind) {
+                (0, _) => String::new(),
+                (places, 0) => format!("  {places} places"),
+                (places, n) => format!("  {places} places, {n} not up to date"),
             };
             println!(
                 "target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}{behind}",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nuri_io::lock::{ExclusiveLock, LockError};
 use nuri_proto::layout::Shape;
+use nuri_proto::map::Placement;
 use nuri_rpc::Secret;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -28,6 +29,9 @@ pub(crate) struct Settings {
     /// What new files get where no directory says otherwise.
     #[serde(default)]
     pub(crate) shape: Shape,
+    /// How stripe groups lie over targets.
+    #[serde(default)]
+    pub(crate) placement: Placement,
 }
 
 /// `node.json`: what a node was told, and who it is.

@@ -133,6 +133,7 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
             command.arg("--target-size").arg(settings.target_size.to_string());
             if n == 0 {
                 command.arg("--shape").arg(settings.shape.to_string());
+                command.arg("--placement").arg(settings.placement.to_string());
             }
             for target in &settings.nodes[n] {
                 command.arg("--target").arg(target);

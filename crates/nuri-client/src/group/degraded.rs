@@ -156,9 +156,6 @@ impl<P: Port> Groups<P> {
                     let known: Vec<(usize, &[u8])> =
                         read.iter().map(|(place, source)| (*place, source.bytes(range))).collect();
                     code(stripe.shape)?.rebuild(&known, range.place, out).map_err(code_status)?;
-                    if purpose == Purpose::Use {
-                        self.keep_data(stripe, range.offset, read);
-                    }
                     return Ok(covers);
                 }
                 Sources::Without(failed, status) => {

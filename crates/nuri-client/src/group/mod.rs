@@ -11,6 +11,7 @@
 mod commit;
 mod degraded;
 mod hand_over;
+mod old;
 mod parity;
 mod passing;
 mod port;

@@ -9,6 +9,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::stripe::{Change, Members};
 use nuri_stripe::code::{Code, CodeError};
 
+use super::old::Old;
 use super::write::Part;
 
 /// One member's share of a write.
@@ -47,7 +48,7 @@ impl Hull {
         Hull { start, end }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 }
@@ -104,23 +105,23 @@ pub(super) fn full_parity<'a>(
     let mut parity = blank(buffers, shape, &hull);
     let mut out: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
     code(shape)?.encode(&data, &mut out).map_err(code_status)?;
-    let change = Change::Bytes { offset: hull.start };
+    let change = |_| Change::Bytes { offset: hull.start };
     Ok(shares(shape, parity, change, participants))
 }
 
-/// The change of parity that follows from old and new bytes of the parts. `old[i]` belongs to
-/// `parts[i]`; `None` where there were none (zeros).
+/// What parity members get where old and new bytes of the parts differ: the new parity where the
+/// old one is known, else its change.
 pub(super) fn parity_change<'a>(
     buffers: &BufPool,
     shape: Shape,
     parts: &[Part<'_>],
-    old: Vec<Option<Vec<u8>>>,
+    old: Old,
     participants: Members,
 ) -> Result<Vec<Share<'a>>, Status> {
     let (hull, code) = (Hull::of(parts), code(shape)?);
     let mut parity = blank(buffers, shape, &hull);
     parity.iter_mut().for_each(|parity| parity.fill(0));
-    for (part, old) in parts.iter().zip(old) {
+    for (part, old) in parts.iter().zip(old.data) {
         let change: Cow<'_, [u8]> = match old {
             None => Cow::Borrowed(part.data),
             Some(mut old) => {
@@ -134,7 +135,16 @@ pub(super) fn parity_change<'a>(
             code.update(j, part.place, &change, range).map_err(code_status)?;
         }
     }
-    Ok(shares(shape, parity, Change::Xor { offset: hull.start }, participants))
+    for (place, old) in &old.parity {
+        let parity = &mut parity[place - shape.data()];
+        parity.iter_mut().zip(&old[..]).for_each(|(p, o)| *p ^= o);
+    }
+    let offset = hull.start;
+    let change = |place| match old.parity.iter().any(|(p, _)| *p == place) {
+        true => Change::Bytes { offset },
+        false => Change::Xor { offset },
+    };
+    Ok(shares(shape, parity, change, participants))
 }
 
 /// A buffer for each parity member, with whatever was in it.
@@ -170,10 +180,12 @@ pub(super) fn misfits(shape: Shape, chunks: &[(usize, &[u8])]) -> Result<Members
 fn shares<'a>(
     shape: Shape,
     parity: Vec<PooledBuf>,
-    change: Change,
+    change: impl Fn(usize) -> Change,
     participants: Members,
 ) -> Vec<Share<'a>> {
     let places = shape.data()..;
     let all = places.zip(parity).filter(|(place, _)| participants.has(*place));
-    all.map(|(place, parity)| Share { place, change, payload: Payload::Parity(parity) }).collect()
+    let share =
+        |(place, parity)| Share { place, change: change(place), payload: Payload::Parity(parity) };
+    all.map(share).collect()
 }

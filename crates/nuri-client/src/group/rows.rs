@@ -1,23 +1,46 @@
 //! What was read of groups that miss a member: in a stream the chunks of a row are wanted twice,
 //! for themselves and to decode the lost one. A few frames, never believed without asking: a member
 //! says with a reply of no bytes whether they are still what it holds.
+//!
+//! A stream's reads run side by side. Who wants what another one is reading already waits for that
+//! one, after all that is its own to read: so nobody waits in a circle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nuri_io::buf::PooledBuf;
+use nuri_proto::clock::MEMBER_PATIENCE;
 use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::stripe::Covers;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 /// Frames kept.
 pub(super) const MOST: usize = 24;
+/// Longer than any exchange.
+const LONGEST_READ: Duration = MEMBER_PATIENCE.saturating_mul(2);
 
-/// Bytes of a data member, with what they stood for.
-pub(super) struct Frame {
+/// A range of a data member's chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
     pub(super) key: ChunkKey,
     pub(super) place: usize,
     pub(super) offset: u32,
+    pub(super) len: usize,
+}
+
+impl Span {
+    fn holds(&self, other: &Span) -> bool {
+        let (from, other_from) = (self.offset as usize, other.offset as usize);
+        (self.key, self.place) == (other.key, other.place)
+            && from <= other_from
+            && other_from + other.len <= from + self.len
+    }
+}
+
+/// Bytes of a data member, with what they stood for.
+pub(super) struct Frame {
+    pub(super) span: Span,
     pub(super) bytes: PooledBuf,
     pub(super) covers: Covers,
 }
@@ -25,45 +48,139 @@ pub(super) struct Frame {
 impl Frame {
     /// The part of it that lies at `offset` of the chunk.
     pub(super) fn part(&self, offset: u32, len: usize) -> &[u8] {
-        let from = (offset - self.offset) as usize;
+        let from = (offset - self.span.offset) as usize;
         &self.bytes[from..from + len]
     }
 }
 
 #[derive(Default)]
+struct State {
+    frames: VecDeque<Arc<Frame>>,
+    being_read: Vec<Span>,
+}
+
+#[derive(Default)]
 pub(super) struct Rows {
-    frames: Mutex<VecDeque<Arc<Frame>>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Who reads a span.
+pub(super) enum Claim<'a> {
+    Kept(Arc<Frame>),
+    Mine(Reading<'a>),
+    /// Somebody else does, now.
+    Another,
+}
+
+/// The right to read a span; others wait for its end.
+pub(super) struct Reading<'a> {
+    rows: &'a Rows,
+    span: Span,
 }
 
 impl Rows {
-    pub(super) fn keep(&self, frame: Frame) {
-        let mut frames = self.frames.lock();
-        frames.retain(|f| (f.key, f.place, f.offset) != (frame.key, frame.place, frame.offset));
-        if frames.len() >= MOST {
-            frames.pop_front();
+    pub(super) fn claim(&self, span: Span) -> Claim<'_> {
+        let mut state = self.state.lock();
+        if let Some(frame) = state.find(&span) {
+            return Claim::Kept(frame);
         }
-        frames.push_back(Arc::new(frame));
+        if state.being_read.iter().any(|other| other.holds(&span)) {
+            return Claim::Another;
+        }
+        state.being_read.push(span);
+        Claim::Mine(Reading { rows: self, span })
+    }
+
+    /// Waits until nobody else reads the span; what was read is kept then, if all went well.
+    pub(super) fn wait(&self, span: Span) -> Option<Arc<Frame>> {
+        let mut state = self.state.lock();
+        while state.being_read.iter().any(|other| other.holds(&span)) {
+            if self.changed.wait_for(&mut state, LONGEST_READ).timed_out() {
+                return None;
+            }
+        }
+        state.find(&span)
     }
 
     pub(super) fn forget(&self, object: ObjectId) {
-        self.frames.lock().retain(|f| f.key.object != object);
+        self.state.lock().frames.retain(|f| f.span.key.object != object);
+    }
+}
+
+impl State {
+    fn find(&self, span: &Span) -> Option<Arc<Frame>> {
+        self.frames.iter().rev().find(|f| f.span.holds(span)).cloned()
+    }
+}
+
+impl Reading<'_> {
+    /// Keeps what was read.
+    pub(super) fn keep(self, bytes: PooledBuf, covers: Covers) -> Arc<Frame> {
+        let frame = Arc::new(Frame { span: self.span, bytes, covers });
+        let mut state = self.rows.state.lock();
+        state.frames.retain(|f| f.span != frame.span);
+        if state.frames.len() >= MOST {
+            state.frames.pop_front();
+        }
+        state.frames.push_back(frame.clone());
+        frame
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.rows.state.lock();
+        if let Some(at) = state.being_read.iter().position(|span| *span == self.span) {
+            state.being_read.swap_remove(at);
+        }
+        self.rows.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_io::buf::BufPool;
+    use nuri_proto::stripe::Version;
+
+    use super::*;
+
+    fn span(offset: u32, len: usize) -> Span {
+        let key = ChunkKey { object: ObjectId(1), component: 0, stripe: 0 };
+        Span { key, place: 2, offset, len }
     }
 
-    pub(super) fn find(
-        &self,
-        key: ChunkKey,
-        place: usize,
-        offset: u32,
-        len: usize,
-    ) -> Option<Arc<Frame>> {
-        let frames = self.frames.lock();
-        let holds = |f: &&Arc<Frame>| {
-            let from = f.offset as usize;
-            f.key == key
-                && f.place == place
-                && (offset as usize) >= from
-                && offset as usize + len <= from + f.bytes.len()
-        };
-        frames.iter().rev().find(holds).cloned()
+    fn bytes(len: usize) -> PooledBuf {
+        let mut bytes = BufPool::new(4096, 1).take();
+        bytes.set_len(len);
+        bytes
+    }
+
+    #[test]
+    fn who_comes_second_gets_what_the_first_read() {
+        let rows = Rows::default();
+        let Claim::Mine(reading) = rows.claim(span(0, 1000)) else { panic!("nobody has it") };
+        assert!(matches!(rows.claim(span(100, 200)), Claim::Another));
+        assert!(matches!(rows.claim(span(900, 200)), Claim::Mine(_)), "more than that one reads");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| rows.wait(span(100, 200)));
+            reading.keep(bytes(1000), Covers(vec![Version(7)]));
+            let frame = second.join().unwrap().unwrap();
+            assert_eq!((frame.part(100, 200).len(), frame.covers.get(0)), (200, Version(7)));
+        });
+        assert!(matches!(rows.claim(span(0, 1000)), Claim::Kept(_)));
+        rows.forget(ObjectId(1));
+        assert!(matches!(rows.claim(span(0, 1000)), Claim::Mine(_)));
+    }
+
+    #[test]
+    fn who_waits_for_a_read_that_fails_reads_itself() {
+        let rows = Rows::default();
+        let Claim::Mine(reading) = rows.claim(span(0, 1000)) else { panic!("nobody has it") };
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| rows.wait(span(0, 1000)).is_none());
+            drop(reading);
+            assert!(second.join().unwrap());
+        });
     }
 }

@@ -11,7 +11,7 @@ use nuri_proto::stripe::Covers;
 
 use super::degraded::Range;
 use super::port::{Ask, Port};
-use super::rows::Frame;
+use super::rows::{Claim, Frame, Span};
 use super::{Groups, Stripe};
 
 /// A range of one member's chunk.
@@ -26,6 +26,27 @@ pub(super) enum Sources {
     All(Vec<(usize, Source)>),
     /// Without these places, and why.
     Without(Vec<usize>, Status),
+}
+
+/// How the range of one place is had.
+enum Way<'a> {
+    Claimed(Claim<'a>),
+    /// Read, and not kept.
+    Unkept,
+}
+
+impl Sources {
+    fn add(&mut self, more: Sources) {
+        match (&mut *self, more) {
+            (Sources::All(read), Sources::All(more)) => {
+                read.extend(more);
+                read.sort_by_key(|(place, _)| *place);
+            }
+            (Sources::Without(failed, _), Sources::Without(more, _)) => failed.extend(more),
+            (Sources::All(_), more) => *self = more,
+            (Sources::Without(..), Sources::All(_)) => {}
+        }
+    }
 }
 
 impl Source {
@@ -45,7 +66,7 @@ impl Source {
 }
 
 impl<P: Port> Groups<P> {
-    /// Reads the range of these places at once; of those that are kept, only what they stand for.
+    /// Reads the range of these places at once; of what is kept, only what it stands for.
     pub(super) fn read_sources(
         &self,
         group: &Group,
@@ -54,40 +75,84 @@ impl<P: Port> Groups<P> {
         places: &[usize],
         purpose: Purpose,
     ) -> Result<Sources, Status> {
-        let kept = |place: &usize| self.rows.find(stripe.key, *place, range.offset, range.len);
-        let kept: Vec<_> = places.iter().map(kept).collect();
-        let len = |kept: &Option<Arc<Frame>>| if kept.is_some() { 0 } else { range.len };
-        let mut bytes: Vec<PooledBuf> = kept.iter().map(|kept| self.buffer(len(kept))).collect();
-        let asks = places.iter().zip(&mut bytes).map(|(place, into)| {
+        let claim = |place: &usize| (*place, self.claim(stripe, range, *place, purpose));
+        let (others, own): (Vec<_>, Vec<_>) = places
+            .iter()
+            .map(claim)
+            .partition(|(_, way)| matches!(way, Way::Claimed(Claim::Another)));
+        let mut found = self.read_ways(group, stripe, range, own, purpose)?;
+        if !others.is_empty() {
+            let after = |(place, _): (usize, Way<'_>)| {
+                let kept = self.rows.wait(span(stripe, range, place));
+                (place, kept.map_or(Way::Unkept, |frame| Way::Claimed(Claim::Kept(frame))))
+            };
+            let others = others.into_iter().map(after).collect();
+            found.add(self.read_ways(group, stripe, range, others, purpose)?);
+        }
+        Ok(found)
+    }
+
+    fn claim(&self, stripe: &Stripe, range: Range, place: usize, purpose: Purpose) -> Way<'_> {
+        // Parity is wanted once.
+        match purpose == Purpose::Use && place < stripe.shape.data() {
+            true => Way::Claimed(self.rows.claim(span(stripe, range, place))),
+            false => Way::Unkept,
+        }
+    }
+
+    fn read_ways(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        range: Range,
+        ways: Vec<(usize, Way<'_>)>,
+        purpose: Purpose,
+    ) -> Result<Sources, Status> {
+        let len = |way: &Way<'_>| match way {
+            Way::Claimed(Claim::Kept(_)) => 0,
+            _ => range.len,
+        };
+        let mut bytes: Vec<_> = ways.iter().map(|(_, way)| self.buffer(len(way))).collect();
+        let asks = ways.iter().zip(&mut bytes).map(|((place, _), into)| {
             let call = self.read_call(group, stripe, *place, range.offset, into.len(), purpose);
             Ask { target: call.target, call, payload: &[], into }
         });
         let asked = self.port.now();
         let replies = self.port.exchange(SessionId(0), asks.collect());
-        let (mut read, mut failed, mut why) = (Vec::new(), Vec::new(), Status::UNREACHABLE);
-        let found = kept.into_iter().zip(bytes);
-        for ((place, reply), (kept, bytes)) in places.iter().zip(replies).zip(found) {
-            match (reply, kept) {
-                (Err(Status::UNDECIDED), _) => return Err(Status::UNDECIDED),
-                (Err(status), _) => {
+        let mut read = Vec::new();
+        let mut without: Option<(Vec<usize>, Status)> = None;
+        for (((place, way), bytes), reply) in ways.into_iter().zip(bytes).zip(replies) {
+            let covers = match reply {
+                Ok(reply) => reply.covers,
+                Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
+                Err(status) => {
                     if status == Status::UNREACHABLE {
-                        self.note_unreachable(group.members[*place].target, asked);
+                        self.note_unreachable(group.members[place].target, asked);
                     }
-                    failed.push(*place);
-                    why = status;
+                    let (failed, why) = without.get_or_insert((Vec::new(), status));
+                    failed.push(place);
+                    *why = status;
+                    continue;
                 }
-                (Ok(reply), Some(frame)) if frame.covers != reply.covers => {
+            };
+            let source = match way {
+                Way::Claimed(Claim::Kept(frame)) if frame.covers != covers => {
                     self.rows.forget(stripe.key.object);
                     return Err(Status::RETRY);
                 }
-                (Ok(_), Some(frame)) => read.push((*place, Source::Kept(frame))),
-                (Ok(reply), None) => read.push((*place, Source::Read(bytes, reply.covers))),
-            }
+                Way::Claimed(Claim::Kept(frame)) => Source::Kept(frame),
+                Way::Claimed(Claim::Mine(reading)) => Source::Kept(reading.keep(bytes, covers)),
+                Way::Claimed(Claim::Another) | Way::Unkept => Source::Read(bytes, covers),
+            };
+            read.push((place, source));
         }
-        Ok(if failed.is_empty() { Sources::All(read) } else { Sources::Without(failed, why) })
+        Ok(match without {
+            None => Sources::All(read),
+            Some((failed, why)) => Sources::Without(failed, why),
+        })
     }
 
-    fn buffer(&self, len: usize) -> PooledBuf {
+    pub(super) fn buffer(&self, len: usize) -> PooledBuf {
         let mut buffer = self.buffers.take();
         buffer.set_len(len);
         buffer
@@ -107,18 +172,12 @@ impl<P: Port> Groups<P> {
             Sources::Without(_, status) => Err(status),
             Sources::All(read) => {
                 read.iter().for_each(|(_, source)| out.copy_from_slice(source.bytes(range)));
-                self.keep_data(stripe, offset, read);
                 Ok(())
             }
         }
     }
+}
 
-    /// Keeps what was read of data chunks.
-    pub(super) fn keep_data(&self, stripe: &Stripe, offset: u32, read: Vec<(usize, Source)>) {
-        for (place, source) in read.into_iter().filter(|(p, _)| *p < stripe.shape.data()) {
-            if let Source::Read(bytes, covers) = source {
-                self.rows.keep(Frame { key: stripe.key, place, offset, bytes, covers });
-            }
-        }
-    }
+fn span(stripe: &Stripe, range: Range, place: usize) -> Span {
+    Span { key: stripe.key, place, offset: range.offset, len: range.len }
 }

@@ -149,24 +149,13 @@ impl<P: Port> Groups<P> {
             shares.extend(match is_full(shape, parts) {
                 true => full_parity(&self.buffers, shape, parts, participants)?,
                 false => {
-                    let old = |part: &Part<'_>| self.old_bytes(attempt, part);
-                    let old = parts.iter().map(old).collect::<Result<Vec<_>, _>>()?;
+                    let (group, stripe) = (&attempt.group, attempt.stripe);
+                    let old = self.read_old(group, stripe, parts, &attempt.base, participants)?;
                     parity_change(&self.buffers, shape, parts, old, participants)?
                 }
             });
         }
         Ok(shares)
-    }
-
-    /// What the stripe holds where the part goes; `None` where nothing was ever written.
-    fn old_bytes(&self, attempt: &Attempt<'_>, part: &Part<'_>) -> Result<Option<Vec<u8>>, Status> {
-        if attempt.base.get(part.place) == Version::NONE {
-            return Ok(None);
-        }
-        let mut old = vec![0; part.data.len()];
-        let (group, stripe) = (&attempt.group, attempt.stripe);
-        self.read_base(group, stripe, part.place, part.offset, &mut old, &attempt.base)?;
-        Ok(Some(old))
     }
 
     /// Stages on all participants, asking again those that do not answer (W3).

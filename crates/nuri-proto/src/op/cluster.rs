@@ -187,6 +187,13 @@ pub struct TargetRetire {
 }
 call!(TargetRetire => ());
 
+/// A target that is gone for ever leaves the map.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TargetRemove {
+    pub target: TargetId,
+}
+call!(TargetRemove => ());
+
 /// A target that has a copy of what another one holds of the group takes its place. It may have
 /// missed writes from the epoch `since` on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

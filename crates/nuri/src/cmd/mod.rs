@@ -32,6 +32,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),
+        Command::Target(Target::Remove(args)) => moving::remove(&args).map(done),
         Command::Target(Target::Drain(args)) => moving::drain(&args).map(done),
         Command::Target(Target::Rebalance(args)) => moving::rebalance(&args).map(done),
         Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),

@@ -1,4 +1,5 @@
-//! `nuri target drain` and `nuri target rebalance`: places of groups move to other targets.
+//! `nuri target drain`, `rebalance` and `remove`: places of groups move to other targets, and
+//! targets that have none leave.
 //!
 //! The work is done by this process and shown as it goes. Interrupted, it is begun again: what has
 //! moved stays moved.
@@ -12,8 +13,8 @@ use nuri_cluster::moving::{Step, empty, spread};
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Standing};
-use nuri_proto::op::cluster::{MemberMove, TargetRetire};
+use nuri_proto::map::{Map, Standing, TargetState};
+use nuri_proto::op::cluster::{MemberMove, TargetRemove, TargetRetire};
 
 use crate::cli;
 use crate::show::human;
@@ -126,6 +127,42 @@ pub(crate) fn drain(args: &cli::TargetDrain) -> Result<(), Failure> {
             Shape::Stripe
         );
     }
+    Ok(())
+}
+
+pub(crate) fn remove(args: &cli::TargetRemove) -> Result<(), Failure> {
+    let cluster = super::repair::connect(&Space::at(&args.dir))?;
+    let target = TargetId(args.target);
+    let map = cluster.map();
+    let Some(known) = map.target(target) else {
+        return Err(Failure(format!("there is no target {target}: nuri target list")));
+    };
+    // What has places or serves is refused below, whatever it holds.
+    let has_places =
+        |g: &nuri_proto::map::Group| g.shape.is_redundant() && g.place(target).is_some();
+    let may_go = known.state != TargetState::Up && !map.groups.iter().any(has_places);
+    if may_go && known.used > 0 && !args.force {
+        return Err(Failure(format!(
+            "target {target} held {} when it was last heard of: others have its share of mirrors \
+             and parity by now, but files of shape {} that lay on it are lost with it; \
+             add --force if that is meant",
+            human(known.used),
+            Shape::Stripe
+        )));
+    }
+    cluster.ask(&TargetRemove { target }).map_err(|status| match status {
+        Status::BUSY => Failure(format!(
+            "target {target} serves: empty it first (nuri target drain {target}), then stop its \
+             node or start it without the target"
+        )),
+        Status::NOTEMPTY => Failure(format!(
+            "target {target} has places in groups: put another in its place \
+             (nuri target replace {target} NEW), or start its node and drain it \
+             (nuri target drain {target})"
+        )),
+        status => Failure(format!("the authority refuses: {status}")),
+    })?;
+    println!("target {target} is no part of the space any more");
     Ok(())
 }
 

@@ -96,6 +96,17 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
              nuri fs layout set DIRECTORY --shape {shape}"
         )));
     }
+    if let Some(placement) = args.placement.filter(|p| *p != known.placement) {
+        if space.running(Role::Supervisor).is_some() {
+            let was = known.placement;
+            return Err(Failure(format!(
+                "the space runs and places groups {was}; stop it first: nuri down --dir {dir}"
+            )));
+        }
+        // Groups that are there stay as they are.
+        known.placement = placement;
+        space.save(&known)?;
+    }
     for path in &args.target {
         let path = std::path::absolute(path).map_err(at(path.display()))?;
         if !known.nodes.iter().flatten().any(|t| *t == path) {
@@ -154,7 +165,9 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     };
     space.prepare()?;
     let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
-    let settings = Settings { format: 1, listen, mount, nodes: plan, target_size, shape };
+    let placement = args.placement.unwrap_or_default();
+    let settings =
+        Settings { format: 1, listen, mount, nodes: plan, target_size, shape, placement };
     space.save(&settings)?;
     Ok(settings)
 }

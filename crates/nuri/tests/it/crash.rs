@@ -4,8 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::stopwatch::Stopwatch;
 use crate::support::{Space, is_mounted, wait};
 
 /// Appends numbered records, each synced, until told to stop; returns how many were acknowledged
@@ -14,7 +15,7 @@ fn synced_writer(path: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
     let (mut done, mut worst) = (0, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let record = format!("{done:015}\n");
         file.write_all(record.as_bytes()).expect("a write must wait, not fail");
         file.sync_data().expect("a sync must wait, not fail");

@@ -16,6 +16,7 @@ mod network;
 mod posix;
 mod redundancy;
 mod scrub;
+mod stopwatch;
 mod support;
 mod tagged;
 mod transport;

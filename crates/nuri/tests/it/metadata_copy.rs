@@ -5,8 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::stopwatch::Stopwatch;
 use crate::support::{Space, freeze, kill_all, nuri, refused, text, wait};
 
 fn copies(space: &Space) -> u64 {
@@ -91,7 +92,7 @@ fn load(dir: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
     fs::create_dir(&dir).unwrap();
     let (mut done, mut worst) = (0u64, Duration::ZERO);
     while !stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         write_synced(&dir.join(done.to_string()), format!("file {done}").as_bytes());
         worst = worst.max(start.elapsed());
         done += 1;

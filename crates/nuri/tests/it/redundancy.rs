@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{Frozen, Space, freeze, kill_all, nuri, refused, text, wait};
+use crate::support::{BUSY, Frozen, Space, freeze, kill_all, nuri, refused, text, wait};
 use crate::tagged::{MIX, Mix, NO_CUTS, Tagged, read_direct};
 
 const MIB: u64 = 1 << 20;
@@ -91,7 +91,7 @@ fn health(space: &Space) -> (String, String) {
 
 fn wait_healthy(space: &Space) {
     let mut said = String::new();
-    let end = std::time::Instant::now() + Duration::from_secs(40);
+    let end = std::time::Instant::now() + BUSY * Duration::from_secs(40);
     loop {
         let (state, words) = health(space);
         if state == "ok" {
@@ -259,6 +259,19 @@ fn a_wiped_target_is_replaced() {
         assert!(said.contains("1 of 5 targets down\""), "only the old one is missed: {said}");
     });
     bound_pauses("replaced", &mut files);
+    let remove = |target: u64, more: &[&str]| {
+        let target = target.to_string();
+        nuri(&[&["target", "remove", &target, "--dir", &dir], more].concat())
+    };
+    for (target, words) in [(77, "there is no target 77"), (new, "nuri target drain")] {
+        let said = text(&remove(target, &["--force"]).stderr);
+        assert!(said.contains(words), "{said}");
+    }
+    let said = text(&remove(old, &[]).stderr);
+    assert!(said.contains("--force"), "{said}");
+    let out = remove(old, &["--force"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(health(space).0, "ok", "{}", health(space).1);
     let frozen = freeze(space, "node1");
     wait_sentence(space, &["have no redundancy left"]);
     sleep(1.0);
@@ -435,7 +448,7 @@ fn pace(space: &Space, args: &[&str]) {
 fn resync_has_the_pace_that_it_was_told() {
     let shapes = shapes("4", "parity:3+1", "mirror:2");
     let space = &shapes.space;
-    let mut file = Tagged::create(&shapes.parity.join("load"), 24 * MIB, 3);
+    let mut file = Tagged::create(&shapes.parity.join("load"), 48 * MIB, 3);
     pace(space, &["--pause"]);
     let frozen = away(space, &["node2"]);
     let all = file.len();
@@ -449,10 +462,13 @@ fn resync_has_the_pace_that_it_was_told() {
     let dir = space.dir();
     refused(&["target", "resync", "--rate", "0", "--dir", &dir], "--pause");
     refused(&["target", "resync", "--dir", &dir], "--gentle");
+    let start = std::time::Instant::now();
     pace(space, &["--rate", "2M"]);
-    sleep(2.0);
+    wait("a part is brought", Duration::from_secs(10), || resynced(space) >= 4 * MIB);
+    // The first chunk comes before the first rest.
     let bytes = resynced(space);
-    assert!((MIB..7 * MIB).contains(&bytes), "{bytes} in 2 s at 2 MiB/s");
+    let most = (start.elapsed().as_secs_f64() * 2.0) as u64 * MIB + 2 * MIB;
+    assert!(bytes <= most, "{bytes} instead of {most} at 2 MiB/s");
     wait_sentence(space, &["resync "]);
     pace(space, &["--gentle"]);
     wait_healthy(space);
@@ -513,6 +529,8 @@ fn shapes_are_checked() {
     up("parity:9+1", "parity:9+1 needs 10 targets, and there are 4");
     let bad = ["mirror:0", "mirror:1", "mirror:5", "parity:3", "parity:0+1", "parity:3+0", "raid5"];
     bad.iter().for_each(|bad| up(bad, "a shape is `stripe`"));
+    let placement = ["up", "--dir", &dir, "--placement", "anywhere"];
+    refused(&placement, "one of rotated, chained, orthogonal, declustered");
     let shapes = shapes("4", "parity:3+1", "mirror:2");
     let kind = |dir: &PathBuf| {
         fs::write(dir.join("f"), vec![1; 100_000]).unwrap();
@@ -529,6 +547,26 @@ fn shapes_are_checked() {
     set("mirror:0", "shape");
     assert!(kind(&shapes.mirror).contains("mirror:2"));
     shapes.space.down_clean();
+}
+
+#[test]
+fn groups_lie_as_they_were_told() {
+    let args = ["--targets", "4", "--shape", "mirror:2", "--placement"];
+    let space = Space::up(&[&args[..], &["chained"]].concat());
+    fs::write(space.mnt().join("f"), vec![1; 100_000]).unwrap();
+    let status = space.status();
+    assert_eq!(status["placement"], "chained");
+    // One group begins at each target and ends at the next.
+    let places = |t: &serde_json::Value| t["places"].as_u64().unwrap();
+    assert!(status["targets"].as_array().unwrap().iter().all(|t| places(t) == 2), "{status}");
+    let dir = space.dir();
+    refused(&["up", "--dir", &dir, "--placement", "rotated"], "stop it first: nuri down");
+    space.down_clean();
+    let out = nuri(&["up", "--dir", &dir, "--placement", "rotated"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(space.status()["placement"], "rotated");
+    assert_eq!(fs::read(space.mnt().join("f")).unwrap(), vec![1; 100_000]);
+    space.down_clean();
 }
 
 #[test]

@@ -8,6 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub const NURI: &str = env!("CARGO_BIN_EXE_nuri");
 
+/// How much longer things take on a machine that runs other tests.
+pub const BUSY: u32 = 3;
+
 /// A directory with a space, its mounts, and whatever else a test starts.
 pub struct Space {
     tmp: tempfile::TempDir,
@@ -42,11 +45,11 @@ pub fn refused(args: &[&str], words: &str) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Waits until `f` is true, at most so long.
+/// Waits until `f` is true, at most so long on a machine that has nothing else to do.
 pub fn wait(what: &str, at_most: Duration, mut f: impl FnMut() -> bool) {
     let start = Instant::now();
     while !f() {
-        assert!(start.elapsed() < at_most, "waited {at_most:?} for: {what}");
+        assert!(start.elapsed() < BUSY * at_most, "waited {at_most:?} for: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

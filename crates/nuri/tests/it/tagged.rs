@@ -7,9 +7,11 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
+
+use super::stopwatch::Stopwatch;
 
 /// Bytes that one tag fills; also the alignment of direct reads.
 pub const CELL: usize = 512;
@@ -177,7 +179,7 @@ impl Tagged {
         what: &'static str,
         f: impl FnOnce(&Self) -> io::Result<R>,
     ) -> Result<R, String> {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let outcome = f(self);
         let took = start.elapsed();
         self.steps += 1;

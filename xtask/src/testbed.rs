@@ -1,0 +1,257 @@
+//! A space over machines with a cable each, as network namespaces around a switch.
+//!
+//! The first machine has the metadata, one target and the mount, and looks after itself
+//! (`nuri up`); the others run one node each, started again by whoever ends them.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::apps::Mounted;
+use crate::shell::script;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const STARTING: Duration = Duration::from_secs(30);
+const PORT: u16 = 7400;
+
+/// Namespaces `<id>s` (the switch) and `<id>0`, `<id>1`, ... (machines).
+struct Network {
+    id: String,
+    machines: u64,
+}
+
+/// See the module's text.
+pub(crate) struct Testbed {
+    // In this order they end.
+    nodes: Vec<Child>,
+    pub(crate) mounted: Mounted,
+    network: Network,
+}
+
+fn sh(text: &str) -> Result<String, String> {
+    script(text, LIMIT)
+}
+
+impl Network {
+    fn new(machines: u64) -> Result<Network, String> {
+        let network = Network { id: format!("nf{}x", std::process::id()), machines };
+        let id = &network.id;
+        sh(&format!(
+            "ip netns add {id}s
+             ip -n {id}s link add name br0 type bridge
+             ip -n {id}s link set br0 up
+             for n in $(seq 0 {}); do
+                 ip netns add {id}$n
+                 ip -n {id}$n link set lo up
+                 ip -n {id}$n link add eth0 type veth peer name p$n netns {id}s
+                 ip -n {id}$n addr add 10.79.0.1$n/24 dev eth0
+                 ip -n {id}$n link set eth0 up
+                 ip -n {id}s link set p$n master br0 up
+             done",
+            machines - 1
+        ))?;
+        Ok(network)
+    }
+
+    /// Not `ip netns exec`: that would hide mounts in a name space of its own.
+    fn enter(&self, machine: u64) -> String {
+        format!("nsenter --net=/run/netns/{}{machine}", self.id)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let last = self.machines - 1;
+        let id = &self.id;
+        let _ = sh(&format!("for n in s $(seq 0 {last}); do ip netns del {id}$n || true; done"));
+    }
+}
+
+fn address(machine: u64) -> String {
+    format!("10.79.0.1{machine}:{PORT}")
+}
+
+impl Testbed {
+    /// Starts nodes on so many machines.
+    pub(crate) fn up(base: &std::path::Path, machines: u64) -> Result<Testbed, String> {
+        let network = Network::new(machines)?;
+        let more = format!("--targets 1 --target-size 2G --listen {}", address(0));
+        let mounted = Mounted::up_by(base, &network.enter(0), &more)?;
+        let mut testbed = Testbed { nodes: Vec::new(), mounted, network };
+        for machine in 1..machines {
+            let node = testbed.spawn(machine)?;
+            testbed.nodes.push(node);
+        }
+        testbed.wait("its machines", |status| {
+            let up = |t: &&Value| t["state"] == "up";
+            let targets = status["targets"].as_array().into_iter().flatten();
+            targets.filter(up).count() as u64 == machines
+        })?;
+        Ok(testbed)
+    }
+
+    fn file(&self, name: &str, machine: u64) -> PathBuf {
+        self.mounted.space.with_file_name(format!("{name}{machine}"))
+    }
+
+    pub(crate) fn target(&self, machine: u64) -> PathBuf {
+        match machine {
+            0 => self.mounted.space.join("target0"),
+            _ => self.file("target", machine),
+        }
+    }
+
+    fn spawn(&self, machine: u64) -> Result<Child, String> {
+        let log = self.file("log", machine);
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        let log = log.map_err(|e| e.to_string())?;
+        let enter = self.network.enter(machine);
+        let mut words = enter.split(' ');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).arg(&self.mounted.nuri).args(["node", "run", "--dir"]);
+        command.arg(self.file("node", machine)).arg("--target").arg(self.target(machine));
+        command.args(["--target-size", "2G", "--listen", &address(machine)]);
+        command.args(["--join", &address(0), "--token-file"]);
+        command.arg(self.mounted.space.join("token"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.spawn().map_err(|e| format!("node {machine}: {e}"))
+    }
+
+    pub(crate) fn signal(&self, machine: u64, signal: Signal) -> Result<(), String> {
+        let pid = match machine {
+            0 => self.first_pid()?,
+            _ => Pid::from_child(&self.nodes[machine as usize - 1]),
+        };
+        kill_process(pid, signal).map_err(|e| format!("{signal:?} to {pid:?}: {e}"))
+    }
+
+    fn first_pid(&self) -> Result<Pid, String> {
+        let path = self.mounted.space.join("run/node0.lock");
+        let start = Instant::now();
+        loop {
+            // A process that is just starting has taken the lock and not yet written its pid.
+            let text =
+                std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) {
+                return Ok(pid);
+            }
+            if start.elapsed() > STARTING {
+                return Err(format!("{} names no process", path.display()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills a node. The first one is restarted by its supervisor, the others here, after `act`.
+    pub(crate) fn restart(
+        &mut self,
+        machine: u64,
+        act: impl FnOnce(&Testbed) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.signal(machine, Signal::KILL)?;
+        if machine > 0 {
+            let ended = self.nodes[machine as usize - 1].wait();
+            ended.map_err(|e| e.to_string())?;
+            act(self)?;
+            self.nodes[machine as usize - 1] = self.spawn(machine)?;
+        }
+        Ok(())
+    }
+
+    /// Loses a machine's disk; a new one takes its place.
+    pub(crate) fn wipe(&mut self, machine: u64) -> Result<(), String> {
+        let old = self.target_of(&self.status()?, machine).ok_or("it has no target")?;
+        self.restart(machine, |testbed| {
+            let target = testbed.target(machine);
+            std::fs::remove_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))
+        })?;
+        let mut new = None;
+        self.wait("the new target", |status| {
+            new = self.target_of(status, machine).filter(|id| *id != old);
+            new.is_some()
+        })?;
+        let new = new.unwrap_or_default();
+        let (n, s, _) = self.mounted.names();
+        // The old one goes once it was silent for too long.
+        self.wait("the replacement", |_| {
+            let replace = format!("{n} target replace {old} {new} --dir {s}");
+            sh(&self.by_first(&replace)).is_ok()
+        })?;
+        self.wait("the removal", |_| {
+            let remove = format!("{n} target remove {old} --force --dir {s}");
+            sh(&self.by_first(&remove)).is_ok()
+        })
+    }
+
+    /// The number of the machine's target that is up.
+    fn target_of(&self, status: &Value, machine: u64) -> Option<u64> {
+        let path = self.target(machine).display().to_string();
+        let mut targets = status["targets"].as_array()?.iter();
+        let own = targets.rfind(|t| t["path"] == path.as_str() && t["state"] == "up");
+        own.and_then(|t| t["id"].as_u64())
+    }
+
+    /// Pulls a machine's cable, or puts it in again.
+    pub(crate) fn cable(&self, machine: u64, state: &str) -> Result<(), String> {
+        let id = &self.network.id;
+        sh(&format!("ip -n {id}{machine} link set eth0 {state}")).map(drop)
+    }
+
+    fn by_first(&self, command: &str) -> String {
+        format!("{} {command}", self.network.enter(0))
+    }
+
+    pub(crate) fn status(&self) -> Result<Value, String> {
+        let (n, s, _) = self.mounted.names();
+        let text = sh(&self.by_first(&format!("{n} status --json --dir {s} || true")))?;
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Waits until the status says so.
+    pub(crate) fn wait(
+        &self,
+        what: &str,
+        mut is_so: impl FnMut(&Value) -> bool,
+    ) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let status = self.status()?;
+            if is_so(&status) {
+                return Ok(());
+            }
+            if start.elapsed() > LIMIT {
+                return Err(format!("{what}: not after {LIMIT:?}: {}", status["health"]));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Ends all of it and checks what is on the disks.
+    pub(crate) fn down_clean(mut self) -> Result<(), String> {
+        let (n, s, _) = self.mounted.names();
+        sh(&self.by_first(&format!("{n} down --dir {s}")))?;
+        self.end_nodes();
+        sh(&format!("{n} doctor --dir {s}"))?;
+        for machine in 1..self.network.machines {
+            sh(&format!("{n} target check {}", self.target(machine).display()))?;
+        }
+        Ok(())
+    }
+
+    fn end_nodes(&mut self) {
+        for node in &mut self.nodes {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+        self.nodes.clear();
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        self.end_nodes();
+    }
+}
