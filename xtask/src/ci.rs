@@ -12,6 +12,10 @@ const FUZZ_SECONDS: u64 = 40;
 const FAULT_MINUTES: u64 = 2;
 /// The same faults each time; `cargo xtask faults` draws others.
 const FAULT_SEED: u64 = 7;
+/// Of the simulator in CI, builds included where they take long.
+const SIMULATE: Duration = Duration::from_secs(180);
+/// Of fresh seeds, at least.
+const LEAST_FRESH: Duration = Duration::from_secs(60);
 /// CI builds every n-th broken rule; `cargo xtask broken` builds all.
 const BROKEN_EVERY: usize = 4;
 
@@ -41,16 +45,25 @@ const SUITES: &[Suite] = &[
         let args = [&args[..], &parts[..]].concat();
         call(cargo(&args).env("NURI_TRANSPORT", "classic"), 15 * MINUTE)
     }),
-    ("simulator", || {
-        call(&mut cargo(&["test", "-p", "nuri-sim"]), 10 * MINUTE)?;
-        let args = ["run", "-q", "--release", "-p", "nuri-sim", "--", "--seeds", "60"];
-        call(&mut cargo(&args), 10 * MINUTE)
-    }),
+    ("simulator", simulate),
     ("real programs", || apps::run(apps::Share::Quick)),
     ("faults under programs", || faults::run(FAULT_MINUTES, Some(FAULT_SEED))),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
     ("broken builds", || broken::run(BROKEN_EVERY)),
 ];
+
+/// The attacks and fixed seeds, then fresh ones for what is left of the time.
+fn simulate() -> Result<(), String> {
+    let start = Instant::now();
+    call(&mut cargo(&["test", "--release", "-p", "nuri-sim"]), 10 * MINUTE)?;
+    let left = SIMULATE.saturating_sub(start.elapsed()).max(LEAST_FRESH) / 2;
+    for kind in ["files", "leased"] {
+        let seconds = left.as_secs().to_string();
+        let args = ["run", "-q", "--release", "-p", "nuri-sim", "--", kind, "--seconds", &seconds];
+        call(&mut cargo(&args), 10 * MINUTE)?;
+    }
+    Ok(())
+}
 
 /// Runs all suites; the table comes also after a failure.
 pub(crate) fn run() -> Result<(), String> {

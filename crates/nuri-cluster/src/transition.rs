@@ -52,22 +52,27 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
     if request.map_epoch > map.epoch {
         return Err(Status::STALE);
     }
-    if let Some(id) = request.id {
+    // One that got an id and does not know it: the answer to its first call was lost.
+    let given = || map.targets.iter().find(|t| t.incarnation == request.incarnation).map(|t| t.id);
+    if let Some(id) = request.id.or_else(given) {
         let known = map.targets.iter_mut().find(|t| t.id == id).ok_or(Status::WRONG_PEER)?;
         let elsewhere = known.node != node && known.state == TargetState::Up;
         if elsewhere || known.incarnation != request.incarnation {
             return Err(Status::WRONG_PEER);
         }
-        // Opening raises the sequence: one that was opened again has a higher one.
+        // Opening raises the sequence: one that was opened again has a higher one. A lower one of
+        // the same opening is a call that comes late.
         let is_opened = request.boot != known.boot;
-        let is_past =
-            request.sequence < known.sequence || is_opened && request.sequence == known.sequence;
-        let is_older = is_past && !cfg!(nuri_break = "trust_snapshots");
+        let is_older = is_opened
+            && request.sequence <= known.sequence
+            && !cfg!(nuri_break = "trust_snapshots");
         known.node = node;
         known.path.clone_from(&request.path);
         known.state = TargetState::Up;
         (known.size, known.used) = (request.size, request.used);
-        (known.sequence, known.boot) = (request.sequence, request.boot);
+        let newest = known.sequence.max(request.sequence);
+        known.sequence = if is_opened { request.sequence } else { newest };
+        known.boot = request.boot;
         // Whatever it missed since that state was taken is looked for in all its stripes.
         if is_older && !standing::distrust(map, id) {
             return Err(Status::STALE);
@@ -158,9 +163,9 @@ mod tests {
     use super::*;
 
     fn request(node: Option<NodeId>, ids: &[Option<TargetId>]) -> Join {
-        let target = |id: &Option<TargetId>| JoinTarget {
+        let target = |(place, id): (usize, &Option<TargetId>)| JoinTarget {
             id: *id,
-            incarnation: Incarnation(1),
+            incarnation: Incarnation(place as u64 + 1),
             sequence: 5,
             boot: BootId(1),
             map_epoch: Epoch(0),
@@ -173,7 +178,7 @@ mod tests {
             address: "127.0.0.1:1".into(),
             pid: 1,
             serves_meta: MetaRole::None,
-            targets: ids.iter().map(target).collect(),
+            targets: ids.iter().enumerate().map(target).collect(),
         }
     }
 
@@ -182,6 +187,8 @@ mod tests {
         let mut map = Map::default();
         let first = join(&mut map, &request(None, &[None, None])).unwrap();
         assert_eq!(first.targets, [TargetId(1), TargetId(2)]);
+        let lost = join(&mut map, &request(Some(first.node), &[None, None])).unwrap();
+        assert_eq!(lost.targets, first.targets, "the first answer was lost");
         let again = join(
             &mut map,
             &request(Some(first.node), &[Some(TargetId(1)), Some(TargetId(2)), None]),
@@ -232,12 +239,14 @@ mod tests {
         let mirror = map.groups.iter().find(|g| g.shape == Shape::Mirror(2)).unwrap();
         assert_eq!(mirror.live().iter().count(), 1);
         again.targets[1].sequence = 4;
+        assert!(join(&mut map, &again).is_ok(), "a late call of the same opening");
+        again.targets[1].boot = BootId(2);
         assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE);
         again.targets[1].sequence = 6;
         again.targets[1].map_epoch = Epoch(map.epoch.0 + 1);
         assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE, "an older map");
         again.targets[1].map_epoch = map.epoch;
-        again.targets[1].incarnation = Incarnation(2);
+        again.targets[1].incarnation = Incarnation(9);
         assert_eq!(join(&mut map, &again).unwrap_err(), Status::WRONG_PEER);
     }
 

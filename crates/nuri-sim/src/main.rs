@@ -1,7 +1,9 @@
-//! `cargo sim [files|groups] [SEED]`, or `--seeds N [FROM]`, `--minutes M`, `--hours H`.
+//! `cargo sim [files|groups|leased] [SEED]`, or `--seeds N [FROM]`, `--seconds S`, `--minutes M`,
+//! `--hours H`; `cargo sim attacks` plays the named attacks.
 //!
 //! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
-//! and redundant groups, or one of the two. A failure prints the seed and the commit: the same two
+//! and redundant groups, or one of the two (`leased`: groups where clients hold leases, and no
+//! more is lost than they bear). A failure prints the seed and the commit: the same two
 //! play the same again.
 
 use std::process::{Command, ExitCode};
@@ -13,10 +15,10 @@ use nuri_sim::{group, world};
 /// What is played: a word of the command line and the report of one seed.
 type Kind = (&'static str, fn(u64) -> Result<String, Wrong>);
 
-const KINDS: [Kind; 2] = [
-    ("files", |seed| world::run(seed, world::Scale::default()).map(|r| format!("{r:?}"))),
-    ("groups", |seed| group::run(seed).map(|r| format!("{r:?}"))),
-];
+const FILES: Kind =
+    ("files", |seed| world::run(seed, world::Scale::default()).map(|r| format!("{r:?}")));
+const GROUPS: Kind = ("groups", |seed| group::run(seed).map(|r| format!("{r:?}")));
+const LEASED: Kind = ("leased", |seed| group::run_leased(seed).map(|r| format!("{r:?}")));
 
 fn commit() -> String {
     if let Ok(commit) = std::env::var("NURI_COMMIT") {
@@ -53,20 +55,33 @@ fn play((kind, run): Kind, seed: u64, says: bool) -> bool {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo sim [files|groups] [SEED] | --seeds N [FROM] | --minutes M | --hours H"
+        "usage: cargo sim [files|groups|leased] [SEED] | --seeds N [FROM] | --seconds S | \
+         --minutes M | --hours H\n       cargo sim attacks"
     );
     ExitCode::from(2)
 }
 
+fn play_attacks() -> ExitCode {
+    for (name, attack) in group::attacks::ATTACKS {
+        if let Err(wrong) = attack() {
+            eprintln!("sim: attack {name} at commit {}: {wrong}", commit());
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("sim: {} attacks kept every promise", group::attacks::ATTACKS.len());
+    ExitCode::SUCCESS
+}
+
 /// First seed, how many, and how long.
 fn parse(words: &[&str], fresh: u64) -> Option<(u64, u64, Option<Duration>)> {
-    let minutes = |m: u64| Some((fresh, u64::MAX, Some(Duration::from_secs(60 * m))));
+    let seconds = |s: u64| Some((fresh, u64::MAX, Some(Duration::from_secs(s))));
     match words {
         [] => Some((fresh, 1, None)),
         ["--seeds", n] => Some((0, number(n)?, None)),
         ["--seeds", n, from] => Some((number(from)?, number(n)?, None)),
-        ["--minutes", m] => minutes(number(m)?),
-        ["--hours", h] => minutes(60 * number(h)?),
+        ["--seconds", s] => seconds(number(s)?),
+        ["--minutes", m] => seconds(60 * number(m)?),
+        ["--hours", h] => seconds(3600 * number(h)?),
         [seed] => Some((number(seed)?, 1, None)),
         _ => None,
     }
@@ -75,13 +90,16 @@ fn parse(words: &[&str], fresh: u64) -> Option<(u64, u64, Option<Duration>)> {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mut words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let named = |w: &&str| KINDS.iter().find(|(kind, _)| kind == w);
+    if words == ["attacks"] {
+        return play_attacks();
+    }
+    let named = |w: &&str| [FILES, GROUPS, LEASED].into_iter().find(|(kind, _)| kind == w);
     let kinds = match words.first().and_then(named) {
         Some(kind) => {
             words.remove(0);
-            vec![*kind]
+            vec![kind]
         }
-        None => KINDS.to_vec(),
+        None => vec![FILES, GROUPS],
     };
     let start = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);

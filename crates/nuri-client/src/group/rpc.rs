@@ -46,9 +46,14 @@ impl RpcPort {
             CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
         let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
         if let Err(Status::UNREACHABLE) = outcome {
-            self.attempt.fetch_max(attempt + 1, Ordering::SeqCst);
+            self.give_up(attempt);
         }
         outcome
+    }
+
+    /// Something of the attempt got no answer: what follows goes under a higher one.
+    fn give_up(&self, attempt: u64) -> u64 {
+        self.attempt.fetch_max(attempt + 1, Ordering::SeqCst).max(attempt + 1)
     }
 
     /// Takes the answer; a connection that was dead before is worth another one at once.
@@ -66,7 +71,12 @@ impl RpcPort {
                 break;
             }
             let peer = self.cluster.target(ask.target)?;
+            // What is left in the dead connection must not come after what follows.
+            let context = CallContext { sequence: self.give_up(context.sequence), ..context };
             outcome = peer.call_into(context, &ask.call, ask.payload, ask.into, MEMBER_PATIENCE);
+        }
+        if let Err(Status::UNREACHABLE) = outcome {
+            self.give_up(self.attempt.load(Ordering::SeqCst));
         }
         let (reply, got) = outcome?;
         if got == len { Ok(reply) } else { Err(Status::MALFORMED) }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{Groups, Guess, Missed, Part, Port, Stripe};
+use nuri_client::group::{Groups, Guess, Missed, Part, Port, Stripe, Verdict};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, GroupId, SessionId, TargetId};
@@ -76,7 +76,7 @@ impl Program {
             match self.rng.below(12) {
                 0..4 => self.read_some(stripe)?,
                 4 if self.ground.is_leased => drop(self.punch_some(stripe)),
-                5 if self.ground.is_leased => drop(self.cut(stripe)),
+                5 if self.ground.cuts => drop(self.cut(stripe)),
                 _ => self.write_some(stripe),
             }
             let took = self.baton.now() - began;
@@ -93,6 +93,11 @@ impl Program {
         }
         if self.rng.one_in(2) {
             self.groups.tell_commits();
+        }
+        if self.groups.wait_damaged(Duration::ZERO) {
+            for (_, verdict) in self.groups.repair_damaged() {
+                self.ground.check_verdict(&verdict)?;
+            }
         }
         let pause = if self.rng.one_in(10) { 2_000_000 } else { 30_000 };
         self.baton.want(Want::Pause(Duration::from_micros(self.rng.below(pause))));
@@ -223,17 +228,19 @@ pub(super) fn end_cut(
     Ok(())
 }
 
-/// Brings what a node's target missed to it, as `nuri`'s worker does.
+/// Brings what a node's target missed to it, as `nuri`'s worker does, and scrubs one stripe in a
+/// while.
 pub(super) struct Worker {
     pub(super) target: TargetId,
     /// Tells its lives apart.
     pub(super) life: u64,
+    pub(super) ground: Arc<Ground>,
 }
 
 impl Worker {
     pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
         let groups = Groups::new(SimPort::new(baton), self.life << 32);
-        loop {
+        for round in 0.. {
             let port = groups.port();
             port.pause(IDLE);
             port.refresh();
@@ -247,7 +254,21 @@ impl Worker {
                 // What fails is tried again with the next round.
                 let _ = self.bring_up(&groups, group);
             }
+            self.scrub(&groups, round)?;
         }
+        Ok(())
+    }
+
+    fn scrub(&self, groups: &Groups<SimPort>, round: usize) -> Result<(), Wrong> {
+        let stripe = &self.ground.stripes[round / 2 % self.ground.stripes.len()];
+        let group = groups.port().group(stripe.group);
+        if round.is_multiple_of(2) || group.is_none_or(|g| g.place(self.target).is_none()) {
+            return Ok(());
+        }
+        let mut verdict = Verdict::default();
+        // Where members are busy or silent it is looked at another time.
+        let _ = groups.scrub(stripe, &mut verdict);
+        self.ground.check_verdict(&verdict)
     }
 
     fn bring_up(&self, groups: &Groups<SimPort>, group: GroupId) -> Result<(), Status> {
@@ -300,6 +321,27 @@ pub(super) fn read_all(
             *groups.port().without.lock() = without;
             for place in 0..ground.places(number) {
                 read_place(ground, &groups, stripe, (number, place))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads what can be read.
+///
+/// # Errors
+/// Bytes that no write put there.
+pub(super) fn read_some(ground: &Ground, baton: Arc<Baton>) -> Result<(), Wrong> {
+    let groups = Groups::new(SimPort::new(baton), 0);
+    groups.port().refresh();
+    for (number, stripe) in ground.stripes.iter().enumerate() {
+        for place in 0..ground.places(number) {
+            let span = ground.whole(number, place);
+            let mut out = vec![0xee; span.len()];
+            let began = groups.port().now().as_micros() as u64;
+            if groups.read(stripe, place, 0, &mut out).is_ok() {
+                let ended = groups.port().now().as_micros() as u64;
+                ground.note_read(&span, (began, ended), &out)?;
             }
         }
     }

@@ -5,7 +5,7 @@ use nuri_proto::op::member::Purpose;
 use nuri_proto::stripe::{Covers, Held, Version};
 use nuri_stripe::code::Code;
 use nuri_stripe::writer::{behind, stripe_covers};
-use nuri_target::store::MemberRead;
+use nuri_target::store::{MemberRead, StoreError};
 
 use super::ground::{CELLS, is_mirror};
 use super::world::World;
@@ -58,9 +58,12 @@ impl World {
             };
             let mut chunk = vec![0; CELLS * CELL];
             let read = store.read_member(stripe.key, 0, &mut chunk, Version::NONE, Purpose::Base);
-            match read.map_err(|e| format!("stripe {number} place {place}: {e}"))? {
-                MemberRead::Read(covers) => all.push((place, covers, chunk)),
-                MemberRead::Undecided => return Ok(None),
+            let is_rotten = || self.ground.rotten.lock().contains(&member.target);
+            match read {
+                Ok(MemberRead::Read(covers)) => all.push((place, covers, chunk)),
+                Ok(MemberRead::Undecided) => return Ok(None),
+                Err(StoreError::Corrupt(..)) if is_rotten() => return Ok(None),
+                Err(error) => return Err(format!("stripe {number} place {place}: {error}")),
             }
         }
         Ok(Some(all))

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use nuri_client::group::Stripe;
+use nuri_client::group::{Finding, Flaw, Stripe, Verdict};
+use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
 use parking_lot::Mutex;
 
-use super::history::{History, Span};
+use super::history::{History, Span, Writers};
 use crate::check::{CELL, Wrong};
 
 /// Bytes of a chunk that the run uses: more than the store writes through its log.
@@ -19,10 +20,14 @@ pub(super) struct Ground {
     /// Stripes that somebody began to cut off, and did not end. Who takes over ends it first, as
     /// the metadata server does.
     pub(super) cutting: Mutex<BTreeSet<usize>>,
+    /// Targets of which bits turned over: a scrub may find them damaged, and no others.
+    pub(super) rotten: Mutex<BTreeSet<TargetId>>,
     /// Operations of each client.
     pub(super) operations: u64,
     /// Whether a client takes the sole right to a stripe first, as metadata leases give it.
     pub(super) is_leased: bool,
+    /// Whether clients cut stripes off. Where a cut cannot be ended its stripe is lost to all.
+    pub(super) cuts: bool,
 }
 
 impl Ground {
@@ -31,12 +36,33 @@ impl Ground {
         self.stripes[stripe].shape.data()
     }
 
+    /// What a scrub repaired is what was harmed.
+    ///
+    /// # Errors
+    /// A member that it found wrong and should not have.
+    pub(super) fn check_verdict(&self, verdict: &Verdict) -> Result<(), Wrong> {
+        let is_harmed = |f: &Finding| match f.flaw {
+            Flaw::Damaged => self.rotten.lock().contains(&f.target),
+            // It looks like a truncation under way, and may be one.
+            Flaw::Missing => !f.repaired,
+            Flaw::Stale | Flaw::Misfit => false,
+        };
+        match verdict.findings.iter().find(|f| !is_harmed(f)) {
+            None => Ok(()),
+            Some(finding) => Err(format!("the scrub found {finding:?}")),
+        }
+    }
+
     /// Notes what a read gave.
     ///
     /// # Errors
     /// As [`History::read`].
     pub(super) fn note_read(&self, span: &Span, t: (u64, u64), bytes: &[u8]) -> Result<(), Wrong> {
         self.history.lock().read(span, t, bytes)
+    }
+
+    pub(super) fn writers(&self) -> Writers {
+        if self.is_leased { Writers::Alone } else { Writers::Racing }
     }
 
     pub(super) fn is_cut_open(&self, stripe: usize) -> bool {

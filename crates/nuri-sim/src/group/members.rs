@@ -40,7 +40,11 @@ impl World {
 
     fn add_worker(&mut self, number: usize) -> Result<(), Wrong> {
         let node = &self.nodes[number];
-        let worker = Worker { target: node.target, life: node.boots << 8 | number as u64 };
+        let worker = Worker {
+            target: node.target,
+            life: node.boots << 8 | number as u64,
+            ground: self.ground.clone(),
+        };
         self.add_actor(Host::Node(number), SessionId(0), |baton| worker.run(baton))?;
         Ok(())
     }

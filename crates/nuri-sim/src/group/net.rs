@@ -106,6 +106,11 @@ impl Net {
         self.cuts.push((from, to, until));
     }
 
+    /// Whether anything between the host and others is cut.
+    pub(super) fn is_cut_off(&self, host: Host, now: u64) -> bool {
+        self.cuts.iter().any(|c| (c.0 == host || c.1 == host) && now < c.2)
+    }
+
     pub(super) fn heal(&mut self) {
         *self = Net::new(Weather::default());
     }

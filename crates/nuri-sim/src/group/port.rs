@@ -77,7 +77,11 @@ impl Port for SimPort {
             (ask.target, Packet { op: C::OP, session, attempt, args, payload })
         };
         let packets = asks.iter().filter(reached).map(packet).collect();
-        let mut answers = self.baton.want(Want::Exchange(packets)).into_iter();
+        let answers = self.baton.want(Want::Exchange(packets));
+        if answers.contains(&Err(Status::UNREACHABLE)) {
+            self.attempt.fetch_max(attempt + 1, Ordering::SeqCst);
+        }
+        let mut answers = answers.into_iter();
         let answer = |ask: Ask<'_, C>| {
             let lost = Err(Status::UNREACHABLE);
             let answer = if reached(&&ask) { answers.next().unwrap_or(lost) } else { lost };

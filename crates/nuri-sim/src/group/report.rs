@@ -15,6 +15,8 @@ pub struct Report {
     pub cuts: u64,
     pub freezes: u64,
     pub deaths: u64,
+    /// Disks that were wiped, restored or rotten.
+    pub harms: u64,
     /// Epochs of the map, and members brought up to date.
     pub epochs: u64,
     pub synced: u64,
@@ -38,6 +40,7 @@ impl Report {
             (&mut self.cuts, other.cuts),
             (&mut self.freezes, other.freezes),
             (&mut self.deaths, other.deaths),
+            (&mut self.harms, other.harms),
             (&mut self.epochs, other.epochs),
             (&mut self.synced, other.synced),
         ];

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use nuri_cluster::authority::Authority;
-use nuri_cluster::store::{MapStore, StoreError};
 use nuri_cluster::transition::DEFAULT_POOL;
 use nuri_io::clock::ManualClock;
 use nuri_io::rng::Rng;
 use nuri_proto::id::{ChunkKey, ObjectId, SessionId};
-use nuri_proto::map::{Map, Standing};
+use nuri_proto::map::Standing;
 
-use super::actors::read_all;
-use super::faults::Plan;
+use super::actors::{read_all, read_some};
+use super::faults::{Budget, Plan};
 use super::ground::Ground;
-use super::history::Writers;
+use super::harm::Kept;
 use super::members::RECOVERY;
 use super::net::Host;
 use super::node::{CLUSTER, Node};
@@ -26,18 +25,6 @@ const CAPACITY: u64 = 16 << 20;
 /// A run ends within this time, whatever happens.
 const LONGEST: Time = 7200 * 1_000_000;
 
-/// The map needs no disk here: the authority does not fall.
-struct Kept;
-
-impl MapStore for Kept {
-    fn load(&self) -> Result<Option<Map>, StoreError> {
-        Ok(None)
-    }
-    fn save(&self, _: &Map) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
-
 /// Plays one seed.
 ///
 /// # Errors
@@ -48,6 +35,16 @@ pub fn run(seed: u64) -> Result<Report, Wrong> {
     play(rng, plan)
 }
 
+/// Plays one seed with clients that hold leases, and within the budget.
+///
+/// # Errors
+/// The promise that was broken, in words.
+pub fn run_leased(seed: u64) -> Result<Report, Wrong> {
+    let mut rng = Rng::new(seed ^ 0x6c65_6173_6564);
+    let plan = Plan { is_leased: true, budget: Budget::Kept, ..Plan::draw(&mut rng) };
+    play(rng, plan)
+}
+
 /// Plays a run by these rules.
 ///
 /// # Errors
@@ -55,7 +52,8 @@ pub fn run(seed: u64) -> Result<Report, Wrong> {
 pub fn play(rng: Rng, plan: Plan) -> Result<Report, Wrong> {
     let mut world = make(rng, plan)?;
     let outcome = world.work().and_then(|()| world.end());
-    outcome.map_err(|e| format!("{e} (at {} us)", world.now))?;
+    let budget = world.plan.budget;
+    outcome.map_err(|e| format!("{e} (at {} us, budget {budget:?})", world.now))?;
     Ok(world.report)
 }
 
@@ -65,7 +63,8 @@ pub fn play(rng: Rng, plan: Plan) -> Result<Report, Wrong> {
 /// What the authority refuses.
 pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
     let clock = Arc::new(ManualClock::default());
-    let authority = Authority::open(Box::new(Kept), clock.clone(), CLUSTER);
+    let kept = Kept::default();
+    let authority = Authority::open(Box::new(kept.clone()), clock.clone(), CLUSTER);
     let authority = authority.map_err(|e| e.to_string())?;
     let mut nodes = Vec::new();
     for number in 0..plan.nodes {
@@ -86,9 +85,10 @@ pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
         }
     }
     let (operations, is_leased) = (plan.operations, plan.is_leased);
-    let (history, cutting) = Default::default();
-    let ground = Ground { stripes, history, cutting, operations, is_leased };
-    Ok(World::new(rng, plan, nodes, (authority, clock), ground))
+    let cuts = is_leased && plan.budget == Budget::Kept;
+    let (history, cutting, rotten) = Default::default();
+    let ground = Ground { stripes, history, cutting, rotten, operations, is_leased, cuts };
+    Ok(World::new(rng, plan, nodes, (authority, clock, kept), ground))
 }
 
 impl World {
@@ -113,6 +113,7 @@ impl World {
         }
         self.admit();
         self.plan_faults();
+        self.after(1, Event::Tend);
         let works = |w: &World| {
             w.slots.iter().any(|s| matches!(s.host, Host::Client(_)) && !s.actor.has_ended())
         };
@@ -143,15 +144,19 @@ impl World {
     /// The promise that was broken.
     pub(super) fn end(&mut self) -> Result<(), Wrong> {
         self.calm()?;
+        if self.plan.budget == Budget::Exceeded {
+            return self.end_beyond();
+        }
         let waits = |w: &World| {
             let is_live = |m: &nuri_proto::map::Member| m.standing == Standing::Live;
             let redundant = |g: &&nuri_proto::map::Group| g.shape.is_redundant();
             let map = w.authority.map();
             let whole = map.groups.iter().filter(redundant).all(|g| g.members.iter().all(is_live));
-            !(whole && w.all_are_back())
+            !(whole && w.hurt.is_empty() && w.all_are_back())
         };
         let limit = RECOVERY.as_micros() as Time;
-        self.step_while(limit, waits, "members do not become live again")?;
+        let why = "members do not become live again";
+        self.step_while(limit, waits, why).map_err(|e| format!("{e}: {}", self.absent()))?;
         self.report.epochs = self.authority.map().epoch.0;
         let ground = self.ground.clone();
         self.sessions += 1;
@@ -160,14 +165,37 @@ impl World {
             self.add_actor(Host::Authority, session, move |b| read_all(&ground, session, b))?;
         let reads = |w: &World| !w.slots[reader].actor.has_ended();
         self.step_while(limit, reads, "the last reader does not come to an end")?;
-        let writers = if self.ground.is_leased { Writers::Alone } else { Writers::Racing };
-        self.ground.history.lock().check(writers)?;
+        self.ground.history.lock().check(self.ground.writers())?;
         self.compare()?;
         self.sum_up();
         for node in &mut self.nodes {
             node.crash(&mut self.rng);
             node.check_disk()?;
         }
+        Ok(())
+    }
+
+    /// Who is not live, in words.
+    fn absent(&self) -> String {
+        let map = self.authority.map();
+        let members = map.groups.iter().flat_map(|g| g.members.iter().map(|m| (g.id, m)));
+        let absent = members.filter(|(_, m)| m.standing != Standing::Live);
+        let words: Vec<_> =
+            absent.map(|(g, m)| format!("{g} {}:{:?}", m.target, m.standing)).collect();
+        format!("{}; harmed: {:?}", words.join(", "), self.hurt)
+    }
+
+    /// More was lost than the shapes bear: whatever can be read is right.
+    fn end_beyond(&mut self) -> Result<(), Wrong> {
+        let end = self.now + RECOVERY.as_micros() as Time;
+        self.step_while(LONGEST, |w| w.now < end, "time does not pass")?;
+        let ground = self.ground.clone();
+        let reader =
+            self.add_actor(Host::Authority, SessionId(0), move |b| read_some(&ground, b))?;
+        let reads = |w: &World| !w.slots[reader].actor.has_ended();
+        self.step_while(LONGEST, reads, "the last reader does not come to an end")?;
+        self.ground.history.lock().check(self.ground.writers())?;
+        self.sum_up();
         Ok(())
     }
 

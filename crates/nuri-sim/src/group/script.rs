@@ -14,7 +14,7 @@ use nuri_proto::op::Op;
 use parking_lot::Mutex;
 
 use super::actors::{Client, Program};
-use super::faults::Plan;
+use super::faults::{Budget, Plan};
 use super::history::Span;
 use super::members::RECOVERY;
 use super::net::{Fate, Host, Rule, Weather};
@@ -62,6 +62,7 @@ impl Script {
             weather: Weather::default(),
             faults: Vec::new(),
             deaths: 0,
+            budget: Budget::Kept,
         };
         let mut script = Script { world: make(Rng::new(1), plan)?, clients: 0 };
         script.world.begin()?;

@@ -22,6 +22,7 @@ use nuri_proto::stripe::Covers;
 use super::baton::{Actor, Answer, Packet, Want};
 use super::faults::{Fault, Plan};
 use super::ground::Ground;
+use super::harm::{Injury, Kept, Snapshot};
 use super::net::{Fate, Held, Host, Net};
 use super::node::{Node, call};
 use super::report::Report;
@@ -32,6 +33,9 @@ pub(super) type Time = u64;
 
 /// An actor asks the authority so long.
 const AUTHORITY_PATIENCE: Time = 2_000_000;
+
+/// A slow disk takes so long at most.
+const SLOW: Time = 2_500_000;
 
 /// Who waits for an answer.
 #[derive(Clone, Debug)]
@@ -91,6 +95,11 @@ pub(super) enum Event {
     },
     Fault(Fault),
     Fence,
+    /// Somebody looks after what was harmed.
+    Tend,
+    /// A disk has room again.
+    Roomy(usize),
+    AuthorityStarts,
 }
 
 struct Entry {
@@ -139,6 +148,15 @@ pub(super) struct World {
     pub(super) net: Net,
     /// Nothing happens at these until then.
     pub(super) frozen: BTreeMap<Host, Time>,
+    /// Nodes whose disks are slow until then.
+    pub(super) slow: BTreeMap<usize, Time>,
+    /// Nodes whose disks lost something that is not made good yet.
+    pub(super) hurt: BTreeMap<usize, Injury>,
+    /// What disks were.
+    pub(super) snapshots: BTreeMap<usize, Snapshot>,
+    pub(super) kept: Kept,
+    pub(super) authority_is_up: bool,
+    pub(super) list: Admitted,
     pub(super) authority: Authority,
     pub(super) authority_clock: Arc<ManualClock>,
     pub(super) nodes: Vec<Node>,
@@ -155,7 +173,7 @@ pub(super) struct World {
     /// Lists to be in force before these stripes are free.
     pub(super) fences: Vec<(u64, Vec<usize>)>,
     buffers: BufPool,
-    traces: bool,
+    pub(super) traces: bool,
     /// Changes of what is committed, so far.
     pub(super) changes: u64,
     pub(super) report: Report,
@@ -166,7 +184,7 @@ impl World {
         rng: Rng,
         plan: Plan,
         nodes: Vec<Node>,
-        (authority, authority_clock): (Authority, Arc<ManualClock>),
+        (authority, authority_clock, kept): (Authority, Arc<ManualClock>, Kept),
         ground: Ground,
     ) -> World {
         World {
@@ -178,6 +196,12 @@ impl World {
             net: Net::new(plan.weather),
             plan,
             frozen: BTreeMap::new(),
+            slow: BTreeMap::new(),
+            hurt: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            kept,
+            authority_is_up: true,
+            list: Admitted::default(),
             authority,
             authority_clock,
             nodes,
@@ -234,7 +258,7 @@ impl World {
             Event::Beat { node, .. } | Event::Pulse { node, .. } | Event::Checkpoint(node) => {
                 Host::Node(*node)
             }
-            Event::Start(_) | Event::Fault(_) | Event::Fence => return None,
+            _ => return None,
         };
         self.frozen.get(&host).copied().filter(|until| *until > self.now)
     }
@@ -244,6 +268,12 @@ impl World {
             Event::Go { actor, answers } => self.go(actor, answers),
             Event::Arrive { to: Host::Node(node), life: Some(life), .. }
                 if self.nodes[node].boots != life =>
+            {
+                Ok(())
+            }
+            // Nor does a process that is gone join.
+            Event::Arrive { from: Host::Node(node), back: Back::Join { boots }, .. }
+                if self.nodes[node].boots != boots =>
             {
                 Ok(())
             }
@@ -269,6 +299,9 @@ impl World {
             }
             Event::Fault(fault) => self.fault(fault),
             Event::Fence => self.fence(),
+            Event::Tend => self.tend(),
+            Event::Roomy(node) => self.make_room(node),
+            Event::AuthorityStarts => self.open_authority(),
         }
     }
 
@@ -368,9 +401,12 @@ impl World {
         let copies = self.net.send(&mut self.rng, from, to, self.now);
         self.report.lost += u64::from(copies.is_empty());
         self.report.doubled += u64::from(copies.len() > 1);
-        // What is sent once is on a connection: it comes once at most, and not to a later process.
+        // A session's changes go over connections, each once, and come once at most, and not to a
+        // later process. Versions alone tell where nothing is cut off: there all may come again.
         let (most, life) = match (packet.op, to) {
-            (Op::DataTruncate, Host::Node(node)) => (1, Some(self.nodes[node].boots)),
+            (Op::DataTruncate | Op::MemberStage, Host::Node(node)) if self.ground.cuts => {
+                (1, Some(self.nodes[node].boots))
+            }
             _ => (copies.len(), None),
         };
         for delay in copies.into_iter().take(most) {
@@ -383,7 +419,7 @@ impl World {
         let sum = crc64(&packet.args) ^ crc64(&packet.payload);
         self.report.trace = mix(&[self.report.trace, self.now, packet.op as u64, sum]);
         let answer = match to {
-            Host::Authority => Some(self.ask_authority(packet)),
+            Host::Authority => self.authority_is_up.then(|| self.ask_authority(packet)),
             Host::Node(node) => self.serve(node, packet)?,
             Host::Client(_) => None,
         };
@@ -440,7 +476,12 @@ impl World {
         self.report.lost += u64::from(copies.is_empty());
         // A second answer finds nobody who waits.
         if let Some(delay) = copies.first() {
-            self.after(*delay, Event::Return { to, back, answer });
+            let is_slow = |n: &usize| self.slow.get(n).is_some_and(|until| *until > self.now);
+            let more = match from {
+                Host::Node(node) if is_slow(&node) => self.rng.below(SLOW),
+                _ => 0,
+            };
+            self.after(*delay + more, Event::Return { to, back, answer });
         }
     }
 
