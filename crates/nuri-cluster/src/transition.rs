@@ -48,6 +48,14 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     Ok(JoinReply { node: id, targets, map: map.clone() })
 }
 
+/// Whether the target is an older state of itself than was heard of. Opening raises the sequence: one
+/// that was opened again has a higher one. A lower one of the same opening is a call that comes late.
+pub fn is_older(known: &Target, request: &JoinTarget) -> bool {
+    let is_opened = request.boot != known.boot;
+    let is_past = request.is_doubted || is_opened && request.sequence <= known.sequence;
+    is_past && !cfg!(nuri_break = "trust_snapshots")
+}
+
 fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<TargetId, Status> {
     if request.map_epoch > map.epoch {
         return Err(Status::STALE);
@@ -60,12 +68,8 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
         if elsewhere || known.incarnation != request.incarnation {
             return Err(Status::WRONG_PEER);
         }
-        // Opening raises the sequence: one that was opened again has a higher one. A lower one of
-        // the same opening is a call that comes late.
         let is_opened = request.boot != known.boot;
-        let is_older = is_opened
-            && request.sequence <= known.sequence
-            && !cfg!(nuri_break = "trust_snapshots");
+        let is_older = is_older(known, request);
         known.node = node;
         known.path.clone_from(&request.path);
         known.state = TargetState::Up;
@@ -168,6 +172,7 @@ mod tests {
             incarnation: Incarnation(place as u64 + 1),
             sequence: 5,
             boot: BootId(1),
+            is_doubted: false,
             map_epoch: Epoch(0),
             path: "/t".into(),
             size: 100,
@@ -243,6 +248,9 @@ mod tests {
         again.targets[1].boot = BootId(2);
         assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE);
         again.targets[1].sequence = 6;
+        again.targets[1].is_doubted = true;
+        assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE, "opened some times more");
+        again.targets[1].is_doubted = false;
         again.targets[1].map_epoch = Epoch(map.epoch.0 + 1);
         assert_eq!(join(&mut map, &again).unwrap_err(), Status::STALE, "an older map");
         again.targets[1].map_epoch = map.epoch;

@@ -127,6 +127,7 @@ impl Target {
             incarnation: superblock.incarnation,
             sequence: superblock.sequence,
             boot: self.store.boot(),
+            is_doubted: superblock.is_doubted(),
             map_epoch: superblock.map_epoch,
             path: self.path.display().to_string(),
             size: usage.size,
@@ -134,12 +135,23 @@ impl Target {
         }
     }
 
-    /// Writes the id that the authority gave into the superblock, once.
+    /// Writes the id that the authority gave into the superblock, once: it took the target as it is.
     ///
     /// # Errors
     /// Where the superblock cannot be written.
     pub fn assign(&self, cluster: ClusterId, id: TargetId) -> Result<(), StoreError> {
-        if self.store.target() == Some(id) { Ok(()) } else { self.store.assign(cluster, id) }
+        if self.store.target() != Some(id) {
+            self.store.assign(cluster, id)?;
+        }
+        self.store.doubt(false)
+    }
+
+    /// The authority refused the target as an older state of itself.
+    ///
+    /// # Errors
+    /// Where the superblock cannot be written.
+    pub fn doubt(&self) -> Result<(), StoreError> {
+        self.store.doubt(true)
     }
 
     fn report(&self) -> Option<TargetReport> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nuri_client::{Cluster, DataPlane};
 use nuri_cluster::authority::Authority;
+use nuri_cluster::transition::is_older;
 use nuri_io::clock::SystemClock;
 use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
@@ -20,7 +21,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::Placement;
+use nuri_proto::map::{Map, Placement};
 use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
 use nuri_target::server::{Target, TargetServer};
@@ -234,7 +235,10 @@ impl First<'_> {
         let authority = Arc::new(authority);
         let targets = open_targets(settings, cluster)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
-        let reply = authority.join(&join).map_err(|status| refusal("the map", status))?;
+        let reply = authority.join(&join).map_err(|status| {
+            doubt_older(&targets, &authority.map());
+            refusal("the map", status)
+        })?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
         let [log, tables] = store_disks(self.dir)?;
@@ -322,7 +326,10 @@ impl Joined<'_> {
         let targets = open_targets(settings, cluster)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
-        let reply = space.ask(&request).map_err(|status| refusal(join, status))?;
+        let reply = space.ask(&request).map_err(|status| {
+            doubt_older(&targets, &space.map());
+            refusal(join, status)
+        })?;
         settings.id = Some(reply.node.0);
         adopt(&targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets));
@@ -330,6 +337,20 @@ impl Joined<'_> {
         let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
         let services = Services { authority: None, meta: None, targets, resync, scrub, copies };
         Ok(Ready { id: reply.node, services, engine: None, copier: None, join: request })
+    }
+}
+
+/// A node was refused: those of its targets that are older states of themselves note that. Without it
+/// they would be taken for the newest after enough tries, each of which raises their number.
+fn doubt_older(targets: &[Target], map: &Map) {
+    for target in targets {
+        let request = target.announce();
+        let known = request.id.and_then(|id| map.target(id));
+        if known.is_some_and(|known| is_older(known, &request))
+            && let Err(e) = target.doubt()
+        {
+            eprintln!("nuri: {}: {e}", request.path);
+        }
     }
 }
 

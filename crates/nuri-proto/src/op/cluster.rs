@@ -40,6 +40,8 @@ pub struct JoinTarget {
     pub sequence: u64,
     /// Tells one opening from another.
     pub boot: BootId,
+    /// Refused before, as an older state of itself; opening it has raised `sequence` since.
+    pub is_doubted: bool,
     /// The newest map that it obeyed.
     pub map_epoch: Epoch,
     pub path: String,

@@ -204,6 +204,20 @@ impl<D: Disk> ChunkStore<D> {
         })
     }
 
+    /// Notes, durably, that the authority refused this state as an older one, or that it took it.
+    ///
+    /// # Errors
+    /// Out of service.
+    pub fn doubt(&self, doubted: bool) -> Result<(), StoreError> {
+        if self.superblock().is_doubted() == doubted {
+            return Ok(());
+        }
+        self.change_superblock(|superblock| {
+            superblock.doubt(doubted);
+            Ok(())
+        })
+    }
+
     fn change_superblock(
         &self,
         change: impl FnOnce(&mut Superblock) -> Result<(), StoreError>,

@@ -20,6 +20,9 @@ use super::index::BIRTH_END;
 const MAGIC: &[u8; 8] = b"NURI-TGT";
 /// Format version that this program writes and reads.
 pub const VERSION: u32 = 1;
+/// Compatible feature: the authority refused this state as older than what was known of the target.
+/// However often it is opened since, it is no newer for that.
+const DOUBTED: u64 = 1;
 /// Incompatible feature: log and image may tell of members of redundant groups.
 const MEMBERS: u64 = 1;
 /// Feature bits that this program knows. A store without them is read, and has them from then on.
@@ -141,6 +144,15 @@ pub struct LogStart {
 }
 
 impl Superblock {
+    /// Whether this state was refused as older than what was known of the target.
+    pub fn is_doubted(&self) -> bool {
+        self.compatible & DOUBTED != 0
+    }
+
+    pub(super) fn doubt(&mut self, doubted: bool) {
+        self.compatible = self.compatible & !DOUBTED | if doubted { DOUBTED } else { 0 };
+    }
+
     fn encode(&self) -> AlignedBuf {
         let mut out = MAGIC.to_vec();
         out.put_u32(VERSION);

@@ -549,6 +549,41 @@ fn shapes_are_checked() {
     shapes.space.down_clean();
 }
 
+/// The only up-to-date copy is put back to an older state: however often its node is started, it is
+/// not taken for the newest.
+#[test]
+fn an_older_state_of_the_last_copy_is_refused_for_good() {
+    let space = &Space::up(&["--nodes", "3", "--targets", "3", "--shape", "mirror:2"]);
+    let mut file = Tagged::create(&space.mnt().join("load"), 6 * MIB, 5);
+    let copy = |from: &Path, to: &Path| {
+        let [from, to] = [from, to].map(|p| p.display().to_string());
+        crate::support::run("cp", &["-a", "--sparse=always", &from, &to]);
+    };
+    let old = space.path("old");
+    while_ended(space, "node2", |target| copy(&target, &old));
+    wait_healthy(space);
+    let frozen = away(space, &["node1"]);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    while_ended(space, "node2", |target| {
+        let new = space.path("new");
+        fs::rename(&target, &new).unwrap();
+        fs::rename(&old, &target).unwrap();
+        let node = space.str("space/node2");
+        for _ in 0..12 {
+            refused(&["node", "run", "--dir", &node], "older than what was known of them");
+        }
+        fs::remove_dir_all(&target).unwrap();
+        fs::rename(&new, &target).unwrap();
+    });
+    drop(frozen);
+    wait_healthy(space);
+    file.check_all(&file.path.clone()).unwrap();
+    drop(file);
+    space.down_clean();
+}
+
 #[test]
 fn groups_lie_as_they_were_told() {
     let args = ["--targets", "4", "--shape", "mirror:2", "--placement"];
