@@ -178,8 +178,11 @@ impl Authority {
         for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
             state.served.insert(report.id, now);
         }
-        if transition::heartbeat(&mut state.map, beat) {
-            self.store.save(&state.map).map_err(|_| Status::IO)?;
+        let mut next = state.map.clone();
+        match transition::heartbeat(&mut next, beat) {
+            true => self.keep(&mut state, next)?,
+            // How full targets are is heard again after a restart.
+            false => state.map = next,
         }
         self.notice_silence(&mut state);
         self.notice_schedule(&mut state);
@@ -320,9 +323,10 @@ impl Authority {
             n.up && state.heard.get(&n.id).is_none_or(|at| now - *at > FAILURE_DETECTION)
         };
         let silent: Vec<_> = state.map.nodes.iter().filter(|n| silent(n)).map(|n| n.id).collect();
-        // What could not be saved is noticed again after a restart.
-        if !silent.is_empty() && transition::silence(&mut state.map, &silent) {
-            let _ = self.store.save(&state.map);
+        // What could not be saved did not happen, and is noticed again.
+        let mut next = state.map.clone();
+        if !silent.is_empty() && transition::silence(&mut next, &silent) {
+            let _ = self.keep(state, next);
         }
     }
 

@@ -31,13 +31,14 @@ pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
             }
             let left = group.live().iter().filter(|p| *p != place).count();
             let enough = left >= group.shape.data() || cfg!(nuri_break = "live_set_too_small");
-            let member = &mut group.members[place];
-            member.standing = match member.standing {
+            let before = group.members[place].standing;
+            let after = match before {
                 Standing::Live if enough => Standing::Absent { since: epoch },
                 Standing::Syncing { since } => Standing::Absent { since },
                 other => other,
             };
-            changed |= matches!(member.standing, Standing::Absent { since } if since == epoch);
+            group.members[place].standing = after;
+            changed |= after != before;
         }
         changed
     })
@@ -86,11 +87,10 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
 pub fn synced(map: &mut Map, id: GroupId, target: TargetId, epoch: Epoch) -> Result<(), Status> {
     let group = map.group(id).ok_or(Status::NOENT)?;
     let place = group.place(target).ok_or(Status::NOENT)?;
-    if group.members[place].standing == Standing::Live {
-        return Ok(());
-    }
-    if group.epoch != epoch {
-        return Err(Status::EPOCH);
+    match group.members[place].standing {
+        Standing::Live => return Ok(()),
+        Standing::Syncing { .. } if group.epoch == epoch => {}
+        Standing::Syncing { .. } | Standing::Absent { .. } => return Err(Status::EPOCH),
     }
     change_groups(map, |group, _| {
         let is_it = group.id == id;
@@ -351,9 +351,16 @@ mod tests {
         exclude(&mut map, &[TargetId(1)]);
         let since = map.epoch;
         readmit(&mut map);
-        exclude(&mut map, &[TargetId(1)]);
+        let (id, syncing) = (map.groups[0].id, map.epoch);
+        assert!(exclude(&mut map, &[TargetId(1)]), "it is no writer any more");
         let place = map.groups[0].place(TargetId(1)).unwrap();
         assert_eq!(map.groups[0].members[place].standing, Standing::Absent { since });
+        assert_eq!(map.groups[0].epoch.0, syncing.0 + 1, "writes that name it end");
+        assert!(!map.groups[0].writable().has(place));
+        assert!(!exclude(&mut map, &[TargetId(1)]), "once");
+        for late in [syncing, map.epoch] {
+            assert_eq!(synced(&mut map, id, TargetId(1), late), Err(Status::EPOCH));
+        }
     }
 
     #[test]

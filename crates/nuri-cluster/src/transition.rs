@@ -25,9 +25,10 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     if known.is_none() && map.nodes.len() >= MAX_NODES {
         return Err(Status::NOSPC);
     }
-    let id =
-        known.unwrap_or_else(|| NodeId(map.nodes.iter().map(|n| n.id.0).max().unwrap_or(0) + 1));
+    let highest = map.nodes.iter().map(|n| n.id).chain([map.last_node]).max();
+    let id = known.unwrap_or(NodeId(highest.map_or(0, |id| id.0) + 1));
     let mut next = map.clone();
+    next.last_node = id.max(map.last_node);
     next.nodes.retain(|n| n.id != id);
     let address = request.address.clone();
     next.nodes.push(Node { id, address, pid: request.pid, up: true });

@@ -119,6 +119,9 @@ pub struct Map {
     /// Counts changes of membership (not of usage figures).
     pub epoch: Epoch,
     pub nodes: Vec<Node>,
+    /// Highest number that a node was given: none is given twice.
+    #[serde(default)]
+    pub last_node: NodeId,
     pub targets: Vec<Target>,
     pub pools: Vec<Pool>,
     pub groups: Vec<Group>,

@@ -190,6 +190,9 @@ pub(crate) struct TargetReplace {
     pub(crate) old: u32,
     /// The number of the target that comes
     pub(crate) new: u32,
+    /// Also where the old one still serves: what it holds has less redundancy until all is copied
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Directory of the space
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,

@@ -2,7 +2,7 @@
 //!
 //! The map says what is left: a restart begins anew with what is still behind, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use nuri_target::server::TargetServer;
 use parking_lot::Mutex;
 
 const IDLE: Duration = Duration::from_millis(300);
+/// Between two rounds that met stripes which nobody can give.
+const DAMAGED_PAUSE: Duration = Duration::from_secs(5);
 /// Rest after each repaired stripe, as a multiple of the time that it took: leaves programs most
 /// of the disks and the network.
 const REST: f64 = 1.0;
@@ -55,7 +57,7 @@ impl Progress {
 /// Looks after the node's targets for as long as the process lives.
 pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Progress) {
     let data = DataPlane::new(cluster);
-    let worker = Worker { cluster, groups: data.groups(), progress };
+    let worker = Worker { cluster, groups: data.groups(), progress, told: Mutex::default() };
     loop {
         std::thread::sleep(IDLE);
         if cluster.refresh().is_err() {
@@ -65,8 +67,11 @@ pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Pro
         let syncing = syncing(&cluster.map(), &own);
         progress.keep_only(&syncing);
         // What fails is tried again with the next round.
-        for (group, target) in syncing {
-            let _ = worker.bring_up(group, target);
+        let bring_up = |(group, target)| worker.bring_up(group, target);
+        let outcomes: Vec<_> = syncing.into_iter().map(bring_up).collect();
+        if outcomes.contains(&Err(Status::CORRUPT)) {
+            // Until somebody writes that stripe anew it stays as it is.
+            std::thread::sleep(DAMAGED_PAUSE);
         }
     }
 }
@@ -81,6 +86,8 @@ struct Worker<'a> {
     cluster: &'a Cluster,
     groups: &'a Groups<RpcPort>,
     progress: &'a Progress,
+    /// What could not be brought, and was said.
+    told: Mutex<HashSet<(TargetId, ChunkKey)>>,
 }
 
 impl Worker<'_> {
@@ -108,7 +115,8 @@ impl Worker<'_> {
         self.cluster.ask(&MemberSynced { group, target, epoch })
     }
 
-    /// Brings one stripe after the other until none is left, or until fewer lanes are wanted.
+    /// Brings one stripe after the other until none is left, or until fewer lanes are wanted. One that
+    /// cannot be brought holds back no other; the first reason is returned in the end.
     fn lane<'m>(
         &self,
         lane: usize,
@@ -116,23 +124,42 @@ impl Worker<'_> {
         next: &Mutex<impl Iterator<Item = &'m ChunkKey>>,
         target: TargetId,
     ) -> Result<(), Status> {
-        let mut looked_at = None;
+        let (mut looked_at, mut outcome) = (None, Ok(()));
         loop {
             if looked_at.is_none_or(|at: Instant| at.elapsed() > MAP_EVERY) {
                 self.wait_for_leave();
                 looked_at = Some(Instant::now());
             }
             if lane >= self.lanes() {
-                return Ok(());
+                return outcome;
             }
             let key = next.lock().next();
-            let Some(key) = key else { return Ok(()) };
+            let Some(key) = key else { return outcome };
             let began = Instant::now();
-            if let Found::Repaired(bytes) = self.bring(missed, *key)? {
-                self.progress.change(target, |r| r.bytes += bytes);
-                self.rest(began.elapsed(), bytes);
+            match self.bring(missed, *key) {
+                Ok(Found::Repaired(bytes)) => {
+                    self.progress.change(target, |r| r.bytes += bytes);
+                    self.rest(began.elapsed(), bytes);
+                }
+                Ok(_) => {}
+                // The group moved on, or nobody answers.
+                Err(status @ (Status::EPOCH | Status::UNREACHABLE)) => return Err(status),
+                Err(status) => {
+                    self.tell_once(*key, target, status);
+                    outcome = outcome.and(Err(status));
+                    continue;
+                }
             }
             self.progress.change(target, |r| r.done += 1);
+        }
+    }
+
+    fn tell_once(&self, key: ChunkKey, target: TargetId, status: Status) {
+        if self.told.lock().insert((target, key)) {
+            let ChunkKey { object, stripe, .. } = key;
+            eprintln!(
+                "resync: target {target} cannot get stripe {stripe} of object {object}: {status}"
+            );
         }
     }
 

@@ -8,6 +8,8 @@
 //! R3 What the member holds and no live member has was truncated meanwhile: it goes first, so that
 //!    it is never taken for data again. That is a stripe, or a chunk of one that was written again.
 //! R4 The group's epoch is taken before the look: whoever wants to call the member live names it.
+//!    Who is asked what it holds answers in that epoch only, so that no write of an earlier one,
+//!    in which the member took no part, comes after the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,12 +59,18 @@ impl<P: Port> Groups<P> {
         let mut own = self.list(&group, target, Epoch(0))?;
         let lists = self.lists_of_live(&group)?;
         let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();
+        let mut unclear = Vec::new();
         let gone: Vec<_> = own.keys().filter(|key| !all.contains(key)).copied().collect();
         for key in gone.into_iter().filter(|_| !cfg!(nuri_break = "keep_truncated")) {
             // Where it changed meanwhile it is looked at again: a write, or a truncation in which
             // the member took part, but maybe only the end of a write that is staged there.
             let covers = own.remove(&key).unwrap_or_default();
-            self.forget_chunk(&group, target, key, covers)?;
+            match self.forget_chunk(&group, target, key, covers) {
+                // A write that is staged there alone, maybe of a writer that died: it waits for
+                // nobody here, and is looked at with the others.
+                Err(Status::RETRY) => unclear.push(key),
+                outcome => outcome?,
+            }
         }
         let differs = |key: &ChunkKey| {
             let at = |(place, list): &(usize, List)| {
@@ -75,7 +83,7 @@ impl<P: Port> Groups<P> {
             let same = own.get(key).cloned().unwrap_or_default().same(&wanted);
             is_newer || !same
         };
-        let stripes = all.into_iter().filter(differs).collect();
+        let stripes = all.into_iter().filter(differs).chain(unclear).collect();
         Ok(Some(Missed { group, target, stripes }))
     }
 
@@ -121,7 +129,8 @@ impl<P: Port> Groups<P> {
     ) -> Result<List, Status> {
         let (mut all, mut after) = (BTreeMap::new(), None);
         loop {
-            let call = MemberChanged { target, group: group.id, since, after, limit: PAGE };
+            let (id, epoch) = (group.id, group.epoch);
+            let call = MemberChanged { target, group: id, epoch, since, after, limit: PAGE };
             let page = self.one(target, call)?;
             after = page.last().map(|(key, _)| *key);
             all.extend(page);

@@ -68,12 +68,16 @@ impl<P: Port> Groups<P> {
         guess: Guess,
     ) -> Result<u64, Status> {
         let seen = self.seen.entry(stripe.key);
-        let mut knowledge = seen.state.lock();
+        let end = self.port.now() + REQUEST;
+        // Another write of the stripe may wait for its members as long.
+        let knowledge = seen.state.try_lock_for(REQUEST);
+        let mut knowledge = knowledge.ok_or(Status::UNREACHABLE)?;
         if !knowledge.known && guess == Guess::Fresh {
             *knowledge = Knowledge { known: true, ..Knowledge::default() };
         }
-        let outcome =
-            self.until(REQUEST, || self.attempt(session, stripe, parts, &seen, &mut knowledge));
+        let outcome = self.until(end.saturating_sub(self.port.now()), || {
+            self.attempt(session, stripe, parts, &seen, (&mut knowledge, end))
+        });
         if outcome.is_err() {
             knowledge.known = false;
         }
@@ -86,13 +90,13 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         parts: &[Part<'_>],
         seen: &Seen,
-        knowledge: &mut Knowledge,
+        (knowledge, end): (&mut Knowledge, Duration),
     ) -> Result<u64, Status> {
         let group = self.available(stripe.group)?;
         if !knowledge.known {
             self.learn(session, stripe, knowledge)?;
         }
-        let attempt = self.plan(session, stripe, group, parts, knowledge);
+        let attempt = self.plan(session, stripe, group, parts, (knowledge, end));
         // What the members hold counts as unknown until all have answered well: others may have
         // written since.
         knowledge.known = false;
@@ -115,7 +119,7 @@ impl<P: Port> Groups<P> {
         stripe: &'a Stripe,
         group: Group,
         parts: &[Part<'_>],
-        knowledge: &Knowledge,
+        (knowledge, end): (&Knowledge, Duration),
     ) -> Attempt<'a> {
         let touched = match stripe.shape {
             Shape::Parity { .. } => Members::of(parts.iter().map(|p| p.place)),
@@ -133,7 +137,7 @@ impl<P: Port> Groups<P> {
             base: knowledge.covers.clone(),
             covers,
             participants: participants(stripe.shape, touched, group.writable()),
-            end: self.port.now() + REQUEST,
+            end,
             group,
         }
     }

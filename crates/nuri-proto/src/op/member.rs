@@ -118,6 +118,8 @@ pub enum Reason {
 pub struct MemberChanged {
     pub target: TargetId,
     pub group: GroupId,
+    /// No write of an earlier one comes after the answer.
+    pub epoch: Epoch,
     pub since: Epoch,
     pub after: Option<ChunkKey>,
     pub limit: u32,

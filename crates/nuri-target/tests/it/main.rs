@@ -12,6 +12,7 @@ mod crash;
 mod member;
 mod model;
 mod overtaken;
+mod served;
 mod space;
 mod staged;
 mod threads;

@@ -4,7 +4,7 @@ use nuri_client::Cluster;
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Pace, TargetState};
+use nuri_proto::map::{Map, Pace, Standing, TargetState};
 use nuri_proto::op::cluster::{ResyncSet, TargetReplace};
 
 use crate::cli;
@@ -20,6 +20,9 @@ pub(crate) fn replace(args: &cli::TargetReplace) -> Result<(), Failure> {
     let cluster = connect(&Space::at(&args.dir))?;
     let (old, new) = (TargetId(args.old), TargetId(args.new));
     check(&cluster.map(), old, new)?;
+    if !args.force {
+        check_gone(&cluster.map(), old)?;
+    }
     cluster.ask(&TargetReplace { old, new }).map_err(|status| match status {
         Status::BUSY => Failure(format!(
             "target {old} holds data that too few others hold now; \
@@ -57,6 +60,22 @@ fn check(map: &Map, old: TargetId, new: TargetId) -> Result<(), Failure> {
     if !map.groups.iter().filter(own).any(|g| g.shape != Shape::Stripe) {
         return Err(Failure(format!(
             "target {old} has no redundant data: files of shape stripe cannot be rebuilt elsewhere"
+        )));
+    }
+    Ok(())
+}
+
+/// Who serves and is up to date is emptied, not replaced: so nothing loses redundancy.
+fn check_gone(map: &Map, old: TargetId) -> Result<(), Failure> {
+    let serves = map.target(old).is_some_and(|t| t.state == TargetState::Up);
+    let own = |g: &nuri_proto::map::Group| g.shape.is_redundant() && g.place(old).is_some();
+    let is_live = |g: &nuri_proto::map::Group| {
+        g.members.iter().any(|m| m.target == old && m.standing == Standing::Live)
+    };
+    if serves && map.groups.iter().any(|g| own(g) && is_live(g)) {
+        return Err(Failure(format!(
+            "target {old} serves: nuri target drain {old} moves what it holds without a loss of \
+             redundancy; add --force to give it up at once"
         )));
     }
     Ok(())

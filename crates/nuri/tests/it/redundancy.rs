@@ -641,6 +641,43 @@ fn flipped_bytes_are_read_around() {
     shapes.space.down_clean();
 }
 
+/// Two bad blocks on the only other copy: everything else comes back nevertheless.
+#[test]
+fn what_nobody_can_give_holds_back_nothing_else() {
+    let space = &Space::up(&["--nodes", "3", "--targets", "3", "--shape", "mirror:2"]);
+    let pattern: Vec<u8> =
+        (0..4096u32).map(|i| (i.wrapping_mul(2_246_822_519) >> 13) as u8).collect();
+    let write = |name: &str, body: &[u8]| {
+        let path = space.mnt().join(name);
+        let options = fs::OpenOptions::new().write(true).create(true).truncate(false).to_owned();
+        let file = options.open(&path).unwrap();
+        file.write_all_at(body, 0).unwrap();
+        file.sync_all().unwrap();
+    };
+    // Later they would be laid on groups without the one that is away.
+    ["bad", "good"].iter().for_each(|name| write(name, &pattern.repeat(4)));
+    pace(space, &["--pause"]);
+    let frozen = away(space, &["node1"]);
+    write("bad", &pattern.repeat(6 * 256));
+    write("good", &vec![7; 60 << 20]);
+    while_ended(space, "node2", |target| assert!(flip(&target.join("store"), &pattern) > 30));
+    drop(frozen);
+    pace(space, &["--gentle"]);
+    // A third of it has its copies on nodes 0 and 1, a third on 1 and 2.
+    let own = target_of(space, "node1");
+    wait("what can be had", Duration::from_secs(40), || {
+        let status = space.status();
+        let mut targets = status["targets"].as_array().unwrap().iter();
+        targets.any(|t| t["id"] == own && t["used"].as_u64().unwrap() > 34 * MIB)
+    });
+    assert_eq!(health(space).0, "degraded");
+    // What is lost is lost; without it all is well.
+    fs::remove_file(space.mnt().join("bad")).unwrap();
+    wait_healthy(space);
+    assert!(fs::read(space.mnt().join("good")).unwrap() == vec![7; 60 << 20]);
+    space.down_clean();
+}
+
 /// Changes a byte of every eighth block that holds the pattern.
 fn flip(store: &Path, pattern: &[u8]) -> usize {
     let file = fs::OpenOptions::new().read(true).write(true).open(store).unwrap();

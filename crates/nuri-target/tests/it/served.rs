@@ -1,0 +1,46 @@
+//! Calls to the server of a node's targets.
+
+use nuri_io::buf::BufPool;
+use nuri_io::clock::ManualClock;
+use nuri_io::disk::Disk;
+use nuri_proto::Status;
+use nuri_proto::codec::encode;
+use nuri_proto::id::Epoch;
+use nuri_proto::layout::Shape;
+use nuri_proto::map::{Group, Map, Member, Standing};
+use nuri_proto::op::Call;
+use nuri_proto::op::member::MemberChanged;
+use nuri_rpc::{CallContext, Request};
+use nuri_target::server::{Target, TargetServer};
+
+use super::member::GROUP;
+use super::*;
+
+fn status<C: Call>(server: &TargetServer, call: &C) -> Status {
+    let (args, buffers) = (encode(call).unwrap(), BufPool::new(4096, 1));
+    let context = CallContext::default();
+    let request = Request { op: C::OP, context, args: &args, payload: &[], buffers: &buffers };
+    server.serve(&request).status
+}
+
+/// Catches `nuri_break = "list_any_epoch"`.
+#[test]
+fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
+    let disk = Arc::new(MemDisk::new());
+    ChunkStore::format(&disk, options(16 << 20)).unwrap();
+    let disk: Arc<dyn Disk> = disk;
+    let store = ChunkStore::open(disk, BootId(1), config()).unwrap();
+    let server = TargetServer::new(vec![Target::over(store)], Arc::new(ManualClock::default()));
+    let members = vec![Member { target: TargetId(3), standing: Standing::Live }];
+    let group = Group { id: GROUP, epoch: Epoch(5), shape: Shape::Mirror(2), members };
+    server.adopt(&Map { epoch: Epoch(5), groups: vec![group], ..Map::default() }).unwrap();
+    let ask = |epoch| {
+        let (target, group, epoch) = (TargetId(3), GROUP, Epoch(epoch));
+        let (since, after, limit) = (Epoch(0), None, 10);
+        status(&server, &MemberChanged { target, group, epoch, since, after, limit })
+    };
+    assert_eq!(ask(5), Status::OK);
+    // Whoever asks in a later one must not hear the answer before the last write of this one.
+    assert_eq!(ask(6), Status::EPOCH);
+    assert_eq!(ask(4), Status::EPOCH);
+}
