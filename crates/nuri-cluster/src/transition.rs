@@ -49,8 +49,9 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     Ok(JoinReply { node: id, targets, map: map.clone() })
 }
 
-/// Whether the target is an older state of itself than was heard of. Opening raises the sequence: one
-/// that was opened again has a higher one. A lower one of the same opening is a call that comes late.
+/// Whether the target is an older state of itself than was heard of. Opening raises the sequence:
+/// one that was opened again has a higher one. A lower one of the same opening is a call that comes
+/// late.
 pub fn is_older(known: &Target, request: &JoinTarget) -> bool {
     let is_opened = request.boot != known.boot;
     let is_past = request.is_doubted || is_opened && request.sequence <= known.sequence;

@@ -135,7 +135,8 @@ impl Target {
         }
     }
 
-    /// Writes the id that the authority gave into the superblock, once: it took the target as it is.
+    /// Writes the id that the authority gave into the superblock, once: it took the target as it
+    /// is.
     ///
     /// # Errors
     /// Where the superblock cannot be written.

@@ -340,8 +340,8 @@ impl Joined<'_> {
     }
 }
 
-/// A node was refused: those of its targets that are older states of themselves note that. Without it
-/// they would be taken for the newest after enough tries, each of which raises their number.
+/// A node was refused: those of its targets that are older states of themselves note that. Without
+/// it they would be taken for the newest after enough tries, each of which raises their number.
 fn doubt_older(targets: &[Target], map: &Map) {
     for target in targets {
         let request = target.announce();

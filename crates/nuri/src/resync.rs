@@ -115,8 +115,8 @@ impl Worker<'_> {
         self.cluster.ask(&MemberSynced { group, target, epoch })
     }
 
-    /// Brings one stripe after the other until none is left, or until fewer lanes are wanted. One that
-    /// cannot be brought holds back no other; the first reason is returned in the end.
+    /// Brings one stripe after the other until none is left, or until fewer lanes are wanted. One
+    /// that cannot be brought holds back no other; the first reason is returned in the end.
     fn lane<'m>(
         &self,
         lane: usize,

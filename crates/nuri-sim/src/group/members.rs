@@ -168,7 +168,11 @@ impl World {
                 let reply: JoinReply = decode(&args).map_err(|s| s.to_string())?;
                 let target = *reply.targets.first().ok_or("joined without a target")?;
                 let is_new = node.target != target;
-                node.adopt(reply.node, target)?;
+                match node.adopt(reply.node, target) {
+                    // Its disk fails just now.
+                    Err(_) if node.dying => return self.fall(number),
+                    outcome => outcome?,
+                }
                 if is_new {
                     self.add_worker(number)?;
                 }

@@ -147,9 +147,9 @@ impl Node {
     pub(super) fn adopt(&mut self, id: NodeId, target: TargetId) -> Result<(), Wrong> {
         (self.id, self.joined) = (id, true);
         if self.target != target {
-            self.target = target;
             let store = self.store().ok_or("a node that is down joined")?;
             store.assign(CLUSTER, target).map_err(|e| format!("assign: {e}"))?;
+            self.target = target;
         }
         Ok(())
     }
