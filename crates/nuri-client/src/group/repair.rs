@@ -25,6 +25,24 @@ pub enum Found {
     Repaired(u64),
 }
 
+/// A chunk that gets its whole content anew.
+pub(super) struct Anew {
+    pub(super) place: usize,
+    /// Who takes it: the place's member, or one that is to have the place.
+    pub(super) target: TargetId,
+    pub(super) why: Reason,
+    /// It is as long as the longest chunk of these.
+    pub(super) measured: Members,
+}
+
+impl Anew {
+    /// That of the place's member, from what is live in the group.
+    pub(super) fn of_member(group: &Group, place: usize, why: Reason) -> Anew {
+        let measured = Members(group.live().0 | Members::of([place]).0);
+        Anew { place, target: group.members[place].target, why, measured }
+    }
+}
+
 impl<P: Port> Groups<P> {
     /// Brings the stripe's chunk on `target` up to date, if it is not.
     ///
@@ -87,22 +105,21 @@ impl<P: Port> Groups<P> {
             let range = Range { place, offset: at, len: out.len() };
             self.read_from_others(group, stripe, range, out, Purpose::Base)
         };
-        self.replace(session, group, stripe, place, why, read).map(|(bytes, _)| bytes)
+        let anew = Anew::of_member(group, place, why);
+        self.replace(session, group, stripe, &anew, read).map(|(bytes, _)| bytes)
     }
 
-    /// Installs what `read` says, all of one state of the stripe, as the place's chunk. Returns the
-    /// bytes moved to it and what it holds then, which tells whether it took them.
+    /// Installs what `read` says, all of one state of the stripe, as the chunk. Returns the bytes
+    /// moved to its target and what that holds then, which tells whether it took them.
     pub(super) fn replace(
         &self,
         session: SessionId,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
-        why: Reason,
+        anew: &Anew,
         read: impl Fn(u32, &mut [u8]) -> Result<Covers, Status>,
     ) -> Result<(u64, Held), Status> {
-        let from = Members(group.live().0 | Members::of([place]).0);
-        let len = self.chunk_end(group, stripe, from)?;
+        let len = self.chunk_end(group, stripe, anew.measured)?;
         let id = self.next_id(session);
         let mut buf = vec![0; MAX_PAYLOAD.min(len as usize)];
         let (mut at, mut state): (u32, Option<Covers>) = (0, None);
@@ -116,18 +133,18 @@ impl<P: Port> Groups<P> {
             let install = Install {
                 group: stripe.group,
                 id,
-                covers: covers_at(stripe.shape, place, &covers),
-                reason: why,
+                covers: covers_at(stripe.shape, anew.place, &covers),
+                reason: anew.why,
                 offset: at,
                 last: at + part >= len,
             };
             // Committed meanwhile, the chunks may have become longer than was read.
-            if install.last && self.chunk_end(group, stripe, from)? > len {
+            if install.last && self.chunk_end(group, stripe, anew.measured)? > len {
                 return Err(Status::RETRY);
             }
             at += part;
             let last = install.last;
-            let held = self.install(group, stripe, place, install, out)?;
+            let held = self.install(group, stripe, anew.target, install, out)?;
             if last {
                 return Ok((u64::from(len), held));
             }
@@ -138,11 +155,10 @@ impl<P: Port> Groups<P> {
         &self,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
+        target: TargetId,
         install: Install,
         data: &[u8],
     ) -> Result<Held, Status> {
-        let target = group.members[place].target;
         let call = MemberInstall { target, key: stripe.key, epoch: group.epoch, install };
         let ask = Ask { target, call, payload: data, into: &mut [] };
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
@@ -155,11 +171,17 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         of: Members,
     ) -> Result<u32, Status> {
-        let ask = |place: usize| {
-            let target = group.members[place].target;
-            Ask::plain(target, DataExtents { target, key: stripe.key })
-        };
-        let answers = self.port.exchange(SessionId(0), of.iter().map(ask).collect());
+        self.longest(stripe.key, of.iter().map(|place| group.members[place].target))
+    }
+
+    /// Where the data of these targets' chunks ends.
+    pub(super) fn longest(
+        &self,
+        key: ChunkKey,
+        targets: impl Iterator<Item = TargetId>,
+    ) -> Result<u32, Status> {
+        let ask = |target| Ask::plain(target, DataExtents { target, key });
+        let answers = self.port.exchange(SessionId(0), targets.map(ask).collect());
         let mut end = 0;
         for extents in answers {
             end = end.max(extents?.last().map_or(0, |(at, len)| at + len));
