@@ -32,6 +32,7 @@ type Hook = Box<dyn FnOnce(&[RwLock<Store>]) + Send>;
 const LEN: usize = 256 << 10;
 const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
 const MIRROR: Shape = Shape::Mirror(2);
+const THREE: Shape = Shape::Mirror(3);
 const ABSENT: Standing = Standing::Absent { since: Epoch(2) };
 const ME: SessionId = SessionId(1);
 const KEY: ChunkKey = ChunkKey { object: ObjectId(17), component: 0, stripe: 4 };
@@ -492,6 +493,29 @@ fn a_copy_that_is_too_short_is_made_again() {
             assert_eq!(case.copy(place), Ok(Epoch(2)));
             assert_eq!(case.bytes(spare), case.bytes(place), "{shape}");
         }
+    }
+}
+
+#[test]
+fn two_copies_that_are_behind_are_no_source_for_each_other() {
+    for stale in [[0, 1], [0, 2], [1, 2]] {
+        let case = Case::written(THREE, &[1]);
+        let older = stale.map(|place| {
+            case.store(place).flush().unwrap();
+            case.store(place).disk().fork()
+        });
+        case.write(&[2]);
+        for (place, disk) in stale.into_iter().zip(older) {
+            *case.bench.0.stores[place].write() = open(disk);
+        }
+        let groups = Groups::new(case.bench.clone(), 1 << 32);
+        let part = pattern(3, 4096);
+        let parts = [Part { place: 0, offset: 8192, data: &part }];
+        groups.write(ME, &case.stripe, &parts, Guess::Unknown).unwrap();
+        groups.tell_commits();
+        let mut now = pattern(2, LEN);
+        now[8192..8192 + 4096].copy_from_slice(&part);
+        assert!((0..3).all(|place| case.bytes(place) == now), "{stale:?}");
     }
 }
 

@@ -69,7 +69,7 @@ impl<P: Port> Groups<P> {
         }
         let why = if is_same { Reason::Damaged } else { Reason::Behind };
         // The present member among them: it may be the only one that says where the data ends.
-        let anew = Anew { place, target: step.to, why, measured: group.live() };
+        let anew = Anew { place, target: step.to, why, from: group.live() };
         let read = |at: u32, out: &mut [u8]| {
             self.read_base(&group, stripe, place, at, out, &covers).map(|()| covers.clone())
         };

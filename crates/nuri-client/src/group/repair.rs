@@ -31,15 +31,15 @@ pub(super) struct Anew {
     /// Who takes it: the place's member, or one that is to have the place.
     pub(super) target: TargetId,
     pub(super) why: Reason,
-    /// It is as long as the longest chunk of these.
-    pub(super) measured: Members,
+    /// The members whose chunks say what it holds and how long it is.
+    pub(super) from: Members,
 }
 
 impl Anew {
-    /// That of the place's member, from what is live in the group.
-    pub(super) fn of_member(group: &Group, place: usize, why: Reason) -> Anew {
-        let measured = Members(group.live().0 | Members::of([place]).0);
-        Anew { place, target: group.members[place].target, why, measured }
+    /// That of the place's member, from these.
+    pub(super) fn of_member(group: &Group, place: usize, why: Reason, others: Members) -> Anew {
+        let from = Members(others.0 | Members::of([place]).0);
+        Anew { place, target: group.members[place].target, why, from }
     }
 }
 
@@ -59,7 +59,8 @@ impl<P: Port> Groups<P> {
             let live: Vec<_> = answers.iter().filter(is_live).cloned().collect();
             let covers = stripe_covers(stripe.shape, &live);
             let own = answers.iter().find(|(p, _)| *p == place).ok_or(Status::UNREACHABLE)?;
-            if !behind(stripe.shape, &answers, &covers).has(place) {
+            let behind = behind(stripe.shape, &answers, &covers);
+            if !behind.has(place) {
                 return Ok(found);
             }
             // What it is ahead with may be a write that others have not committed yet.
@@ -67,14 +68,15 @@ impl<P: Port> Groups<P> {
             if is_ahead && answers.iter().any(|(_, held)| held.staged.is_some()) {
                 return Err(Status::RETRY);
             }
-            let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers)?;
+            let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers, behind)?;
             found = Found::Repaired(bytes);
         }
         Err(Status::RETRY)
     }
 
     /// Brings a member that is behind its content. A chunk of a time before a truncation goes
-    /// first: it is behind although nothing newer will ever replace it.
+    /// first: it is behind although nothing newer will ever replace it. None of those that are
+    /// behind is a source: two of them that read each other would stay so.
     pub(super) fn bring_back(
         &self,
         session: SessionId,
@@ -82,6 +84,7 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         (place, held): &(usize, Held),
         covers: &Covers,
+        behind: Members,
     ) -> Result<u64, Status> {
         let leads_back = !covers_at(stripe.shape, *place, covers).reaches(&held.covers);
         let is_kept = group.live().has(*place) || cfg!(nuri_break = "keep_truncated");
@@ -89,24 +92,24 @@ impl<P: Port> Groups<P> {
             let target = group.members[*place].target;
             self.forget_chunk(group, target, stripe.key, held.covers.clone())?;
         }
-        self.rebuild(session, group, stripe, *place, Reason::Behind)
+        let others = Members(group.live().0 & !behind.0);
+        let anew = Anew::of_member(group, *place, Reason::Behind, others);
+        self.rebuild(session, group, stripe, &anew)
     }
 
-    /// Computes the content of the place's chunk and installs it. Returns the bytes moved to it.
+    /// Computes the chunk from the others and installs it. Returns the bytes moved to it.
     pub(super) fn rebuild(
         &self,
         session: SessionId,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
-        why: Reason,
+        anew: &Anew,
     ) -> Result<u64, Status> {
         let read = |at: u32, out: &mut [u8]| {
-            let range = Range { place, offset: at, len: out.len() };
-            self.read_from_others(group, stripe, range, out, Purpose::Base)
+            let range = Range { place: anew.place, offset: at, len: out.len() };
+            self.read_from_others(group, stripe, range, anew.from, out, Purpose::Base)
         };
-        let anew = Anew::of_member(group, place, why);
-        self.replace(session, group, stripe, &anew, read).map(|(bytes, _)| bytes)
+        self.replace(session, group, stripe, anew, read).map(|(bytes, _)| bytes)
     }
 
     /// Installs what `read` says, all of one state of the stripe, as the chunk. Returns the bytes
@@ -119,7 +122,7 @@ impl<P: Port> Groups<P> {
         anew: &Anew,
         read: impl Fn(u32, &mut [u8]) -> Result<Covers, Status>,
     ) -> Result<(u64, Held), Status> {
-        let len = self.chunk_end(group, stripe, anew.measured)?;
+        let len = self.chunk_end(group, stripe, anew.from)?;
         let id = self.next_id(session);
         let mut buf = vec![0; MAX_PAYLOAD.min(len as usize)];
         let (mut at, mut state): (u32, Option<Covers>) = (0, None);
@@ -139,7 +142,7 @@ impl<P: Port> Groups<P> {
                 last: at + part >= len,
             };
             // Committed meanwhile, the chunks may have become longer than was read.
-            if install.last && self.chunk_end(group, stripe, anew.measured)? > len {
+            if install.last && self.chunk_end(group, stripe, anew.from)? > len {
                 return Err(Status::RETRY);
             }
             at += part;

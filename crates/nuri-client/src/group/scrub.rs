@@ -192,7 +192,7 @@ impl<P: Port> Groups<P> {
             self.read_whole(&group, stripe, look, place, at, out).map(|()| look.covers.clone())
         };
         let why = Reason::Found { last };
-        let anew = Anew::of_member(&group, place, why);
+        let anew = Anew::of_member(&group, place, why, group.live());
         match self.replace(SessionId(0), &group, stripe, &anew, read) {
             Ok((_, held)) => {
                 let wanted = covers_at(stripe.shape, place, &look.covers);
