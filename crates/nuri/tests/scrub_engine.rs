@@ -1,5 +1,5 @@
-//! The scrub of stripes over real chunk stores on memory disks: what it finds, what it repairs,
-//! and what it leaves alone.
+//! The engine of redundant stripes over real chunk stores on memory disks: what a scrub finds, what
+//! it repairs and what it leaves alone; what is copied to a target that takes a place.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Ask, Finding, Flaw, Groups, Guess, Part, Port, Stripe, Verdict};
+use nuri_client::group::{Ask, Finding, Flaw, Groups, Guess, Move, Part, Port, Stripe, Verdict};
 use nuri_io::disk::Disk;
 use nuri_io::mem::MemDisk;
 use nuri_proto::id::{
@@ -17,8 +17,8 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Member, Standing};
 use nuri_proto::op::data::DataExtents;
 use nuri_proto::op::member::{
-    Install, MemberAbort, MemberCommit, MemberHeld, MemberInstall, MemberRead, MemberReadReply,
-    MemberStage, Reason,
+    Install, MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall,
+    MemberRead, MemberReadReply, MemberStage, Reason,
 };
 use nuri_proto::op::{Call, Op};
 use nuri_proto::stripe::{Change, Stage, Version, WriteId};
@@ -32,12 +32,15 @@ type Hook = Box<dyn FnOnce(&[RwLock<Store>]) + Send>;
 const LEN: usize = 256 << 10;
 const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
 const MIRROR: Shape = Shape::Mirror(2);
+const THREE: Shape = Shape::Mirror(3);
+const ABSENT: Standing = Standing::Absent { since: Epoch(2) };
 const ME: SessionId = SessionId(1);
 const KEY: ChunkKey = ChunkKey { object: ObjectId(17), component: 0, stripe: 4 };
 
 /// A group whose members are all live.
 struct Bench {
     group: Mutex<Group>,
+    /// By place; the last one is in no group.
     stores: Vec<RwLock<Store>>,
     /// Runs once, before the first call of this kind.
     before: Mutex<Option<(Op, Hook)>>,
@@ -95,6 +98,12 @@ fn serve(
         Op::MemberInstall => {
             answer::<MemberInstall>(args, |c| Ok(store.install(c.key, &c.install, payload)?))
         }
+        Op::MemberForget => answer::<MemberForget>(args, |c| {
+            if store.forget(c.key, &c.covers, c.epoch)? { Ok(()) } else { Err(Status::RETRY) }
+        }),
+        Op::MemberChanged => answer::<MemberChanged>(args, |c| {
+            Ok(store.changed(c.group, c.since, c.after, c.limit as usize))
+        }),
         Op::DataExtents => answer::<DataExtents>(args, |c| Ok(store.extents(c.key))),
         Op::MemberRead => answer::<MemberRead>(args, |c| {
             match store.read_member(c.key, c.offset, into, c.decided, c.purpose)? {
@@ -168,7 +177,7 @@ impl Case {
         let member = |i| Member { target: TargetId(i), standing: Standing::Live };
         let members = (1..=shape.members() as u32).map(member).collect();
         let group = Group { id: GroupId(5), epoch: Epoch(2), shape, members };
-        let stores = (0..shape.members()).map(|place| RwLock::new(made(place))).collect();
+        let stores = (0..=shape.members()).map(|place| RwLock::new(made(place))).collect();
         let (before, began) = (Mutex::new(None), Instant::now());
         let stripe = Stripe { group: group.id, shape, key: KEY };
         let group = Mutex::new(group);
@@ -224,6 +233,17 @@ impl Case {
         self.groups.scrub(&self.stripe, &mut verdict).map(|()| verdict.findings)
     }
 
+    fn stands(&self, place: usize, standing: Standing) {
+        self.bench.0.group.lock().members[place].standing = standing;
+    }
+
+    /// Copies a place to the target that is in no group.
+    fn copy(&self, place: usize) -> Result<Epoch, Status> {
+        let target = |store: usize| TargetId(store as u32 + 1);
+        let (from, to) = (target(place), target(self.stripe.shape.members()));
+        self.groups.copy_place(Move { group: self.stripe.group, from, to }, |_, _| {})
+    }
+
     fn hook(&self, op: Op, hook: impl FnOnce(&[RwLock<Store>]) + Send + 'static) {
         *self.bench.0.before.lock() = Some((op, Box::new(hook)));
     }
@@ -276,10 +296,9 @@ fn flipped_bits_in_two_members_are_repaired_block_by_block() {
 fn without_enough_others_nothing_is_repaired() {
     let case = Case::written(MIRROR, &[1]);
     case.flip(0, 9000);
-    let since = Epoch(2);
-    case.bench.0.group.lock().members[1].standing = Standing::Absent { since };
+    case.stands(1, ABSENT);
     assert_eq!(case.scrub(), Ok(vec![found(0, Flaw::Damaged, false)]));
-    case.bench.0.group.lock().members[1].standing = Standing::Live;
+    case.stands(1, Standing::Live);
     assert_eq!(case.scrub(), Ok(vec![found(0, Flaw::Damaged, true)]));
 }
 
@@ -431,6 +450,73 @@ fn reads_repair_in_passing() {
     assert_eq!(repaired[0].1.findings, vec![found(2, Flaw::Damaged, true)]);
     assert!(!case.groups.wait_damaged(Duration::ZERO));
     assert_eq!(case.scrub(), Ok(vec![]));
+}
+
+#[test]
+fn a_place_is_copied_only_while_the_others_hold_the_data() {
+    for (shape, seeds, place, other) in
+        [(MIRROR, &[4][..], 0, 1), (PARITY, &[1, 2, 3], 1, 3), (PARITY, &[1], 0, 2)]
+    {
+        let case = Case::written(shape, seeds);
+        let spare = shape.members();
+        case.stands(other, ABSENT);
+        assert_eq!(case.copy(place), Err(Status::BUSY), "{shape}");
+        assert!(case.store(spare).held(KEY).unwrap().covers.0.is_empty(), "{shape}");
+        case.stands(other, Standing::Live);
+        assert_eq!(case.copy(place), Ok(Epoch(2)));
+        assert_eq!(case.bytes(spare), case.bytes(place), "{shape}");
+        // The place's own member may be the one that is away.
+        let case = Case::written(shape, seeds);
+        case.stands(place, ABSENT);
+        assert_eq!(case.copy(place), Ok(Epoch(2)));
+        assert_eq!(case.bytes(spare), case.bytes(place), "{shape}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_too_short_is_made_again() {
+    for (shape, seeds, place) in
+        [(MIRROR, &[4][..], 0), (PARITY, &[1, 2, 3], 1), (PARITY, &[1, 2, 3], 3)]
+    {
+        for len in [0, LEN / 2] {
+            let case = Case::written(shape, seeds);
+            let (spare, held) = (shape.members(), case.store(place).held(KEY).unwrap());
+            let install = Install {
+                group: case.stripe.group,
+                id: WriteId { session: SessionId(9), number: 1 },
+                covers: held.covers,
+                reason: Reason::Behind,
+                offset: 0,
+                last: true,
+            };
+            case.store(spare).install(KEY, &install, &case.bytes(place)[..len]).unwrap();
+            assert_eq!(case.copy(place), Ok(Epoch(2)));
+            assert_eq!(case.bytes(spare), case.bytes(place), "{shape}");
+        }
+    }
+}
+
+#[test]
+fn two_copies_that_are_behind_are_no_source_for_each_other() {
+    for stale in [[0, 1], [0, 2], [1, 2]] {
+        let case = Case::written(THREE, &[1]);
+        let older = stale.map(|place| {
+            case.store(place).flush().unwrap();
+            case.store(place).disk().fork()
+        });
+        case.write(&[2]);
+        for (place, disk) in stale.into_iter().zip(older) {
+            *case.bench.0.stores[place].write() = open(disk);
+        }
+        let groups = Groups::new(case.bench.clone(), 1 << 32);
+        let part = pattern(3, 4096);
+        let parts = [Part { place: 0, offset: 8192, data: &part }];
+        groups.write(ME, &case.stripe, &parts, Guess::Unknown).unwrap();
+        groups.tell_commits();
+        let mut now = pattern(2, LEN);
+        now[8192..8192 + 4096].copy_from_slice(&part);
+        assert!((0..3).all(|place| case.bytes(place) == now), "{stale:?}");
+    }
 }
 
 /// Random writes, truncations and flipped bits: a scrub finds nothing but what

@@ -5,7 +5,7 @@ use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
 use nuri_proto::op::member::{MemberRead, Purpose};
-use nuri_proto::stripe::Covers;
+use nuri_proto::stripe::{Covers, Members};
 use nuri_stripe::writer::covers_at;
 
 use super::parity::{code, code_status};
@@ -42,7 +42,8 @@ impl<P: Port> Groups<P> {
             }
         }
         let range = Range { place, offset, len: out.len() };
-        let found = self.read_from_others(group, stripe, range, out, Purpose::Base)?;
+        let found =
+            self.read_from_others(group, stripe, range, group.live(), out, Purpose::Base)?;
         if found.same(covers) { Ok(()) } else { Err(Status::RETRY) }
     }
 
@@ -85,7 +86,7 @@ impl<P: Port> Groups<P> {
         }
     }
 
-    /// Computes a place's bytes from live members other than itself, all of one state of the
+    /// Computes a place's bytes from those of `sources` other than itself, all of one state of the
     /// stripe; says what the stripe stood for.
     ///
     /// # Errors
@@ -96,10 +97,11 @@ impl<P: Port> Groups<P> {
         group: &Group,
         stripe: &Stripe,
         range: Range,
+        sources: Members,
         out: &mut [u8],
         purpose: Purpose,
     ) -> Result<Covers, Status> {
-        let mut others: Vec<_> = group.live().iter().filter(|p| *p != range.place).collect();
+        let mut others: Vec<_> = sources.iter().filter(|p| *p != range.place).collect();
         others.sort_by_key(|place| self.is_silent(group.members[*place].target));
         let outcome = match stripe.shape {
             Shape::Parity { .. } => self.decode(group, stripe, range, &others, out, purpose),

@@ -1,19 +1,21 @@
 //! Moving a place of a group to another target while its present one still serves.
 //!
 //! H1 The new target gets a copy of every chunk before it is a member, read from the present one:
-//!    the group keeps its redundancy.
+//!    the group keeps its redundancy. Only while the others hold the data too: the group has to go
+//!    on without the present one when the place moves.
 //! H2 Then it takes the place as one that missed what was written since the copy began: that little
 //!    is brought to it as to any returning member (`resync.rs`).
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Epoch, GroupId, SessionId, TargetId};
-use nuri_proto::map::{Group, Member, Standing};
+use nuri_proto::map::Group;
 use nuri_proto::op::member::{MemberHeld, Reason};
-use nuri_proto::stripe::Held;
+use nuri_proto::stripe::{Held, Members, Version};
 use nuri_stripe::writer::{covers_at, stripe_covers};
 
 use super::port::{Ask, Port};
+use super::repair::Anew;
 use super::settle::Whose;
 use super::{Groups, Stripe};
 
@@ -30,13 +32,14 @@ impl<P: Port> Groups<P> {
     /// have missed.
     ///
     /// # Errors
-    /// [`Status::NOSPC`] at the new target; the group's, where it is not available for too long.
+    /// [`Status::NOSPC`] at the new target; [`Status::BUSY`] where too few others are live; the
+    /// group's, where it is not available for too long.
     pub fn copy_place(
         &self,
         step: Move,
         mut copied: impl FnMut(usize, usize),
     ) -> Result<Epoch, Status> {
-        let group = self.available(step.group)?;
+        let (group, _) = self.movable(step)?;
         let stripes = self.until(REQUEST, || {
             let group = self.available(step.group)?;
             self.list_live(&group, Epoch(0))
@@ -50,26 +53,53 @@ impl<P: Port> Groups<P> {
     }
 
     fn copy_chunk(&self, step: Move, stripe: &Stripe) -> Result<(), Status> {
-        let group = self.available(step.group)?;
-        let place = group.place(step.from).ok_or(Status::NOENT)?;
+        let (group, place) = self.movable(step)?;
         let answers = self.settle(&group, stripe, Whose::Bygone)?;
         let live: Vec<_> = answers.into_iter().filter(|(p, _)| group.live().has(*p)).collect();
         let covers = stripe_covers(stripe.shape, &live);
         let held = self.held_outside(&group, stripe, step.to)?;
         let wanted = covers_at(stripe.shape, place, &covers);
-        if held.covers.same(&wanted) {
+        let is_same = held.covers.same(&wanted);
+        let is_empty = wanted.newest() == Version::NONE;
+        if is_same && (is_empty || !self.is_short(&group, stripe, place, step.to)?) {
             return Ok(());
         }
         if !wanted.reaches(&held.covers) {
             self.forget_chunk(&group, step.to, stripe.key, held.covers)?;
         }
-        let mut with = group.clone();
-        let standing = Standing::Absent { since: group.epoch };
-        with.members[place] = Member { target: step.to, standing };
+        let why = if is_same { Reason::Damaged } else { Reason::Behind };
+        // The present member among them: it may be the only one that says where the data ends.
+        let anew = Anew { place, target: step.to, why, from: group.live() };
         let read = |at: u32, out: &mut [u8]| {
             self.read_base(&group, stripe, place, at, out, &covers).map(|()| covers.clone())
         };
-        self.replace(SessionId(0), &with, stripe, place, Reason::Behind, read).map(drop)
+        self.replace(SessionId(0), &group, stripe, &anew, read).map(drop)
+    }
+
+    /// The group and the place, if the group can go on without the place's present member.
+    fn movable(&self, step: Move) -> Result<(Group, usize), Status> {
+        let group = self.available(step.group)?;
+        let place = group.place(step.from).ok_or(Status::NOENT)?;
+        let others = group.live().iter().filter(|p| *p != place).count();
+        if others < group.shape.data() {
+            return Err(Status::BUSY);
+        }
+        Ok((group, place))
+    }
+
+    /// Whether a copy of the right versions ends before its source does. Such copies were made
+    /// while only other members said where the data ends.
+    fn is_short(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        place: usize,
+        copy: TargetId,
+    ) -> Result<bool, Status> {
+        let live = group.live();
+        let source = if live.has(place) { Members::of([place]) } else { live };
+        let end = self.longest(stripe.key, std::iter::once(copy))?;
+        Ok(end < self.chunk_end(group, stripe, source)?)
     }
 
     fn held_outside(

@@ -107,7 +107,7 @@ impl<P: Port> Groups<P> {
             }
         }
         let range = Range { place, offset, len: out.len() };
-        match self.read_from_others(group, stripe, range, out, Purpose::Use) {
+        match self.read_from_others(group, stripe, range, group.live(), out, Purpose::Use) {
             Err(status) if status != Status::UNDECIDED && silent && group.live().has(place) => {
                 self.read_one(group, stripe, place, offset, out, Purpose::Use).map(drop)
             }

@@ -25,6 +25,24 @@ pub enum Found {
     Repaired(u64),
 }
 
+/// A chunk that gets its whole content anew.
+pub(super) struct Anew {
+    pub(super) place: usize,
+    /// Who takes it: the place's member, or one that is to have the place.
+    pub(super) target: TargetId,
+    pub(super) why: Reason,
+    /// The members whose chunks say what it holds and how long it is.
+    pub(super) from: Members,
+}
+
+impl Anew {
+    /// That of the place's member, from these.
+    pub(super) fn of_member(group: &Group, place: usize, why: Reason, others: Members) -> Anew {
+        let from = Members(others.0 | Members::of([place]).0);
+        Anew { place, target: group.members[place].target, why, from }
+    }
+}
+
 impl<P: Port> Groups<P> {
     /// Brings the stripe's chunk on `target` up to date, if it is not.
     ///
@@ -41,7 +59,8 @@ impl<P: Port> Groups<P> {
             let live: Vec<_> = answers.iter().filter(is_live).cloned().collect();
             let covers = stripe_covers(stripe.shape, &live);
             let own = answers.iter().find(|(p, _)| *p == place).ok_or(Status::UNREACHABLE)?;
-            if !behind(stripe.shape, &answers, &covers).has(place) {
+            let behind = behind(stripe.shape, &answers, &covers);
+            if !behind.has(place) {
                 return Ok(found);
             }
             // What it is ahead with may be a write that others have not committed yet.
@@ -49,14 +68,15 @@ impl<P: Port> Groups<P> {
             if is_ahead && answers.iter().any(|(_, held)| held.staged.is_some()) {
                 return Err(Status::RETRY);
             }
-            let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers)?;
+            let bytes = self.bring_back(SessionId(0), &group, stripe, own, &covers, behind)?;
             found = Found::Repaired(bytes);
         }
         Err(Status::RETRY)
     }
 
     /// Brings a member that is behind its content. A chunk of a time before a truncation goes
-    /// first: it is behind although nothing newer will ever replace it.
+    /// first: it is behind although nothing newer will ever replace it. None of those that are
+    /// behind is a source: two of them that read each other would stay so.
     pub(super) fn bring_back(
         &self,
         session: SessionId,
@@ -64,6 +84,7 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         (place, held): &(usize, Held),
         covers: &Covers,
+        behind: Members,
     ) -> Result<u64, Status> {
         let leads_back = !covers_at(stripe.shape, *place, covers).reaches(&held.covers);
         let is_kept = group.live().has(*place) || cfg!(nuri_break = "keep_truncated");
@@ -71,38 +92,37 @@ impl<P: Port> Groups<P> {
             let target = group.members[*place].target;
             self.forget_chunk(group, target, stripe.key, held.covers.clone())?;
         }
-        self.rebuild(session, group, stripe, *place, Reason::Behind)
+        let others = Members(group.live().0 & !behind.0);
+        let anew = Anew::of_member(group, *place, Reason::Behind, others);
+        self.rebuild(session, group, stripe, &anew)
     }
 
-    /// Computes the content of the place's chunk and installs it. Returns the bytes moved to it.
+    /// Computes the chunk from the others and installs it. Returns the bytes moved to it.
     pub(super) fn rebuild(
         &self,
         session: SessionId,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
-        why: Reason,
+        anew: &Anew,
     ) -> Result<u64, Status> {
         let read = |at: u32, out: &mut [u8]| {
-            let range = Range { place, offset: at, len: out.len() };
-            self.read_from_others(group, stripe, range, out, Purpose::Base)
+            let range = Range { place: anew.place, offset: at, len: out.len() };
+            self.read_from_others(group, stripe, range, anew.from, out, Purpose::Base)
         };
-        self.replace(session, group, stripe, place, why, read).map(|(bytes, _)| bytes)
+        self.replace(session, group, stripe, anew, read).map(|(bytes, _)| bytes)
     }
 
-    /// Installs what `read` says, all of one state of the stripe, as the place's chunk. Returns the
-    /// bytes moved to it and what it holds then, which tells whether it took them.
+    /// Installs what `read` says, all of one state of the stripe, as the chunk. Returns the bytes
+    /// moved to its target and what that holds then, which tells whether it took them.
     pub(super) fn replace(
         &self,
         session: SessionId,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
-        why: Reason,
+        anew: &Anew,
         read: impl Fn(u32, &mut [u8]) -> Result<Covers, Status>,
     ) -> Result<(u64, Held), Status> {
-        let from = Members(group.live().0 | Members::of([place]).0);
-        let len = self.chunk_end(group, stripe, from)?;
+        let len = self.chunk_end(group, stripe, anew.from)?;
         let id = self.next_id(session);
         let mut buf = vec![0; MAX_PAYLOAD.min(len as usize)];
         let (mut at, mut state): (u32, Option<Covers>) = (0, None);
@@ -116,18 +136,18 @@ impl<P: Port> Groups<P> {
             let install = Install {
                 group: stripe.group,
                 id,
-                covers: covers_at(stripe.shape, place, &covers),
-                reason: why,
+                covers: covers_at(stripe.shape, anew.place, &covers),
+                reason: anew.why,
                 offset: at,
                 last: at + part >= len,
             };
             // Committed meanwhile, the chunks may have become longer than was read.
-            if install.last && self.chunk_end(group, stripe, from)? > len {
+            if install.last && self.chunk_end(group, stripe, anew.from)? > len {
                 return Err(Status::RETRY);
             }
             at += part;
             let last = install.last;
-            let held = self.install(group, stripe, place, install, out)?;
+            let held = self.install(group, stripe, anew.target, install, out)?;
             if last {
                 return Ok((u64::from(len), held));
             }
@@ -138,11 +158,10 @@ impl<P: Port> Groups<P> {
         &self,
         group: &Group,
         stripe: &Stripe,
-        place: usize,
+        target: TargetId,
         install: Install,
         data: &[u8],
     ) -> Result<Held, Status> {
-        let target = group.members[place].target;
         let call = MemberInstall { target, key: stripe.key, epoch: group.epoch, install };
         let ask = Ask { target, call, payload: data, into: &mut [] };
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
@@ -155,11 +174,17 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         of: Members,
     ) -> Result<u32, Status> {
-        let ask = |place: usize| {
-            let target = group.members[place].target;
-            Ask::plain(target, DataExtents { target, key: stripe.key })
-        };
-        let answers = self.port.exchange(SessionId(0), of.iter().map(ask).collect());
+        self.longest(stripe.key, of.iter().map(|place| group.members[place].target))
+    }
+
+    /// Where the data of these targets' chunks ends.
+    pub(super) fn longest(
+        &self,
+        key: ChunkKey,
+        targets: impl Iterator<Item = TargetId>,
+    ) -> Result<u32, Status> {
+        let ask = |target| Ask::plain(target, DataExtents { target, key });
+        let answers = self.port.exchange(SessionId(0), targets.map(ask).collect());
         let mut end = 0;
         for extents in answers {
             end = end.max(extents?.last().map_or(0, |(at, len)| at + len));

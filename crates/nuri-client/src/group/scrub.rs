@@ -18,6 +18,7 @@ use nuri_stripe::writer::{behind, covers_at, stripe_covers};
 
 use super::parity::misfits;
 use super::port::{Ask, Port};
+use super::repair::Anew;
 use super::settle::Whose;
 use super::{Groups, Stripe};
 
@@ -191,7 +192,8 @@ impl<P: Port> Groups<P> {
             self.read_whole(&group, stripe, look, place, at, out).map(|()| look.covers.clone())
         };
         let why = Reason::Found { last };
-        match self.replace(SessionId(0), &group, stripe, place, why, read) {
+        let anew = Anew::of_member(&group, place, why, group.live());
+        match self.replace(SessionId(0), &group, stripe, &anew, read) {
             Ok((_, held)) => {
                 let wanted = covers_at(stripe.shape, place, &look.covers);
                 let taken = held.staged.is_none() && held.covers.same(&wanted);

@@ -41,7 +41,7 @@ impl<P: Port> Groups<P> {
         let covers = stripe_covers(stripe.shape, &live);
         let behind = behind(stripe.shape, &answers, &covers);
         for own in answers.iter().filter(|(place, _)| behind.has(*place)) {
-            self.bring_back(session, &group, stripe, own, &covers)?;
+            self.bring_back(session, &group, stripe, own, &covers, behind)?;
         }
         let newest = answers.iter().map(|(_, held)| held.newest()).max();
         knowledge.newest = newest.unwrap_or_default();

@@ -13,6 +13,7 @@ use nuri_stripe::writer::{Answer, Next, allocated, covers_at, next, participants
 
 use super::parity::{Share, data_shares, full_parity, is_full, parity_change};
 use super::port::{Ask, Port};
+use super::repair::Anew;
 use super::seen::{Knowledge, Seen};
 use super::{FIRST_PAUSE, Groups, LONGEST_PAUSE, Stripe};
 
@@ -197,7 +198,9 @@ impl<P: Port> Groups<P> {
                 Next::Rebase => return Err(Status::RETRY),
                 Next::Repair(place) => {
                     self.learn(session, stripe, knowledge)?;
-                    self.rebuild(session, &attempt.group, stripe, place, Reason::Damaged)?;
+                    let group = &attempt.group;
+                    let anew = Anew::of_member(group, place, Reason::Damaged, group.live());
+                    self.rebuild(session, group, stripe, &anew)?;
                     return Err(Status::RETRY);
                 }
                 Next::GiveUp(status) => {

@@ -53,8 +53,12 @@ impl Mover {
                 step.from,
                 step.to
             );
-            self.make(step, &name).map_err(|status| {
-                Failure(format!("{name}: {status}; run the command again to go on"))
+            self.make(step, &name).map_err(|status| match status {
+                Status::BUSY => Failure(format!(
+                    "{name}: the others of the group do not hold all its data now; run the \
+                     command again when they are back (nuri status)"
+                )),
+                status => Failure(format!("{name}: {status}; run the command again to go on")),
             })?;
         }
         Ok(())
