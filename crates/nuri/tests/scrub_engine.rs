@@ -1,5 +1,6 @@
 //! The engine of redundant stripes over real chunk stores on memory disks: what a scrub finds, what
-//! it repairs and what it leaves alone; what is copied to a target that takes a place.
+//! it repairs and what it leaves alone; what is copied to a target that takes a place;
+//! where a chunk holds data.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -517,6 +518,22 @@ fn two_copies_that_are_behind_are_no_source_for_each_other() {
         now[8192..8192 + 4096].copy_from_slice(&part);
         assert!((0..3).all(|place| case.bytes(place) == now), "{stale:?}");
     }
+}
+
+#[test]
+fn what_a_lost_member_holds_is_told_by_all_others() {
+    // The parity of equal blocks is zero, which a rebuilt chunk keeps as a hole.
+    let case = Case::written(PARITY, &[1, 1]);
+    let whole = vec![(0, LEN as u32)];
+    *case.bench.0.stores[3].write() = made(3);
+    case.stands(3, Standing::Syncing { since: Epoch(2) });
+    case.groups.catch_up(&case.stripe, TargetId(4)).unwrap();
+    case.stands(3, Standing::Live);
+    assert!(case.store(3).extents(KEY).is_empty());
+    assert_eq!(case.groups.extents(&case.stripe, 2), Ok(vec![]));
+    assert_eq!(case.groups.extents(&case.stripe, 0), Ok(whole.clone()));
+    case.stands(0, ABSENT);
+    assert_eq!(case.groups.extents(&case.stripe, 0), Ok(whole));
 }
 
 /// Random writes, truncations and flipped bits: a scrub finds nothing but what
