@@ -498,6 +498,25 @@ fn a_copy_that_is_too_short_is_made_again() {
 }
 
 #[test]
+fn what_lies_outside_of_the_group_goes_while_all_members_are_live() {
+    let case = Case::written(PARITY, &[1, 2, 3]);
+    let (spare, id) = (PARITY.members(), case.stripe.group);
+    case.copy(1).unwrap();
+    let clear = |place: usize| case.groups.clear_place(id, TargetId(place as u32 + 1));
+    case.stands(1, ABSENT);
+    assert_eq!(clear(spare), Err(Status::BUSY));
+    assert_eq!(case.bytes(spare), pattern(2, LEN));
+    case.stands(1, Standing::Live);
+    assert_eq!(clear(1), Err(Status::BUSY));
+    assert_eq!(case.bytes(1), pattern(2, LEN));
+    assert_eq!(clear(spare), Ok(()));
+    assert!(case.store(spare).extents(KEY).is_empty());
+    // Nothing lies there: whoever is live.
+    case.stands(1, ABSENT);
+    assert_eq!(clear(spare), Ok(()));
+}
+
+#[test]
 fn two_copies_that_are_behind_are_no_source_for_each_other() {
     for stale in [[0, 1], [0, 2], [1, 2]] {
         let case = Case::written(THREE, &[1]);
