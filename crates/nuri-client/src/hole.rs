@@ -1,11 +1,8 @@
 //! Holes: punching, truncating, finding them.
 
-use std::time::Duration;
-
 use nuri_proto::Status;
-use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
 use nuri_proto::id::{ObjectId, SessionId};
-use nuri_proto::layout::{Layout, Shape};
+use nuri_proto::layout::Layout;
 use nuri_proto::op::data::{Capability, DataExtents, DataPunch};
 use nuri_rpc::CallContext;
 use nuri_stripe::locate::{Piece, pieces};
@@ -15,11 +12,6 @@ use crate::group::{Guess, Part};
 
 /// Zeros for one frame.
 static ZEROS: [u8; nuri_proto::limit::MAX_PAYLOAD] = [0; nuri_proto::limit::MAX_PAYLOAD];
-
-/// How long one member is waited for. A redundant group goes on without one that is silent.
-fn patience(shape: Shape, left: Duration) -> Duration {
-    if shape.is_redundant() { left.min(MEMBER_PATIENCE) } else { left }
-}
 
 impl DataPlane {
     /// Makes a range read as zeros, durably. Returns bytes given back.
@@ -99,18 +91,12 @@ impl DataPlane {
     /// Ranges of the piece's chunk that hold data. Where only others can tell, ranges that may.
     pub(crate) fn extents(&self, piece: &Piece) -> Result<Vec<(u32, u32)>, Status> {
         if piece.shape.is_redundant() {
-            // What is staged is not among them yet.
-            self.groups().settle_for_read(&stripe_of(piece), REQUEST)?;
+            return self.groups().extents(&stripe_of(piece), piece.place);
         }
         self.cluster.until(Self::deadline(), |left| {
-            let group = self.cluster.group(piece.group).ok_or(Status::UNREACHABLE)?;
-            let live = group.live();
-            let other = live.iter().find(|p| *p >= group.shape.data());
-            let place = if live.has(piece.place) { Some(piece.place) } else { other };
-            let target = group.members[place.ok_or(Status::UNREACHABLE)?].target;
+            let target = self.cluster.member(piece.group)?;
             let peer = self.cluster.target(target)?;
             let call = DataExtents { target, key: piece.key };
-            let left = patience(group.shape, left);
             let (reply, _) = peer.call(CallContext::default(), &call, &[], &mut [], left)?;
             Ok(reply)
         })

@@ -1,5 +1,6 @@
 //! The engine of redundant stripes over real chunk stores on memory disks: what a scrub finds, what
-//! it repairs and what it leaves alone; what is copied to a target that takes a place.
+//! it repairs and what it leaves alone; what is copied to a target that takes a place;
+//! where a chunk holds data.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -497,6 +498,25 @@ fn a_copy_that_is_too_short_is_made_again() {
 }
 
 #[test]
+fn what_lies_outside_of_the_group_goes_while_all_members_are_live() {
+    let case = Case::written(PARITY, &[1, 2, 3]);
+    let (spare, id) = (PARITY.members(), case.stripe.group);
+    case.copy(1).unwrap();
+    let clear = |place: usize| case.groups.clear_place(id, TargetId(place as u32 + 1));
+    case.stands(1, ABSENT);
+    assert_eq!(clear(spare), Err(Status::BUSY));
+    assert_eq!(case.bytes(spare), pattern(2, LEN));
+    case.stands(1, Standing::Live);
+    assert_eq!(clear(1), Err(Status::BUSY));
+    assert_eq!(case.bytes(1), pattern(2, LEN));
+    assert_eq!(clear(spare), Ok(()));
+    assert!(case.store(spare).extents(KEY).is_empty());
+    // Nothing lies there: whoever is live.
+    case.stands(1, ABSENT);
+    assert_eq!(clear(spare), Ok(()));
+}
+
+#[test]
 fn two_copies_that_are_behind_are_no_source_for_each_other() {
     for stale in [[0, 1], [0, 2], [1, 2]] {
         let case = Case::written(THREE, &[1]);
@@ -517,6 +537,22 @@ fn two_copies_that_are_behind_are_no_source_for_each_other() {
         now[8192..8192 + 4096].copy_from_slice(&part);
         assert!((0..3).all(|place| case.bytes(place) == now), "{stale:?}");
     }
+}
+
+#[test]
+fn what_a_lost_member_holds_is_told_by_all_others() {
+    // The parity of equal blocks is zero, which a rebuilt chunk keeps as a hole.
+    let case = Case::written(PARITY, &[1, 1]);
+    let whole = vec![(0, LEN as u32)];
+    *case.bench.0.stores[3].write() = made(3);
+    case.stands(3, Standing::Syncing { since: Epoch(2) });
+    case.groups.catch_up(&case.stripe, TargetId(4)).unwrap();
+    case.stands(3, Standing::Live);
+    assert!(case.store(3).extents(KEY).is_empty());
+    assert_eq!(case.groups.extents(&case.stripe, 2), Ok(vec![]));
+    assert_eq!(case.groups.extents(&case.stripe, 0), Ok(whole.clone()));
+    case.stands(0, ABSENT);
+    assert_eq!(case.groups.extents(&case.stripe, 0), Ok(whole));
 }
 
 /// Random writes, truncations and flipped bits: a scrub finds nothing but what

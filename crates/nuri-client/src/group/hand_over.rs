@@ -5,6 +5,8 @@
 //!    on without the present one when the place moves.
 //! H2 Then it takes the place as one that missed what was written since the copy began: that little
 //!    is brought to it as to any returning member (`resync.rs`).
+//! H3 What a target holds of a group in which it has no place is taken away, whoever left it there,
+//!    but only while all members are live.
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -113,18 +115,21 @@ impl<P: Port> Groups<P> {
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
     }
 
-    /// Takes away what a target that gave up its place still holds of the group.
+    /// Takes away what a target that has no place in the group holds of it (H3).
     ///
     /// # Errors
-    /// The target's.
+    /// [`Status::BUSY`] where it has a place, or holds something while a member is not live; the
+    /// target's.
     pub fn clear_place(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
         // The target may obey the map in which it has no place a little later.
         self.until(REQUEST, || {
-            let group = self.available(group)?;
-            if group.place(target).is_some() {
+            let group = self.port.group(group).ok_or(Status::NOENT)?;
+            let left = self.list(&group, target, Epoch(0))?;
+            let is_whole = group.live().iter().count() == group.members.len();
+            if group.place(target).is_some() || (!is_whole && !left.is_empty()) {
                 return Err(Status::BUSY);
             }
-            for (key, covers) in self.list(&group, target, Epoch(0))? {
+            for (key, covers) in left {
                 match self.forget_chunk(&group, target, key, covers) {
                     // What somebody staged there last, in vain, is no harm.
                     Ok(()) | Err(Status::RETRY) => {}

@@ -116,7 +116,7 @@ impl<P: Port> Groups<P> {
     }
 
     /// Settles a stripe that a member would not show: nobody but this client may be writing it.
-    pub(crate) fn settle_for_read(&self, stripe: &Stripe, limit: Duration) -> Result<(), Status> {
+    pub(super) fn settle_for_read(&self, stripe: &Stripe, limit: Duration) -> Result<(), Status> {
         let seen = self.seen.entry(stripe.key);
         let knowledge = seen.state.try_lock_for(limit);
         let mut knowledge = knowledge.ok_or(Status::UNREACHABLE)?;

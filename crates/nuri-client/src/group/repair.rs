@@ -1,6 +1,7 @@
 //! Bringing one member's chunk what it should hold, from the others.
 
 use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::Group;
@@ -183,17 +184,72 @@ impl<P: Port> Groups<P> {
         key: ChunkKey,
         targets: impl Iterator<Item = TargetId>,
     ) -> Result<u32, Status> {
+        let all = self.extents_at(key, targets)?;
+        let end = all.into_iter().map(|(at, len)| at + len).max();
+        Ok(end.unwrap_or(0).min(MAX_CHUNK))
+    }
+
+    /// Ranges that hold data of any of these targets' chunks.
+    fn extents_at(
+        &self,
+        key: ChunkKey,
+        targets: impl Iterator<Item = TargetId>,
+    ) -> Result<Vec<(u32, u32)>, Status> {
         let ask = |target| Ask::plain(target, DataExtents { target, key });
         let answers = self.port.exchange(SessionId(0), targets.map(ask).collect());
-        let mut end = 0;
-        for extents in answers {
-            end = end.max(extents?.last().map_or(0, |(at, len)| at + len));
-        }
-        Ok(end.min(MAX_CHUNK))
+        let all: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
+        Ok(all.concat())
+    }
+
+    /// Ranges of the place's chunk that hold data, ascending. Where its member is not live, ranges
+    /// of which any other holds some: one alone does not tell, because the parity of equal data is
+    /// zero, and zeros that were installed are holes.
+    ///
+    /// # Errors
+    /// One of those that are asked does not answer for too long.
+    pub fn extents(&self, stripe: &Stripe, place: usize) -> Result<Vec<(u32, u32)>, Status> {
+        // What is staged is not among them yet.
+        self.settle_for_read(stripe, REQUEST)?;
+        self.until(REQUEST, || {
+            let group = self.available(stripe.group)?;
+            let live = group.live();
+            let asked = if live.has(place) { Members::of([place]) } else { live };
+            let targets = asked.iter().map(|place| group.members[place].target);
+            self.extents_at(stripe.key, targets).map(joined)
+        })
     }
 
     /// A stripe of the group, by its key.
     pub fn stripe(&self, group: &Group, key: ChunkKey) -> Stripe {
         Stripe { group: group.id, shape: group.shape, key }
+    }
+}
+
+/// The same ranges, ascending and apart from each other.
+fn joined(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    ranges.sort_unstable();
+    let mut all: Vec<(u32, u32)> = Vec::new();
+    for (at, len) in ranges {
+        match all.last_mut() {
+            Some((start, held)) if *start + *held >= at => {
+                *held = (*held).max(at + len - *start);
+            }
+            _ => all.push((at, len)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_or_overlap_are_one() {
+        assert_eq!(
+            joined(vec![(8, 4), (0, 4), (4, 2), (9, 1), (20, 1)]),
+            [(0, 6), (8, 4), (20, 1)]
+        );
+        assert_eq!(joined(vec![]), []);
     }
 }

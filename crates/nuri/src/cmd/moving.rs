@@ -13,7 +13,7 @@ use nuri_cluster::moving::{Step, empty, spread};
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Standing, TargetState};
+use nuri_proto::map::{Map, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{MemberMove, TargetRemove, TargetRetire};
 
 use crate::cli;
@@ -78,9 +78,52 @@ impl Mover {
         })?;
         self.cluster.ask(&MemberMove { group, from, to, since })?;
         self.wait_live(step)?;
-        groups.clear_place(group, from)?;
         println!("{}{name}: {stripes} stripes", if is_terminal { "\r" } else { "" });
         Ok(())
+    }
+
+    /// Takes away what a target holds of groups in which it has no place: those that it gave up
+    /// now or when this was interrupted, and those of which it only got a copy. Returns whether
+    /// that is all gone, and says why not.
+    fn clear(&self, target: TargetId) -> Result<bool, Failure> {
+        let map = self.map()?;
+        let is_up = map.target(target).is_some_and(|t| t.state == TargetState::Up);
+        let mut left = 0;
+        for group in map.groups.iter().filter(|g| g.shape.is_redundant()) {
+            if group.place(target).is_some() {
+                continue;
+            }
+            let outcome = if is_up {
+                self.data.groups().clear_place(group.id, target)
+            } else {
+                Err(Status::UNREACHABLE)
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(Status::BUSY) => left += 1,
+                Err(Status::UNREACHABLE) => {
+                    println!(
+                        "target {target} does not answer: what it may still hold of groups that \
+                         it left is taken away when the command runs again while it serves"
+                    );
+                    return Ok(false);
+                }
+                Err(status) => {
+                    return Err(Failure(format!(
+                        "target {target} keeps what it held of group {}: {status}; run the \
+                         command again to go on",
+                        group.id
+                    )));
+                }
+            }
+        }
+        if left > 0 {
+            println!(
+                "target {target} keeps what it held of {left} groups until all their members are \
+                 up to date (nuri status): run the command again then"
+            );
+        }
+        Ok(left == 0)
     }
 
     fn wait_live(&self, step: &Step) -> Result<(), Status> {
@@ -122,9 +165,10 @@ pub(crate) fn drain(args: &cli::TargetDrain) -> Result<(), Failure> {
     let retire = TargetRetire { target, retiring: true };
     mover.cluster.ask(&retire).map_err(at("the authority refuses"))?;
     mover.run(&steps)?;
-    let left = mover.map()?.target(target).map_or(0, |t| t.used);
     println!("target {target} has no place in a redundant group any more");
-    if left > 0 {
+    let is_clear = mover.clear(target)?;
+    let left = mover.map()?.target(target).map_or(0, |t| t.used);
+    if is_clear && left > 0 {
         println!(
             "it still holds {}: files of shape {} lie there; copy or remove them",
             human(left),
@@ -172,10 +216,13 @@ pub(crate) fn remove(args: &cli::TargetRemove) -> Result<(), Failure> {
 
 pub(crate) fn rebalance(args: &cli::TargetRebalance) -> Result<(), Failure> {
     let mover = Mover::connect(&Space::at(&args.dir))?;
-    let steps = spread(&mover.map()?);
+    let map = mover.map()?;
+    let steps = spread(&map);
     if steps.is_empty() {
         println!("every target has its share already");
-        return Ok(());
     }
-    mover.run(&steps)
+    mover.run(&steps)?;
+    let gave = |t: TargetId| steps.iter().any(|step| step.from == t);
+    let cleared = |t: &&Target| t.state == TargetState::Up || gave(t.id);
+    map.targets.iter().filter(cleared).try_for_each(|t| mover.clear(t.id).map(drop))
 }

@@ -74,3 +74,39 @@ fn a_target_that_is_needed_is_not_drained() {
     refused(&["target", "drain", "1", "--dir", &space.dir()], "no other target can take");
     space.down_clean();
 }
+
+#[test]
+fn a_target_that_is_down_is_drained_and_cleared_when_it_is_back() {
+    let space = Space::up(&["--nodes", "4", "--targets", "4", "--shape", "mirror:2"]);
+    let dir = space.dir();
+    let path = space.mnt().join("load");
+    let mut file = Tagged::create(&path, 16 << 20, 3);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    let frozen = freeze(&space, "node3");
+    wait_state(&space, "degraded");
+    let targets = space.status()["targets"].as_array().unwrap().clone();
+    let down = targets.iter().find(|t| t["state"] == "down").unwrap();
+    let (id, number) = (down["id"].as_u64().unwrap(), down["id"].to_string());
+    let drain = || {
+        let out = nuri(&["target", "drain", &number, "--dir", &dir]);
+        assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
+        text(&out.stdout)
+    };
+    let out = drain();
+    assert!(out.contains("does not answer"), "{out}");
+    assert_eq!(target(&space, id)["places"], 0, "{}", target(&space, id));
+    drop(frozen);
+    let half_a_minute = Duration::from_secs(30);
+    wait("it is back", half_a_minute, || target(&space, id)["state"] == "up");
+    wait_state(&space, "ok");
+    let used = || target(&space, id)["used"].as_u64().unwrap();
+    wait("it tells what it holds", half_a_minute, || used() > 4 << 20);
+    let out = drain();
+    assert!(!out.contains("does not answer"), "{out}");
+    wait("it is cleared", half_a_minute, || used() < 1 << 20);
+    file.check_all(&path).unwrap();
+    drop(file);
+    space.down_clean();
+}
