@@ -17,6 +17,8 @@ use crate::shell::script;
 const TOTAL: usize = 768 << 20;
 const SYNCS: usize = 800;
 const LIMIT: Duration = Duration::from_secs(60);
+/// Between writing and reading.
+const SETTLING: Duration = Duration::from_secs(4);
 const SHAPES: [&str; 3] = ["stripe", "mirror:2", "parity:3+1"];
 
 /// Where a measurement is made.
@@ -114,6 +116,8 @@ impl Bench {
             add(What::WriteCpu, (meter.cpu_seconds() - cpu) / gib);
             add(What::DeviceBytes, (meter.device_bytes()[1] - device) as f64 / TOTAL as f64);
         }
+        // The device still works on what was written: twice as much for mirrors.
+        std::thread::sleep(SETTLING);
         self.cold()?;
         add(What::Read, told(transfer.read(&dir))?);
         let written = dir.join("own0");
