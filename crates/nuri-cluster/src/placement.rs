@@ -29,9 +29,9 @@ pub fn place(kind: Placement, shape: Shape, targets: &[Candidate]) -> Vec<Vec<Ta
         return targets.iter().map(|(t, _)| vec![*t]).collect();
     }
     match kind {
-        Placement::Rotated | Placement::Chained => rotate(&ring, members),
+        Placement::Rotated | Placement::Chained => rotate(&ring, shape),
         Placement::Orthogonal if matches!(shape, Shape::Mirror(2)) => orthogonal(&ring),
-        _ if targets.len() == members => rotate(&ring, members),
+        _ if targets.len() == members => rotate(&ring, shape),
         _ => decluster(&ring, members),
     }
 }
@@ -50,8 +50,20 @@ fn interleave(targets: &[Candidate]) -> Vec<Candidate> {
     (0..most).flat_map(|i| by_node.iter().filter_map(move |(_, l)| l.get(i))).copied().collect()
 }
 
-fn rotate(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
-    (0..ring.len()).map(|first| pick(ring, first, members)).collect()
+/// One group from each target on. Each begins where the data of the one before ends, so that a stream
+/// meets all targets in turn (RAID-5's left-symmetric order).
+fn rotate(ring: &[Candidate], shape: Shape) -> Vec<Vec<TargetId>> {
+    let mut firsts: Vec<usize> = Vec::new();
+    let mut next = 0;
+    while firsts.len() < ring.len() {
+        // Around the ring it may come back early, to one that is taken.
+        while firsts.contains(&next) {
+            next = (next + 1) % ring.len();
+        }
+        firsts.push(next);
+        next = (next + shape.data()) % ring.len();
+    }
+    firsts.into_iter().map(|first| pick(ring, first, shape.members())).collect()
 }
 
 /// `members` targets from `first` on around the ring, of different nodes while there are any.
@@ -158,6 +170,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_stream_meets_all_targets_in_turn() {
+        let shape = Shape::Parity { k: 3, m: 1 };
+        let groups = place(Placement::Declustered, shape, &targets(4, 1));
+        let chunks: Vec<_> = groups.iter().flat_map(|g| &g[..3]).collect();
+        let turns: Vec<HashSet<_>> = chunks.chunks(4).map(|c| c.iter().collect()).collect();
+        assert!(turns.len() == 3 && turns.iter().all(|turn| turn.len() == 4), "{chunks:?}");
     }
 
     #[test]
