@@ -32,7 +32,7 @@ pub fn place(kind: Placement, shape: Shape, targets: &[Candidate]) -> Vec<Vec<Ta
         Placement::Rotated | Placement::Chained => rotate(&ring, shape),
         Placement::Orthogonal if matches!(shape, Shape::Mirror(2)) => orthogonal(&ring),
         _ if targets.len() == members => rotate(&ring, shape),
-        _ => decluster(&ring, members),
+        _ => in_turn(decluster(&ring, members), shape.data()),
     }
 }
 
@@ -50,8 +50,8 @@ fn interleave(targets: &[Candidate]) -> Vec<Candidate> {
     (0..most).flat_map(|i| by_node.iter().filter_map(move |(_, l)| l.get(i))).copied().collect()
 }
 
-/// One group from each target on. Each begins where the data of the one before ends, so that a stream
-/// meets all targets in turn (RAID-5's left-symmetric order).
+/// One group from each target on. Each begins where the data of the one before ends, so that a
+/// stream meets all targets in turn (RAID-5's left-symmetric order).
 fn rotate(ring: &[Candidate], shape: Shape) -> Vec<Vec<TargetId>> {
     let mut firsts: Vec<usize> = Vec::new();
     let mut next = 0;
@@ -133,6 +133,27 @@ fn decluster(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
     groups
 }
 
+/// Puts groups in an order in which a stream comes back to a target as late as possible.
+fn in_turn(mut groups: Vec<Vec<TargetId>>, data: usize) -> Vec<Vec<TargetId>> {
+    let mut last: HashMap<TargetId, usize> = HashMap::new();
+    let mut ordered = Vec::new();
+    while !groups.is_empty() {
+        let met = |t: &TargetId| last.get(t).copied().unwrap_or(0);
+        let latest = |(at, group): &(usize, &Vec<TargetId>)| {
+            let latest = group[..data].iter().map(met).max();
+            (latest, group[..data].iter().map(met).sum::<usize>(), *at)
+        };
+        let next = groups.iter().enumerate().min_by_key(latest).map_or(0, |(at, _)| at);
+        let group = groups.remove(next);
+        ordered.push(group);
+        let turn = ordered.len();
+        ordered[turn - 1][..data].iter().for_each(|t| {
+            last.insert(*t, turn);
+        });
+    }
+    ordered
+}
+
 fn pair(a: TargetId, b: TargetId) -> (TargetId, TargetId) {
     (a.min(b), a.max(b))
 }
@@ -179,6 +200,10 @@ mod tests {
         let chunks: Vec<_> = groups.iter().flat_map(|g| &g[..3]).collect();
         let turns: Vec<HashSet<_>> = chunks.chunks(4).map(|c| c.iter().collect()).collect();
         assert!(turns.len() == 3 && turns.iter().all(|turn| turn.len() == 4), "{chunks:?}");
+        let groups = place(Placement::Declustered, Shape::Mirror(2), &targets(4, 1));
+        let firsts: Vec<_> = groups.iter().map(|g| g[0]).collect();
+        let turns: Vec<HashSet<_>> = firsts.chunks(4).map(|c| c.iter().collect()).collect();
+        assert!(turns.iter().all(|turn| turn.len() == 4), "{firsts:?}");
     }
 
     #[test]
