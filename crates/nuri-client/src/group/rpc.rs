@@ -1,5 +1,6 @@
 //! The stripe code's outside, over the network.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::Group;
 use nuri_proto::op::Call;
 use nuri_rpc::{CallContext, Started};
+use parking_lot::Mutex;
 
 use super::port::{Ask, Port};
 use crate::cluster::Cluster;
@@ -17,6 +19,11 @@ use crate::cluster::Cluster;
 const AT_ONCE: Duration = Duration::from_millis(200);
 /// Connections of a restarted peer that may be found dead one after the other.
 const FRESH_TRIES: usize = 2;
+/// Who gave no answer is asked again this eagerly, for so long: most likely it is about to leave
+/// its groups, and who waits on long learns of that late. One that is only slow gets all its time
+/// after.
+const EAGER: Duration = Duration::from_millis(500);
+const EAGER_FOR: Duration = Duration::from_secs(4);
 
 /// Members over the network.
 pub struct RpcPort {
@@ -24,12 +31,36 @@ pub struct RpcPort {
     /// Number of the attempt that changes are sent under: raised when one got no answer, so that
     /// what is left of it can be told from what comes later.
     attempt: AtomicU64,
+    /// Since when targets give no answer.
+    late: Mutex<HashMap<TargetId, Instant>>,
     began: Instant,
 }
 
 impl RpcPort {
     pub(crate) fn new(cluster: &Cluster) -> RpcPort {
-        RpcPort { cluster: cluster.clone(), attempt: AtomicU64::default(), began: Instant::now() }
+        let (attempt, late) = Default::default();
+        RpcPort { cluster: cluster.clone(), attempt, late, began: Instant::now() }
+    }
+
+    /// How long a target's answer is waited for, at most `usual`.
+    fn patience(&self, target: TargetId, usual: Duration) -> Duration {
+        let since = self.late.lock().get(&target).copied();
+        match since {
+            Some(since) if since.elapsed() < EAGER_FOR => usual.min(EAGER),
+            _ => usual,
+        }
+    }
+
+    fn note<R>(&self, target: TargetId, outcome: &Result<R, Status>) {
+        let mut late = self.late.lock();
+        match outcome {
+            Err(Status::UNREACHABLE) => {
+                late.entry(target).or_insert_with(Instant::now);
+            }
+            _ => {
+                late.remove(&target);
+            }
+        }
     }
 
     /// Sends a change on behalf of a session: targets refuse those of one that ended.
@@ -45,6 +76,7 @@ impl RpcPort {
         let context =
             CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
         let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
+        self.note(target, &outcome);
         if let Err(Status::UNREACHABLE) = outcome {
             self.give_up(attempt);
         }
@@ -75,6 +107,7 @@ impl RpcPort {
             let context = CallContext { sequence: self.give_up(context.sequence), ..context };
             outcome = peer.call_into(context, &ask.call, ask.payload, ask.into, MEMBER_PATIENCE);
         }
+        self.note(ask.target, &outcome);
         if let Err(Status::UNREACHABLE) = outcome {
             self.give_up(self.attempt.load(Ordering::SeqCst));
         }
@@ -103,7 +136,7 @@ impl Port for RpcPort {
         let sent = Instant::now();
         let start = |ask: &Ask<'_, C>| {
             let peer = self.cluster.target(ask.target)?;
-            peer.start(context, &ask.call, ask.payload, MEMBER_PATIENCE)
+            peer.start(context, &ask.call, ask.payload, self.patience(ask.target, MEMBER_PATIENCE))
         };
         let started: Vec<_> = asks.iter().map(start).collect();
         let finish = |(ask, started)| self.finish(context, ask, started, sent);
@@ -117,6 +150,7 @@ impl Port for RpcPort {
         call: &C,
         patience: Duration,
     ) -> Result<C::Reply, Status> {
+        let patience = self.patience(target, patience);
         self.send_change(session, target, call, &[], patience)
     }
 

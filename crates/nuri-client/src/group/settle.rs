@@ -1,4 +1,15 @@
 //! Finding out what a stripe stands for, and settling what nobody finished.
+//!
+//! A staged write goes forward where it is committed somewhere or all that take part hold it; else
+//! the others promise never to take it, then it is dropped. Who may settle what:
+//!
+//! | who asks | staged in an epoch that is over | in the present one |
+//! |---|---|---|
+//! | [`Whose::Anyones`]: its writer, a reader that found it | yes | yes |
+//! | [`Whose::Bygone`]: who repairs, copies or scrubs | yes | forward only |
+//!
+//! A member that takes part and does not answer may hold or have committed anything. Where its
+//! answer would decide, the first one waits; the second one looks at bygone writes alone.
 
 use nuri_proto::Status;
 use nuri_proto::id::{Epoch, SessionId};
