@@ -10,15 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_io::buf::PooledBuf;
-use nuri_proto::clock::MEMBER_PATIENCE;
 use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::stripe::Covers;
 use parking_lot::{Condvar, Mutex};
 
 /// Frames kept.
 pub(super) const MOST: usize = 24;
-/// Longer than any exchange.
-const LONGEST_READ: Duration = MEMBER_PATIENCE.saturating_mul(2);
+/// Who reads longer waits for a member that gives no answer: others do without what it reads.
+const LONGEST_READ: Duration = Duration::from_millis(200);
 
 /// A range of a data member's chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -81,7 +81,8 @@ impl<P: Port> Groups<P> {
             .map(claim)
             .partition(|(_, way)| matches!(way, Way::Claimed(Claim::Another)));
         let mut found = self.read_ways(group, stripe, range, own, purpose)?;
-        if !others.is_empty() {
+        // What lacks something is of no use, whatever the others read.
+        if !others.is_empty() && matches!(found, Sources::All(_)) {
             let after = |(place, _): (usize, Way<'_>)| {
                 let kept = self.rows.wait(span(stripe, range, place));
                 (place, kept.map_or(Way::Unkept, |frame| Way::Claimed(Claim::Kept(frame))))
