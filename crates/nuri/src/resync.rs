@@ -70,7 +70,7 @@ pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Pro
         let bring_up = |(group, target)| worker.bring_up(group, target);
         let outcomes: Vec<_> = syncing.into_iter().map(bring_up).collect();
         if outcomes.contains(&Err(Status::CORRUPT)) {
-            // Until somebody writes that stripe anew it stays as it is.
+            // It stays so until the file goes.
             std::thread::sleep(DAMAGED_PAUSE);
         }
     }
@@ -86,7 +86,7 @@ struct Worker<'a> {
     cluster: &'a Cluster,
     groups: &'a Groups<RpcPort>,
     progress: &'a Progress,
-    /// What could not be brought, and was said.
+    /// What nobody can give, and was said.
     told: Mutex<HashSet<(TargetId, ChunkKey)>>,
 }
 
@@ -145,7 +145,9 @@ impl Worker<'_> {
                 // The group moved on, or nobody answers.
                 Err(status @ (Status::EPOCH | Status::UNREACHABLE)) => return Err(status),
                 Err(status) => {
-                    self.tell_once(*key, target, status);
+                    if status == Status::CORRUPT {
+                        self.tell_once(*key, target);
+                    }
                     outcome = outcome.and(Err(status));
                     continue;
                 }
@@ -154,11 +156,12 @@ impl Worker<'_> {
         }
     }
 
-    fn tell_once(&self, key: ChunkKey, target: TargetId, status: Status) {
+    fn tell_once(&self, key: ChunkKey, target: TargetId) {
         if self.told.lock().insert((target, key)) {
             let ChunkKey { object, stripe, .. } = key;
             eprintln!(
-                "resync: target {target} cannot get stripe {stripe} of object {object}: {status}"
+                "resync: target {target} cannot get stripe {stripe} of object {object}: too few \
+                 others are whole; delete the file"
             );
         }
     }

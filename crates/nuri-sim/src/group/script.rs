@@ -188,6 +188,11 @@ impl Script {
         }
     }
 
+    /// Every place must show that write.
+    pub(super) fn expect_all(&mut self, write: u64) -> Result<(), Wrong> {
+        (0..self.places()).try_for_each(|place| self.expect(place, write))
+    }
+
     pub(super) fn wait(&mut self, time: Duration) -> Result<(), Wrong> {
         let end = self.world.now + time.as_micros() as u64;
         while self.world.now < end {

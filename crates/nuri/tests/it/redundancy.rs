@@ -11,9 +11,8 @@ use crate::support::{BUSY, Frozen, Space, freeze, kill_all, nuri, refused, text,
 use crate::tagged::{MIX, Mix, NO_CUTS, Tagged, read_direct};
 
 const MIB: u64 = 1 << 20;
-/// Longest wait of a program while storage nodes die: 5 s is promised. Unoptimised, six nodes and
-/// their load on two processors take a while more for what waited meanwhile.
-const PAUSE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 8 } else { 5 });
+/// Longest wait of a program while storage nodes die.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// A space of the default shape, and a directory of mirrors.
 struct Shapes {

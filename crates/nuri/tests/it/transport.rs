@@ -219,7 +219,7 @@ fn blocked_behind_a_stopped_holder(transport: &str, waiters: usize) {
             waiter.join().unwrap().unwrap();
         }
         println!("{transport}: {waiters} waiting, {rounds} rounds beside them, worst {worst:?}");
-        assert!(rounds > 5 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
     });
     drop(held);
     space.down_clean();
@@ -266,7 +266,7 @@ fn a_full_queue_stops_its_own_processor_only() {
         let waited = waiting.iter().filter(|w| !w.is_finished()).count();
         held.holder.signal(Signal::CONT);
         assert_eq!(waited, 80, "all waited meanwhile");
-        assert!(rounds > 5 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
     });
     drop(held);
     space.down_clean();

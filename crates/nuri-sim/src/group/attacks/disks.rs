@@ -29,10 +29,10 @@ pub(super) fn enospc_in_mid_stage() -> Result<(), Wrong> {
             if outcome != Err(Status::NOSPC) {
                 return Err(format!("a full member: {outcome:?}"));
             }
-            (0..places).try_for_each(|place| script.expect(place, old))?;
+            script.expect_all(old)?;
             disk.heal();
             let new = script.write(all)?;
-            (0..places).try_for_each(|place| script.expect(place, new))?;
+            script.expect_all(new)?;
             if script.group()?.epoch != epoch {
                 return Err("a member lost its place".into());
             }
@@ -48,7 +48,6 @@ pub(super) fn scrub_against_a_rotten_data_chunk() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         for rotten in 0..shape.members() {
             let mut script = Script::new(shape)?;
-            let places = script.places();
             let all = large(&script);
             let write = script.run(move |p| {
                 let done = p.write(&all, Guess::Unknown).map_err(|s| s.to_string());
@@ -60,7 +59,7 @@ pub(super) fn scrub_against_a_rotten_data_chunk() -> Result<(), Wrong> {
             if !script.world.rot(node, stripe.key) {
                 return Err("nothing of the chunk is on the disk".into());
             }
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
             let verdict = script.run(move |p| {
                 let mut verdict = Verdict::default();
                 let done = p.groups.scrub(&stripe, &mut verdict);
@@ -69,7 +68,7 @@ pub(super) fn scrub_against_a_rotten_data_chunk() -> Result<(), Wrong> {
             if verdict.findings != [Finding { target, flaw: Flaw::Damaged, repaired: true }] {
                 return Err(format!("the scrub found {:?}", verdict.findings));
             }
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
             script.finish()?;
         }
         Ok(())

@@ -24,7 +24,7 @@ pub(super) fn member_that_lost_its_log_votes() -> Result<(), Wrong> {
         let write = script.write(row(places))?;
         let node = script.stop(0)?;
         script.replace(0, node)?;
-        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.expect_all(write)?;
         script.finish()
     })
 }
@@ -47,9 +47,9 @@ pub(super) fn member_restored_from_an_old_snapshot() -> Result<(), Wrong> {
         script.world.reached.retain(|(of, _), _| *of != node);
         script.start(node)?;
         script.wait(SECOND)?;
-        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.expect_all(write)?;
         script.until_live(0)?;
-        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.expect_all(write)?;
         script.finish()
     })
 }
@@ -70,13 +70,13 @@ pub(super) fn primary_restarted_inside_an_epoch() -> Result<(), Wrong> {
             let node = script.stop(place)?;
             script.start(node)?;
             let write = script.end_of(&writer)?.map_err(|s| s.to_string())?;
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
             script.rule(Op::MemberStage, place, Fate::AnswerLost, 1)?;
             let leader = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
             script.wait(SOON)?;
             script.kill(&leader)?;
             let found = script.read(0)?.map_err(|s| s.to_string())?;
-            (0..places).try_for_each(|place| script.expect(place, found))?;
+            script.expect_all(found)?;
         }
         if script.group()?.epoch != epoch {
             return Err("the epoch changed".into());
@@ -105,7 +105,7 @@ pub(super) fn pause_longer_than_the_lease() -> Result<(), Wrong> {
         if script.world.now >= until {
             return Err("the group waited for it".into());
         }
-        (0..places).try_for_each(|place| script.expect(place, write))?;
+        script.expect_all(write)?;
         match script.end_of(&late)? {
             Ok(found) if found == write => {}
             other => return Err(format!("{other:?}, not write {write}")),
@@ -149,9 +149,9 @@ pub(super) fn all_power_off_and_one_disk_lost() -> Result<(), Wrong> {
             let all = 0..script.world.nodes.len();
             all.clone().try_for_each(|node| script.world.stop(node))?;
             all.filter(|node| *node != gone).try_for_each(|node| script.start(node))?;
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
             script.replace(lost, gone)?;
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
             script.finish()?;
         }
         Ok(())

@@ -22,7 +22,7 @@ pub(super) fn direct_read_between_ack_and_commit() -> Result<(), Wrong> {
         let mut script = Script::new(shape)?;
         let places = script.places();
         let all = script.write(row(places))?;
-        (0..places).try_for_each(|place| script.expect(place, all))?;
+        script.expect_all(all)?;
         let one = script.write(vec![small(0)])?;
         (1..places).try_for_each(|place| script.expect(place, all))?;
         script.expect(0, one)?;
@@ -34,7 +34,7 @@ pub(super) fn direct_read_between_ack_and_commit() -> Result<(), Wrong> {
             p.groups.tell_commits();
             done.map_err(|s| s.to_string())
         })?;
-        (0..places).try_for_each(|place| script.expect(place, told))?;
+        script.expect_all(told)?;
         script.finish()
     })
 }
@@ -52,15 +52,15 @@ pub(super) fn abort_exposed_then_a_second_failure() -> Result<(), Wrong> {
         script.until_held(2)?;
         script.wait(SOON)?;
         script.kill(&writer)?;
-        (0..places).try_for_each(|place| script.expect(place, old))?;
+        script.expect_all(old)?;
         let node = script.stop(last)?;
         script.until_absent(last)?;
         script.release();
         script.wait(SOON)?;
-        (0..places).try_for_each(|place| script.expect(place, old))?;
+        script.expect_all(old)?;
         script.start(node)?;
         script.until_live(last)?;
-        (0..places).try_for_each(|place| script.expect(place, old))?;
+        script.expect_all(old)?;
         script.finish()
     })
 }
@@ -77,7 +77,7 @@ pub(super) fn retry_after_failover() -> Result<(), Wrong> {
         script.wait(SOON)?;
         let node = script.stop(last)?;
         let retried = script.end_of(&writer)?.map_err(|s| s.to_string())?;
-        (0..places).try_for_each(|place| script.expect(place, retried))?;
+        script.expect_all(retried)?;
         let next = script.write(vec![small(0)])?;
         script.start(node)?;
         script.until_live(last)?;
@@ -179,7 +179,7 @@ pub(super) fn buffer_changed_in_flight() -> Result<(), Wrong> {
             }
             script.release();
             script.wait(SOON)?;
-            (0..places).try_for_each(|place| script.expect(place, write))?;
+            script.expect_all(write)?;
         }
         script.finish()
     })
@@ -229,7 +229,7 @@ pub(super) fn delayed_packet_of_an_old_epoch() -> Result<(), Wrong> {
         let new = script.write(row(places))?;
         script.release();
         script.wait(SOON)?;
-        (0..places).try_for_each(|place| script.expect(place, new))?;
+        script.expect_all(new)?;
         script.start(node)?;
         script.until_live(last)?;
         script.finish()
@@ -253,13 +253,13 @@ pub(super) fn truncate_against_a_partial_write() -> Result<(), Wrong> {
         script.until_absent(last)?;
         script.wait(Duration::from_secs(1))?;
         script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
-        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.expect_all(0)?;
         script.release();
         script.wait(SOON)?;
-        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.expect_all(0)?;
         script.start(node)?;
         script.until_live(last)?;
-        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.expect_all(0)?;
         // Once more, while a member is away that holds a write and nobody told it to commit.
         script.write(row(places))?;
         let new = script.write(vec![small(0)])?;
@@ -270,7 +270,7 @@ pub(super) fn truncate_against_a_partial_write() -> Result<(), Wrong> {
         script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
         script.start(node)?;
         script.until_live(last)?;
-        (0..places).try_for_each(|place| script.expect(place, 0))?;
+        script.expect_all(0)?;
         script.finish()
     })
 }
