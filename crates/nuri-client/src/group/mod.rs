@@ -15,6 +15,7 @@ mod old;
 mod parity;
 mod passing;
 mod port;
+mod prove;
 mod read;
 mod repair;
 mod resync;
@@ -42,6 +43,7 @@ use nuri_proto::stripe::WriteId;
 
 pub use hand_over::Move;
 pub use port::{Ask, Port};
+pub use prove::Unheard;
 pub use repair::Found;
 pub use resync::Missed;
 pub use rpc::RpcPort;

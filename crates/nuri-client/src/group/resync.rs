@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
+use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
-use nuri_proto::stripe::{Covers, Held};
+use nuri_proto::stripe::{Covers, Held, Version};
 use nuri_stripe::writer::{covers_at, stripe_covers};
 
 use super::Groups;
@@ -28,7 +29,22 @@ use super::repair::Found;
 const PAGE: u32 = 2048;
 
 /// Stripes by their keys, with what a member's bytes stand for.
-type List = BTreeMap<ChunkKey, Covers>;
+pub(super) type List = BTreeMap<ChunkKey, Covers>;
+
+/// What a member must hold of a stripe, as the others tell.
+pub(super) fn should_hold(
+    shape: Shape,
+    place: usize,
+    lists: &[(usize, List)],
+    key: &ChunkKey,
+) -> (Covers, Version) {
+    let at = |(place, list): &(usize, List)| {
+        let covers = list.get(key).cloned().unwrap_or_default();
+        (*place, Held { covers, ..Held::default() })
+    };
+    let stripe = stripe_covers(shape, &lists.iter().map(at).collect::<Vec<_>>());
+    (covers_at(shape, place, &stripe), stripe.newest())
+}
 
 /// What is left to do for one member of a group.
 pub struct Missed {
@@ -73,15 +89,9 @@ impl<P: Port> Groups<P> {
             }
         }
         let differs = |key: &ChunkKey| {
-            let at = |(place, list): &(usize, List)| {
-                let covers = list.get(key).cloned().unwrap_or_default();
-                (*place, Held { covers, ..Held::default() })
-            };
-            let stripe = stripe_covers(group.shape, &lists.iter().map(at).collect::<Vec<_>>());
-            let wanted = covers_at(group.shape, place, &stripe);
-            let is_newer = stripe.newest().epoch() >= since;
+            let (wanted, newest) = should_hold(group.shape, place, &lists, key);
             let same = own.get(key).cloned().unwrap_or_default().same(&wanted);
-            is_newer || !same
+            newest.epoch() >= since || !same
         };
         let stripes = all.into_iter().filter(differs).chain(unclear).collect();
         Ok(Some(Missed { group, target, stripes }))
