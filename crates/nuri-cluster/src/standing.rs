@@ -80,9 +80,9 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
     enough
 }
 
-/// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`). It
-/// leaves those in which it lacks something, where the others hold the data without it (G2); it is
-/// as good as any other elsewhere.
+/// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`).
+/// It leaves those in which it lacks something, where the others hold the data without it (G2); it
+/// is as good as any other elsewhere.
 ///
 /// # Errors
 /// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile.

@@ -110,8 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// A node loses power, and what its disk kept is what it was. Sometimes all the others lose power
-    /// too.
+    /// A node loses power, and what its disk kept is what it was. Sometimes all the others lose
+    /// power too.
     ///
     /// # Errors
     /// What falls over wrongly.
