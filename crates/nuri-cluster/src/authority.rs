@@ -357,12 +357,26 @@ impl Authority {
 #[cfg(test)]
 mod tests {
     use nuri_io::clock::ManualClock;
-    use nuri_proto::id::{BootId, SessionId};
-    use nuri_proto::op::cluster::MetaRole;
+    use nuri_proto::id::{BootId, Epoch, Incarnation, SessionId};
+    use nuri_proto::op::cluster::{JoinTarget, MetaRole, TargetReport};
 
     use super::*;
 
     struct Nowhere;
+
+    /// What outlives the authority.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Option<Map>>>);
+
+    impl MapStore for Kept {
+        fn load(&self) -> Result<Option<Map>, StoreError> {
+            Ok(self.0.lock().clone())
+        }
+        fn save(&self, map: &Map) -> Result<(), StoreError> {
+            *self.0.lock() = Some(map.clone());
+            Ok(())
+        }
+    }
 
     impl MapStore for Nowhere {
         fn load(&self) -> Result<Option<Map>, StoreError> {
@@ -385,14 +399,17 @@ mod tests {
     }
 
     fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
-        let beat = Heartbeat {
+        authority.heartbeat(&quiet(node, admitted)).unwrap().admitted
+    }
+
+    fn quiet(node: NodeId, admitted: u64) -> Heartbeat {
+        Heartbeat {
             node,
             targets: Vec::new(),
             admitted,
             resyncs: Vec::new(),
             scrub: Scrub::default(),
-        };
-        authority.heartbeat(&beat).unwrap().admitted
+        }
     }
 
     #[test]
@@ -441,5 +458,34 @@ mod tests {
         assert!(!authority.is_in_force(9), "back, without the list");
         beat(&authority, b, 9);
         assert!(authority.is_in_force(9));
+    }
+
+    /// A target that came further, an authority that starts anew, and then the target as it was
+    /// before.
+    #[test]
+    fn how_far_targets_came_outlives_the_authority() {
+        let (clock, kept) = (Arc::new(ManualClock::default()), Kept::default());
+        let open =
+            || Authority::open(Box::new(kept.clone()), clock.clone(), ClusterId([1; 16])).unwrap();
+        let target = |boot, sequence| JoinTarget {
+            id: None,
+            incarnation: Incarnation(7),
+            path: String::new(),
+            size: 1,
+            used: 0,
+            boot: BootId(boot),
+            map_epoch: Epoch(0),
+            sequence,
+            is_doubted: false,
+        };
+        let authority = open();
+        let node = authority.join(&join(1)).unwrap().node;
+        let targets = |all| Join { node: Some(node), targets: all, ..join(1) };
+        let id = authority.join(&targets(vec![target(1, 1)])).unwrap().targets[0];
+        let state = TargetState::Up;
+        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5 };
+        authority.heartbeat(&Heartbeat { targets: vec![report], ..quiet(node, 0) }).unwrap();
+        let heard = open().map().target(id).map(|target| target.sequence);
+        assert_eq!(heard, Some(5), "a state before it would pass for the newest");
     }
 }

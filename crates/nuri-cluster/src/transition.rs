@@ -136,21 +136,24 @@ fn membership_changed(old: &Map, new: &Map) -> bool {
     facts(old) != facts(new)
 }
 
-/// A node lives. Returns whether membership changed (and with it the epoch).
+/// A node lives. Returns whether the map is to be kept: membership changed (and with it the epoch),
+/// or a target came further, which alone tells it from an older state of itself.
 pub fn heartbeat(map: &mut Map, beat: &Heartbeat) -> bool {
     let old = map.clone();
     if let Some(node) = map.nodes.iter_mut().find(|n| n.id == beat.node) {
         node.up = true;
     }
+    let mut came_further = false;
     for report in &beat.targets {
         let mine = |t: &&mut Target| t.id == report.id && t.node == beat.node;
         if let Some(target) = map.targets.iter_mut().find(mine) {
             target.state = report.state;
+            came_further |= report.sequence > target.sequence;
             target.sequence = target.sequence.max(report.sequence);
             (target.size, target.used) = (report.size, report.used);
         }
     }
-    bump_if_changed(&old, map)
+    bump_if_changed(&old, map) || came_further
 }
 
 /// Nodes that were silent too long are down, and their targets with them.

@@ -6,7 +6,7 @@
 //!
 //! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one
 //! of the others never lost power; else it may be them who lack it. A write that was under way
-//! makes members differ too: then one is brought up to date that was not behind, which costs little.
+//! makes members differ too: then one is brought up to date that was not behind. That is cheap.
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
