@@ -137,7 +137,13 @@ impl World {
         }
         let works = |n: &usize| self.nodes[*n].server.is_some();
         let others: Vec<_> = (0..self.nodes.len()).filter(works).filter(|_| all_fall).collect();
-        others.into_iter().try_for_each(|node| self.fall(node))
+        for node in others {
+            self.stop(node)?;
+            // Who stays away for long is one more that is lost.
+            let delay = 1_000 + self.rng.below(500_000);
+            self.after(delay, Event::Start(node));
+        }
+        Ok(())
     }
 
     /// A state of the disk that is older than what the authority heard of. Where there is none, one
