@@ -26,6 +26,8 @@ use super::world::{Event, Time, World};
 use crate::check::{CELL, Wrong};
 
 const PAGE: usize = BLOCK as usize;
+/// Who was cut off or stood still has been heard of again by then.
+const HEARD: Time = 1_500_000;
 /// A disk keeps that much to itself, at most.
 const LIE: Time = 600_000;
 /// Somebody looks after the harmed so often.
@@ -165,8 +167,8 @@ impl World {
     fn is_whole(&self, number: usize) -> bool {
         let (node, host) = (&self.nodes[number], Host::Node(number));
         let works = node.server.is_some() && node.joined && !node.dying && node.is_in_service();
-        let is_free = self.frozen.get(&host).is_none_or(|until| *until <= self.now)
-            && !self.net.is_cut_off(host, self.now);
+        let is_free = self.frozen.get(&host).is_none_or(|until| until + HEARD <= self.now)
+            && !self.net.is_cut_off(host, self.now.saturating_sub(HEARD));
         let map = self.authority.map();
         let groups = map.groups.iter().filter(|g| g.shape.is_redundant());
         let members = groups.flat_map(|g| &g.members).filter(|m| m.target == node.target);
