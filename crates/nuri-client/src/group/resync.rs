@@ -40,7 +40,7 @@ const PATIENCE: Duration = REQUEST;
 pub struct Kept(HashMap<GroupId, (Epoch, Duration)>);
 
 impl Kept {
-    /// A round left something of the group, at that epoch. Returns whether it is to be renewed (R5).
+    /// A round left something of the group, at that epoch. Returns whether to renew it (R5).
     pub fn is_for_long(&mut self, group: GroupId, epoch: Epoch, now: Duration) -> bool {
         let (of, since) = self.0.entry(group).or_insert((epoch, now));
         if *of != epoch {
