@@ -25,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) changed: Condvar,
     /// Held while data is made durable and published, and while the file is truncated.
     pub(crate) sync: Mutex<()>,
+    /// Held while a file's data is taken over with a lease.
+    pub(crate) taking_over: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -67,6 +69,8 @@ pub(crate) struct FileData {
     pub(crate) session: SessionId,
     pub(crate) object: ObjectId,
     pub(crate) layout: Arc<Layout>,
+    /// It was taken over under the write lease: what others left beyond the size is gone.
+    pub(crate) is_writable: bool,
     /// The whole file, while it is small and was never on the targets.
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) buffer: WriteBuffer,
@@ -104,6 +108,7 @@ impl FileData {
             session,
             object: record.object,
             layout: Arc::new(record.layout),
+            is_writable: false,
             inline,
             buffer,
             size: attr.size,
@@ -161,7 +166,9 @@ impl NodeState {
         self.take_lease(lease, standing);
         // An inode that never changed has no attributes of that kind.
         self.no_capability |= self.mode.is_some() && attr.change == 1;
-        if self.mode.is_none() {
+        // Answers of calls side by side may overtake each other.
+        let is_old = self.attr.is_some_and(|known| known.change > attr.change);
+        if self.mode.is_none() || is_old {
             return;
         }
         if let Some(file) = &mut self.file
@@ -205,8 +212,8 @@ impl NodeState {
 impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
         let state = NodeState { recalled, ..NodeState::default() };
-        let (state, changed, sync) = (Mutex::new(state), Condvar::new(), Mutex::new(()));
-        Node { ino, state, changed, sync }
+        let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
+        Node { ino, state: Mutex::new(state), changed, sync, taking_over }
     }
 
     /// Ends an operation that was counted in.

@@ -122,6 +122,10 @@ impl Shared {
             let overlapped = keep.is_none() && state.reads != reads;
             if !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
+                let may_write = state.mode == Some(LeaseMode::Write);
+                if let Some(file) = &mut state.file {
+                    file.is_writable &= may_write;
+                }
                 if state.mode.is_none() {
                     state.forget_leased();
                 }
