@@ -37,6 +37,10 @@ attacks! {
     a_further_loss_at_exactly_k_live
     enospc_in_mid_stage
     scrub_against_a_rotten_data_chunk
+    promise_just_after_the_write
+    parity_lost_before_the_commit
+    late_install_after_newer_bytes
+    degraded_read_across_a_write
 }
 
 #[test]
