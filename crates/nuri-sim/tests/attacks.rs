@@ -41,6 +41,9 @@ attacks! {
     parity_lost_before_the_commit
     late_install_after_newer_bytes
     degraded_read_across_a_write
+    old_map_and_a_member_that_missed_writes
+    write_that_a_returning_member_lacks
+    repair_after_a_truncation
 }
 
 #[test]
