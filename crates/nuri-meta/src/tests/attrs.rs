@@ -35,7 +35,7 @@ fn attributes_change_as_asked_and_nothing_else() {
     let now = SetAttr { ino: f, atime: Some(SetTime::Now), ..SetAttr::default() };
     assert_eq!(c.put(now).unwrap().inode.attr.atime, after.ctime);
     let none = SetAttr { ino: Ino(99), ..SetAttr::default() };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    assert_eq!(c.put(none), Err(Status::STALE));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn extended_attributes_have_modes_and_limits() {
     assert_eq!(full, Some(Status::NOSPC));
     assert!(c.get(XattrList { ino: f }).is_ok());
     let none = XattrSet { ino: Ino(99), name: b"x".into(), value: vec![], mode: XattrMode::Any };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    assert_eq!(c.put(none), Err(Status::STALE));
     c.unlink(ROOT, "f").unwrap();
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
     world.fsck();

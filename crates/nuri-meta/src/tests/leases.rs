@@ -131,7 +131,7 @@ fn silent_sessions_end_and_free_their_leases_and_orphans() {
     world.pass(SESSION / 2 + Duration::from_secs(1));
     assert_eq!(world.server.sessions(), [(b.id, "test".to_string())]);
     assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
-    assert_eq!(b.attr(f), Err(Status::NOENT), "the orphan went with its last session");
+    assert_eq!(b.attr(f), Err(Status::STALE), "the orphan went with its last session");
     assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 1);
     b.resize(g, 7).unwrap();
     world.fsck();
@@ -160,7 +160,7 @@ fn an_orphan_lives_until_every_session_released_it() {
     // A living inode is not touched by it.
     let g = b.acquire(ROOT, LeaseMode::Read).unwrap();
     b.put(OrphanRelease { inos: vec![f, ROOT] }).unwrap();
-    assert_eq!(b.attr(f), Err(Status::NOENT));
+    assert_eq!(b.attr(f), Err(Status::STALE));
     assert!(g.inode.lease.is_some() && world.server.garbage(ObjectId(0), 10).unwrap().len() == 1);
     assert_eq!(world.fsck().orphans, 0);
 }
@@ -184,7 +184,7 @@ fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
             assert_eq!(a.attr(f).unwrap().nlink, 0);
             a.put(OrphanRelease { inos: vec![f] }).unwrap();
         }
-        assert_eq!(a.attr(f), Err(Status::NOENT));
+        assert_eq!(a.attr(f), Err(Status::STALE));
         world.fsck();
     }
 }
@@ -285,7 +285,7 @@ fn closing_a_session_gives_everything_back() {
     a.unlink(ROOT, "f").unwrap();
     a.get(SessionClose {}).unwrap();
     assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
-    assert_eq!(b.attr(f), Err(Status::NOENT));
+    assert_eq!(b.attr(f), Err(Status::STALE));
     b.file(ROOT, "f");
     let world = world.crash(6);
     assert_eq!(world.server.sessions().len(), 1, "its record is gone too");
