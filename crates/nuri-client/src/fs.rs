@@ -206,9 +206,12 @@ impl Shared {
             return Err(if dir { Status::ISDIR } else { Status::INVAL });
         };
         let entered = self.with(ino, |node, state| {
-            state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
+            let (lease, standing) = (reply.inode.lease, self.session.standing());
+            state.apply(&reply.inode.attr, lease, standing);
+            // Another grant may count where this one does not: its answer told of something newer.
+            let counts = lease.is_some_and(|grant| state.counts(grant, standing));
             // Counted from here on: a recall waits until the data is taken over.
-            let granted = state.mode >= Some(mode);
+            let granted = counts && state.mode >= Some(mode);
             state.active += u32::from(granted);
             granted.then(|| Entered(node.clone()))
         });
