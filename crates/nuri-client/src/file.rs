@@ -181,9 +181,20 @@ impl Client {
     /// Writes all of `data`; durable only after a sync.
     ///
     /// # Errors
-    /// `FBIG`; `NOSPC` and `IO` appear at sync and close, where the bytes could not be kept.
-    pub fn write(&self, ino: Ino, position: Position, data: &[u8]) -> Result<u64, Status> {
-        self.write_under(position, data, || self.shared.enter(ino, LeaseMode::Write))
+    /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
+    /// appear at sync and close, where the bytes could not be kept.
+    pub fn write(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: &[u8],
+    ) -> Result<u64, Status> {
+        self.write_under(position, data, || {
+            let entered = self.shared.enter(ino, LeaseMode::Write)?;
+            // After what was waited for: a lock lost meanwhile must not be written under.
+            self.shared.check_locks(fh)?;
+            Ok(entered)
+        })
     }
 
     /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
