@@ -5,6 +5,7 @@
 //! gives up waits, asks again after a restart of the server, and repeats what was not answered.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
@@ -51,6 +52,8 @@ pub(crate) struct Locks {
     record: Mutex<LockRecord>,
     work: Mutex<Work>,
     wake: Condvar,
+    /// A lock was lost at some time: open files are to be looked at.
+    losses: AtomicBool,
 }
 
 #[derive(Default)]
@@ -77,6 +80,7 @@ impl Locks {
         for (lock, _) in asked.iter().zip(held).filter(|(_, held)| !**held) {
             eprintln!("client: a lock on inode {} is lost: another holds it", lock.ino);
             record.lose(lock);
+            self.losses.store(true, Ordering::SeqCst);
         }
     }
 
@@ -88,7 +92,8 @@ impl Locks {
 
     /// The session ended: programs are told that their locks are gone.
     pub(crate) fn session_ended(&self) {
-        let waits = self.record.lock().session_ended();
+        let (waits, lost) = self.record.lock().session_ended();
+        self.losses.fetch_or(lost, Ordering::SeqCst);
         waits.into_iter().for_each(|wait| (wait.done)(Err(Status::IO)));
     }
 
@@ -140,8 +145,15 @@ fn is_refusal(status: Status) -> bool {
 }
 
 impl Shared {
-    /// Asks until the answer is one of the present server.
-    fn set_lock(&self, key: LockKey, generation: u64, call: &LockSet) -> Result<LockReply, Status> {
+    /// Asks until the answer is one of the present server. `then` sees it before anybody can learn
+    /// of another server.
+    fn set_lock(
+        &self,
+        key: LockKey,
+        generation: u64,
+        call: &LockSet,
+        then: impl Fn(&mut LockRecord, LockReply),
+    ) -> Result<LockReply, Status> {
         let start = Instant::now();
         loop {
             let reply = match self.session.change(call, &[]) {
@@ -154,7 +166,10 @@ impl Shared {
             };
             let mut record = self.locks.record.lock();
             match record.apply(key, generation, reply.number, changed(call, reply)) {
-                Applied::Yes => return Ok(reply),
+                Applied::Yes => {
+                    then(&mut record, reply);
+                    return Ok(reply);
+                }
                 Applied::AskAgain if start.elapsed() < REQUEST => {}
                 // Held by nobody's knowledge: given up at the next close.
                 _ => {
@@ -169,20 +184,18 @@ impl Shared {
 
     /// Asks for a wait that is recorded already.
     fn ask_wait(&self, ticket: u64) {
-        let asked = self.locks.record.lock().wait(ticket).map(|wait| {
-            let (LockKey { ino, class, owner }, span) = (wait.key, wait.span);
-            let (mode, pid, queue) = (Some(wait.mode), wait.pid, wait.queue(ticket));
-            let call = LockSet { ino, class, owner, span, mode, pid, wait: queue };
-            (wait.key, wait.generation, call)
-        });
-        let Some((key, generation, call)) = asked else { return };
-        match self.set_lock(key, generation, &call) {
+        let Some((key, generation, call)) = self.locks.record.lock().ask(ticket) else { return };
+        let park = |record: &mut LockRecord, reply: LockReply| {
+            if reply.outcome == LockOutcome::Waits
+                && let Some(wait) = record.wait(ticket)
+            {
+                wait.parked = true;
+            }
+        };
+        match self.set_lock(key, generation, &call, park) {
             Ok(reply) if reply.outcome == LockOutcome::Waits => {
                 let mut record = self.locks.record.lock();
-                let interrupted = record.wait(ticket).is_some_and(|wait| {
-                    wait.parked = true;
-                    wait.interrupted
-                });
+                let interrupted = record.wait(ticket).is_some_and(|wait| wait.interrupted);
                 let abandoned = record.is_abandoned();
                 drop(record);
                 if interrupted {
@@ -200,6 +213,7 @@ impl Shared {
                 self.locks.end(ticket, Err(status));
             }
         }
+        self.locks.record.lock().finish(key);
     }
 
     /// Gives everything up that the owner has on the file.
@@ -211,7 +225,7 @@ impl Shared {
             }
             record.generation()
         };
-        let told = self.set_lock(key, generation, &unlock(key));
+        let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
         let known = told.is_ok() || told == Err(Status::SESSION_GONE);
         self.locks.record.lock().closed(key, known);
         if !known {
@@ -285,7 +299,8 @@ impl Shared {
 
     /// An error where a lock that was taken through the open file was lost.
     pub(crate) fn check_locks(&self, fh: u64) -> Result<(), Status> {
-        let lost = self.locks.record.lock().lost_through(fh);
+        let any = self.locks.losses.load(Ordering::SeqCst);
+        let lost = any && self.locks.record.lock().lost_through(fh);
         if lost { Err(Status::IO) } else { Ok(()) }
     }
 }
@@ -306,10 +321,13 @@ impl Client {
         if mode.is_none() && self.shared.locks.record.lock().tell_loss(key) {
             return Err(Status::IO);
         }
+        if mode.is_none() && !self.shared.locks.record.lock().knows(key) {
+            return Ok(());
+        }
         let generation = self.shared.locks.record.lock().begin(key, place.fh, place.pid)?;
         let LockPlace { ino, class, owner, span, pid, .. } = *place;
         let call = LockSet { ino, class, owner, span, mode, pid, wait: LockWait::No };
-        let outcome = self.shared.set_lock(key, generation, &call);
+        let outcome = self.shared.set_lock(key, generation, &call, |_, _| {});
         self.shared.locks.record.lock().finish(key);
         match outcome?.outcome {
             LockOutcome::Done => Ok(()),

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::lock::{Deadlock, HeldLock, LockClass, LockMode, LockWait};
+use nuri_proto::op::lock::{Deadlock, HeldLock, LockClass, LockMode, LockSet, LockWait};
 use nuri_proto::op::meta::Grant;
 use nuri_proto::range_map::{RangeMap, Span};
 
@@ -152,6 +152,24 @@ impl LockRecord {
         Applied::Yes
     }
 
+    /// Whether the owner may hold anything.
+    pub(crate) fn knows(&self, key: LockKey) -> bool {
+        self.owned.contains_key(&key)
+    }
+
+    /// What to ask for a wait. Its call is under way until `finish`, like the wait itself.
+    pub(crate) fn ask(&mut self, ticket: u64) -> Option<(LockKey, u64, LockSet)> {
+        let wait = self.waits.get(&ticket)?;
+        let (LockKey { ino, class, owner }, span, pid) = (wait.key, wait.span, wait.pid);
+        let (mode, deadlock) = (Some(wait.mode), wait.deadlock);
+        let queue = LockWait::Queue { request: ticket, deadlock };
+        let call = LockSet { ino, class, owner, span, mode, pid, wait: queue };
+        if let Some(owned) = self.owned.get_mut(&wait.key) {
+            owned.busy += 1;
+        }
+        Some((wait.key, wait.generation, call))
+    }
+
     /// A call or wait of the owner ended.
     pub(crate) fn finish(&mut self, key: LockKey) {
         let Some(owned) = self.owned.get_mut(&key) else { return };
@@ -257,8 +275,9 @@ impl LockRecord {
         }
     }
 
-    /// The session ended and with it all locks. Returns the waits, which end.
-    pub(crate) fn session_ended(&mut self) -> Vec<Wait> {
+    /// The session ended and with it all locks. Returns the waits, which end, and whether a
+    /// lock was lost.
+    pub(crate) fn session_ended(&mut self) -> (Vec<Wait>, bool) {
         self.generation += 1;
         let waits: Vec<_> = self.waits.drain().map(|(_, wait)| wait).collect();
         for owned in self.owned.values_mut() {
@@ -275,7 +294,8 @@ impl LockRecord {
             .collect::<Vec<_>>()
             .into_iter()
             .for_each(|k| self.drop_unused(k));
-        waits
+        let lost = self.owned.values().any(|o| o.lost);
+        (waits, lost)
     }
 
     /// Whether the request was interrupted before it came.
@@ -326,12 +346,6 @@ impl LockRecord {
                 false
             }
         }
-    }
-}
-
-impl Wait {
-    pub(crate) fn queue(&self, request: u64) -> LockWait {
-        LockWait::Queue { request, deadlock: self.deadlock }
     }
 }
 
@@ -392,12 +406,33 @@ mod tests {
         let asked = r.begin(KEY, 1, 44).unwrap();
         r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
         r.finish(KEY);
-        assert!(r.session_ended().is_empty());
+        assert!(r.session_ended().0.is_empty());
         r.began(3);
         assert!(r.lost_through(1) && !r.lost_through(2));
         assert_eq!(r.begin(KEY, 2, 44), Err(Status::IO));
         assert_eq!(r.close(KEY), Err(Status::IO), "told");
         assert!(!r.lost_through(1) && r.begin(KEY, 1, 44).is_ok());
+    }
+
+    /// The end of a wait overtakes the answer that it is queued, which for `flock` takes what was.
+    #[test]
+    fn an_end_may_overtake_the_answer_that_it_waits() {
+        let (mut r, key) = (record(), LockKey { class: LockClass::Flock, ..KEY });
+        let generation = r.begin(key, 1, 44).unwrap();
+        let (span, mode, done) = (Span::ALL, LockMode::Exclusive, Box::new(|_| {}));
+        let (parked, interrupted, deadlock) = (false, false, Deadlock::Ignore);
+        let wait =
+            Wait { key, span, mode, pid: 4, deadlock, parked, interrupted, generation, done };
+        r.add_wait(70, wait);
+        r.ask(70).unwrap();
+        let ended = r.take_wait(70).unwrap();
+        let granted = Change { span, mode: EXCLUSIVE, number: number(9) };
+        r.apply(key, ended.generation, number(9), Some(granted));
+        r.finish(key);
+        let queued = Change { span, mode: None, number: number(8) };
+        r.apply(key, generation, number(8), Some(queued));
+        r.finish(key);
+        assert_eq!(r.restarted(3).len(), 1);
     }
 
     #[test]
