@@ -428,3 +428,41 @@ print(*db.execute('select n from counter').fetchone(),
     }
     space.down_clean();
 }
+
+/// Adds to a number in a file, under a lock of the kind that it is told.
+const ADDER: &str = "import fcntl,os,sys,time
+fd=os.open(sys.argv[1],os.O_RDWR); until=time.time()+float(sys.argv[3]); done=0
+lock=fcntl.lockf if sys.argv[2]=='posix' else fcntl.flock
+while time.time()<until:
+    lock(fd,fcntl.LOCK_EX)
+    n=int(os.pread(fd,20,0)); os.pwrite(fd,b'%020d'%(n+1),0)
+    lock(fd,fcntl.LOCK_UN); done+=1
+print(done)";
+
+/// Nobody has a lock that somebody else has, also while the metadata server dies again and again.
+#[test]
+fn nothing_is_added_twice_while_the_metadata_server_dies() {
+    let mut space = Space::up(&[]);
+    let mounts = [space.mnt(), space.mount("other")];
+    for kind in ["posix", "flock"] {
+        fs::write(mounts[0].join(kind), "0".repeat(20)).unwrap();
+        let added: u64 = std::thread::scope(|scope| {
+            let adders = mounts.iter().chain(&mounts).map(|mount| {
+                let path = mount.join(kind).display().to_string();
+                let run = move || crate::support::run("python3", &["-c", ADDER, &path, kind, "9"]);
+                scope.spawn(move || run().trim().parse::<u64>().unwrap())
+            });
+            let adders: Vec<_> = adders.collect();
+            for pause in [1500, 1900, 2300] {
+                std::thread::sleep(Duration::from_millis(pause));
+                space.kill("node0");
+            }
+            adders.into_iter().map(|a| a.join().unwrap()).sum()
+        });
+        let end = fs::read_to_string(mounts[0].join(kind)).unwrap();
+        println!("{kind}: {added} additions by four programs");
+        assert_eq!(end.parse::<u64>().unwrap(), added);
+        assert!(added > 50, "{added}");
+    }
+    space.down_clean();
+}
