@@ -156,6 +156,7 @@ impl Shared {
     ) -> Result<LockReply, Status> {
         let start = Instant::now();
         loop {
+            self.locks.record.lock().ask_for(key, call.span, call.mode);
             let reply = match self.session.change(call, &[]) {
                 Ok(reply) => reply,
                 Err(status) if is_refusal(status) => return Err(status),
@@ -226,12 +227,10 @@ impl Shared {
             record.generation()
         };
         let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
-        let known = told.is_ok() || told == Err(Status::SESSION_GONE);
-        self.locks.record.lock().closed(key, known);
-        if !known {
-            self.locks.wake.notify_all();
-        }
-        Ok(())
+        let gone = told == Err(Status::SESSION_GONE);
+        self.locks.record.lock().closed(key, told.is_ok() || gone);
+        // Its locks were lost before this client noticed.
+        if gone { Err(Status::IO) } else { Ok(()) }
     }
 
     /// Gives up, asks again, repeats; for as long as the client lives.

@@ -128,6 +128,22 @@ impl LockRecord {
         Ok(self.generation)
     }
 
+    /// A call is about to be sent. What it gives up or lowers counts as given up from now on: the
+    /// server may do it, give it to others and die before it answers, and theirs is theirs then.
+    pub(crate) fn ask_for(&mut self, key: LockKey, span: Span, mode: Option<LockMode>) {
+        let Some(owned) = self.owned.get_mut(&key) else { return };
+        let weaker = |have: LockMode| match key.class {
+            LockClass::Range => mode.map(|mode| mode.min(have)),
+            // A conversion gives the old lock up first.
+            LockClass::Flock => mode.filter(|mode| *mode == have),
+        };
+        if !cfg!(nuri_break = "lock_given_up_late") {
+            let weaken = |cell: Cell| Cell { mode: cell.mode.and_then(weaker), ..cell };
+            owned.ranges.update(span, |cell| cell.map(weaken));
+            owned.changed.push(span);
+        }
+    }
+
     /// Takes over what an answer says. `change` is `None` where nothing changed.
     pub(crate) fn apply(
         &mut self,
@@ -288,12 +304,9 @@ impl LockRecord {
             owned.changed.clear();
         }
         waits.iter().for_each(|wait| self.finish(wait.key));
-        self.owned
-            .keys()
-            .copied()
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|k| self.drop_unused(k));
+        for key in self.owned.keys().copied().collect::<Vec<_>>() {
+            self.drop_unused(key);
+        }
         let lost = self.owned.values().any(|o| o.lost);
         (waits, lost)
     }
@@ -412,6 +425,24 @@ mod tests {
         assert_eq!(r.begin(KEY, 2, 44), Err(Status::IO));
         assert_eq!(r.close(KEY), Err(Status::IO), "told");
         assert!(!r.lost_through(1) && r.begin(KEY, 1, 44).is_ok());
+    }
+
+    /// Catches `nuri_break = "lock_given_up_late"`.
+    #[test]
+    fn what_a_call_gives_up_is_not_reclaimed() {
+        let mut r = record();
+        let modes = |r: &mut LockRecord| {
+            r.restarted(3).iter().map(|l| (l.span.start, l.span.end, l.mode)).collect::<Vec<_>>()
+        };
+        let (shared, exclusive) = (LockMode::Shared, LockMode::Exclusive);
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.ask_for(KEY, Span { start: 8, end: 20 }, None);
+        assert_eq!(modes(&mut r), [(0, 7, exclusive)]);
+        r.ask_for(KEY, Span { start: 4, end: 20 }, Some(shared));
+        assert_eq!(modes(&mut r), [(0, 3, exclusive), (4, 7, shared)]);
+        r.ask_for(KEY, Span { start: 0, end: 5 }, EXCLUSIVE);
+        assert_eq!(modes(&mut r).len(), 2, "raised once it was granted");
     }
 
     /// The end of a wait overtakes the answer that it is queued, which for `flock` takes what was.

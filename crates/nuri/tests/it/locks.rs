@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{BUSY, Space, wait};
@@ -464,5 +465,25 @@ fn nothing_is_added_twice_while_the_metadata_server_dies() {
         assert_eq!(end.parse::<u64>().unwrap(), added);
         assert!(added > 50, "{added}");
     }
+    space.down_clean();
+}
+
+#[test]
+fn a_mount_that_is_taken_away_ends_its_waits() {
+    let mut space = Space::up(&[]);
+    fs::write(space.mnt().join("f"), "file").unwrap();
+    let mut a = Locker::new(&space.mnt());
+    assert_eq!(a.ask("f posix ex 0 0"), "ok");
+    for transport in TRANSPORTS {
+        let mount = Foreground::new(&mut space, transport, transport);
+        let mut b = Locker::new(&mount.point);
+        b.tell("f w posix ex 0 0");
+        assert!(b.waits());
+        unmount(&mount.point, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
+        assert_ne!(b.answer(), "ok");
+        drop(b);
+        mount.ends_well();
+    }
+    drop(a);
     space.down_clean();
 }

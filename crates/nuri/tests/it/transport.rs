@@ -40,7 +40,7 @@ impl Foreground {
     }
 
     /// The process must end by itself, and say that all is well.
-    fn ends_well(mut self) {
+    pub fn ends_well(mut self) {
         let mut status = None;
         wait("the mount's process ends", Duration::from_secs(20), || {
             status = self.child.try_wait().unwrap();
