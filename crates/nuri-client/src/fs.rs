@@ -20,6 +20,7 @@ use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
+use crate::invalidate::Awaiting;
 use crate::lock::Locks;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
@@ -149,6 +150,15 @@ impl Shared {
 
     /// Enters an operation on data under at least `need`; asks the server where necessary.
     pub(crate) fn enter(&self, ino: Ino, need: LeaseMode) -> Result<Entered, Status> {
+        self.enter_with(ino, need, None)
+    }
+
+    /// Enters a write whose last byte lies there.
+    pub(crate) fn enter_write(&self, ino: Ino, last: u64) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Write, Some(last))
+    }
+
+    fn enter_with(&self, ino: Ino, need: LeaseMode, last: Option<u64>) -> Result<Entered, Status> {
         let start = Instant::now();
         if let Some(node) = self.find(ino) {
             node.yield_to_recall();
@@ -165,7 +175,11 @@ impl Shared {
             match entered {
                 Some(entered) if self.trusts_leases() => return Ok(entered),
                 Some(_) => self.wait_for_server(),
-                None => self.acquire(ino, need)?,
+                None => {
+                    let node = self.with(ino, |node, _| node.clone());
+                    let _awaiting = last.map(|last| Awaiting::new(node, last));
+                    self.acquire(ino, need)?;
+                }
             }
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);

@@ -12,6 +12,7 @@ mod file;
 mod fs;
 pub mod group;
 mod hole;
+mod invalidate;
 mod lock;
 mod lock_record;
 mod node;

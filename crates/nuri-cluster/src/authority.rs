@@ -12,9 +12,9 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
-    Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetRemove,
-    TargetReplace, TargetRetire,
+    Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
+    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet,
+    TargetProved, TargetRemove, TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -111,6 +111,12 @@ impl Authority {
             }),
             Op::TargetRetire => reply_to::<TargetRetire>(request.args, |c| {
                 self.change(|map| standing::retire(map, c.target, c.retiring))
+            }),
+            Op::TargetProved => reply_to::<TargetProved>(request.args, |proof| {
+                self.change(|map| standing::proved(map, &proof))
+            }),
+            Op::GroupRenew => reply_to::<GroupRenew>(request.args, |c| {
+                self.change(|map| standing::renew(map, c.group, c.epoch))
             }),
             Op::TargetRemove => reply_to::<TargetRemove>(request.args, |c| {
                 self.change(|map| standing::remove(map, c.target))
@@ -354,12 +360,26 @@ impl Authority {
 #[cfg(test)]
 mod tests {
     use nuri_io::clock::ManualClock;
-    use nuri_proto::id::SessionId;
-    use nuri_proto::op::cluster::MetaRole;
+    use nuri_proto::id::{BootId, Epoch, Incarnation, SessionId};
+    use nuri_proto::op::cluster::{JoinTarget, MetaRole, TargetReport};
 
     use super::*;
 
     struct Nowhere;
+
+    /// What outlives the authority.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Option<Map>>>);
+
+    impl MapStore for Kept {
+        fn load(&self) -> Result<Option<Map>, StoreError> {
+            Ok(self.0.lock().clone())
+        }
+        fn save(&self, map: &Map) -> Result<(), StoreError> {
+            *self.0.lock() = Some(map.clone());
+            Ok(())
+        }
+    }
 
     impl MapStore for Nowhere {
         fn load(&self) -> Result<Option<Map>, StoreError> {
@@ -376,19 +396,23 @@ mod tests {
             address: format!("127.0.0.1:{port}"),
             pid: 1,
             serves_meta: MetaRole::None,
+            machine: BootId(1),
             targets: Vec::new(),
         }
     }
 
     fn beat(authority: &Authority, node: NodeId, admitted: u64) -> Option<Admitted> {
-        let beat = Heartbeat {
+        authority.heartbeat(&quiet(node, admitted)).unwrap().admitted
+    }
+
+    fn quiet(node: NodeId, admitted: u64) -> Heartbeat {
+        Heartbeat {
             node,
             targets: Vec::new(),
             admitted,
             resyncs: Vec::new(),
             scrub: Scrub::default(),
-        };
-        authority.heartbeat(&beat).unwrap().admitted
+        }
     }
 
     #[test]
@@ -437,5 +461,34 @@ mod tests {
         assert!(!authority.is_in_force(9), "back, without the list");
         beat(&authority, b, 9);
         assert!(authority.is_in_force(9));
+    }
+
+    /// A target that came further, an authority that starts anew, and then the target as it was
+    /// before.
+    #[test]
+    fn how_far_targets_came_outlives_the_authority() {
+        let (clock, kept) = (Arc::new(ManualClock::default()), Kept::default());
+        let open =
+            || Authority::open(Box::new(kept.clone()), clock.clone(), ClusterId([1; 16])).unwrap();
+        let target = |boot, sequence| JoinTarget {
+            id: None,
+            incarnation: Incarnation(7),
+            path: String::new(),
+            size: 1,
+            used: 0,
+            boot: BootId(boot),
+            map_epoch: Epoch(0),
+            sequence,
+            is_doubted: false,
+        };
+        let authority = open();
+        let node = authority.join(&join(1)).unwrap().node;
+        let targets = |all| Join { node: Some(node), targets: all, ..join(1) };
+        let id = authority.join(&targets(vec![target(1, 1)])).unwrap().targets[0];
+        let state = TargetState::Up;
+        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5 };
+        authority.heartbeat(&Heartbeat { targets: vec![report], ..quiet(node, 0) }).unwrap();
+        let heard = open().map().target(id).map(|target| target.sequence);
+        assert_eq!(heard, Some(5), "a state before it would pass for the newest");
     }
 }

@@ -4,7 +4,8 @@
 //!    answer, nothing is decided: it answers, or the group gets an epoch without it.
 //! S2 Committed anywhere, or staged on every live participant: forward. Every participant held it
 //!    when it was acknowledged, and live members forget nothing, so what was acknowledged goes
-//!    forward.
+//!    forward. A newer version than the write's tells of it only where nothing can have gone past:
+//!    who writes without a lease asks those alone that the write takes part with.
 //! S3 A live participant without it: abort. It was never acknowledged. The members without it
 //!    promise first never to stage it (M5); only when they have promised, and still do not hold it,
 //!    do the others drop it. So two who settle, or a writer still at work, cannot come to different
@@ -43,6 +44,8 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
     };
     let on = places(&|_, held| has_staged(held, write));
     let touched = touched(shape, answers, write);
+    let is_held = places(&|p, h| p < shape.data() && live.has(p) && has_staged(h, write));
+    let is_held = is_held != Members::default();
     let is_present = version.epoch() >= epoch && !cfg!(nuri_break = "syncing_never_counts");
     let is_evidence =
         |place| live.has(place) || is_present || cfg!(nuri_break = "syncing_is_evidence");
@@ -54,7 +57,7 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
         let went_on = write.participants.has(place) && held.covers.get(0) > version;
         let is_data = place < shape.data();
         held.last == write.id
-            || covers(shape, touched, place, held, version)
+            || covers(shape, (touched, is_held), place, held, version)
             || is_data && !parity_tells && went_on && !cfg!(nuri_break = "only_parity_tells")
     };
     let committed = places(&is_committed);
@@ -103,13 +106,25 @@ fn touched(shape: Shape, answers: &[(usize, Held)], write: &Staged) -> Members {
     Members(answers.iter().map(of_one).fold(0, |all, one| all | one))
 }
 
-/// Whether the member's base includes the write.
-fn covers(shape: Shape, touched: Members, place: usize, held: &Held, version: Version) -> bool {
-    let reaches = |i: usize| held.covers.get(i) >= version;
+/// Whether the member's base includes the write, which touches some places and which a live data
+/// member holds, or none. Nothing later comes to that one's place, so the write itself is found in
+/// what parity stands for. What is newer may be of a write that went past it elsewhere, while a
+/// parity member that holds it was absent.
+fn covers(
+    shape: Shape,
+    (touched, is_held): (Members, bool),
+    place: usize,
+    held: &Held,
+    version: Version,
+) -> bool {
+    let includes = |i: usize| match is_held {
+        true => held.covers.get(i) == version,
+        false => held.covers.get(i) >= version,
+    };
     match shape {
-        Shape::Parity { .. } if place < shape.data() => touched.has(place) && reaches(0),
-        Shape::Parity { .. } => touched.iter().any(reaches),
-        Shape::Stripe | Shape::Mirror(_) => reaches(0),
+        Shape::Parity { .. } if place < shape.data() => touched.has(place) && includes(0),
+        Shape::Parity { .. } => touched.iter().any(includes),
+        Shape::Stripe | Shape::Mirror(_) => held.covers.get(0) >= version,
     }
 }
 
@@ -189,6 +204,26 @@ mod tests {
         let answers = [(0, data), (1, moved_on(&[9])), (2, moved_on(&[4, 9]))];
         let promise = Decision::Promise { version: V, on: Members(0b100) };
         assert_eq!(decide(PARITY, &answers, Members(0b111)), promise);
+    }
+
+    #[test]
+    fn a_racing_write_that_went_past_is_not_taken_for_it() {
+        let (shape, live) = (Shape::Parity { k: 2, m: 2 }, Members(0b1011));
+        // It reached the first data member and the first parity member, which then was absent and
+        // is brought up to date. Another write of the second data member went past meanwhile.
+        let moved_on = |covers: &[u64]| Held { last: WriteId::default(), ..committed(covers) };
+        let mut answers = [
+            (0, staged(&[7], 0b1111)),
+            (1, moved_on(&[9])),
+            (2, staged(&[7, 7], 0b1111)),
+            (3, moved_on(&[4, 9])),
+        ];
+        let promise = Decision::Promise { version: V, on: Members(0b1010) };
+        assert_eq!(decide(shape, &answers, live), promise);
+        // It reached all of them, and then the other write came.
+        answers[3].1 = moved_on(&[7, 9]);
+        let forward = Decision::Forward { version: V, on: Members(0b0101) };
+        assert_eq!(decide(shape, &answers, live), forward);
     }
 
     /// Catches `nuri_break = "only_parity_tells"`.

@@ -10,7 +10,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::stripe::{Covers, Earlier, Held, Members, Stage, Version, WriteId};
 use nuri_stripe::member::{self, StageVerdict};
 use nuri_stripe::settle::{Decision, decide};
-use nuri_stripe::writer::{covers_at, participants};
+use nuri_stripe::writer::{behind, covers_at, participants, stripe_covers};
 
 /// The epoch of the writes.
 const EPOCH: Epoch = Epoch(2);
@@ -54,6 +54,7 @@ struct Write {
     id: WriteId,
     version: Version,
     participants: Members,
+    base: Covers,
     covers: Covers,
 }
 
@@ -76,7 +77,8 @@ impl Case {
             let mut covers = Covers::default();
             Members(*touched).iter().for_each(|place| covers.set(place, version));
             let participants = participants(shape, Members(*touched), all);
-            writes.push(Write { id, version, participants, covers });
+            let base = Covers::default();
+            writes.push(Write { id, version, participants, base, covers });
         }
         Case { shape, there: all, live: all, epoch: EPOCH, writes }
     }
@@ -139,7 +141,7 @@ impl Case {
             group: GroupId(1),
             version: write.version,
             id: write.id,
-            base: Covers::default(),
+            base: covers_at(self.shape, place, &write.base),
             covers: covers_at(self.shape, place, &write.covers),
             participants: write.participants,
             earlier: Earlier::Unknown,
@@ -196,12 +198,20 @@ impl Case {
         known.len()
     }
 
+    /// Parity is that of the data: a write went forward everywhere or nowhere.
+    fn check_fits(&self, state: &State) {
+        let live: Vec<_> = self.live.iter().map(|p| (p, state.held[p].clone())).collect();
+        let behind = behind(self.shape, &live, &stripe_covers(self.shape, &live));
+        assert_eq!(behind, Members::default(), "{state:?}");
+    }
+
     /// Another one who settles comes to an end.
     fn finish(&self, mut state: State) {
         for _ in 0..16 {
             let all = self.there.iter().map(|place| (place, state.held[place].clone()));
             let orders = self.orders(&all.collect::<Vec<_>>());
             if orders.is_empty() {
+                self.check_fits(&state);
                 return;
             }
             let count = orders.len();
@@ -272,4 +282,51 @@ fn a_member_is_lost() {
         + after_a_loss(PARITY, 0b01, &[2, 2])
         + after_a_loss(wide, 0b11, &[2, 1]);
     assert!(states > 1000, "{states}");
+}
+
+/// The first write reached some of its participants, or all; then a parity member was absent, and
+/// the second one went on where the first one is not staged, or is committed. The parity member is
+/// back, to be brought up to date.
+fn overtaken(touched: [u32; 2], rounds: &[u8]) -> usize {
+    let shape = Shape::Parity { k: 2, m: 2 };
+    let (absent, later) = (2, Epoch(EPOCH.0 + 1));
+    let mut states = 0;
+    for reached in 0..1u32 << shape.members() {
+        let mut case = Case::new(shape, &touched);
+        let mut start = case.start(rounds);
+        let first = Members(reached & case.writes[0].participants.0);
+        first.iter().for_each(|place| case.stage(&mut start, 0, place));
+        let covers = case.writes[0].covers.clone();
+        let is_decided = first == case.writes[0].participants;
+        let second = &mut case.writes[1];
+        second.participants.0 &= !(1 << absent);
+        second.version = covers.newest().next_of(later, second.id);
+        let on = second.participants;
+        if is_decided {
+            commit(&mut start, on);
+            (second.base, second.covers) = (covers.clone(), covers);
+        }
+        let version = second.version;
+        Members(touched[1]).iter().for_each(|place| second.covers.set(place, version));
+        on.iter().for_each(|place| case.stage(&mut start, 1, place));
+        if start.held_by[1] != on.0 {
+            continue;
+        }
+        commit(&mut start, on);
+        start.under_way = vec![0; 2];
+        case.epoch = Epoch(later.0 + 1);
+        case.live.0 &= !(1 << absent);
+        states += case.explore(start);
+    }
+    states
+}
+
+fn commit(state: &mut State, on: Members) {
+    on.iter().for_each(|place| state.held[place] = member::committed(&state.held[place]));
+}
+
+#[test]
+fn a_write_is_overtaken_while_parity_is_away() {
+    let states = overtaken([0b11, 0b10], &[2, 2]) + overtaken([0b11, 0b01], &[2, 1]);
+    assert!(states > 100, "{states}");
 }

@@ -152,7 +152,8 @@ impl History {
             let named = |read: &Read| Read { id: self.source(writes, read), ..*read };
             let reads: Vec<_> = reads.iter().map(named).collect();
             let reads = &reads;
-            let plain = reads.iter().try_for_each(|read| self.check_read(writes, read));
+            let came: Vec<_> = writes.iter().map(|id| (*id, self.came(*id, reads))).collect();
+            let plain = reads.iter().try_for_each(|read| self.check_read(&came, read));
             let strict = || match writers {
                 Writers::Alone => self.check_order(writes, reads),
                 Writers::Racing => Ok(()),
@@ -206,8 +207,18 @@ impl History {
         Ok(())
     }
 
-    /// The plain rules, for a plain message.
-    fn check_read(&self, writes: &[u64], read: &Read) -> Result<(), Wrong> {
+    /// A write has come by its end, and by the end of the first read of it.
+    fn came(&self, id: u64, reads: &[Read]) -> u64 {
+        let seen = reads.iter().filter(|r| r.id == id).map(|r| r.end);
+        let done = match self.writes[id as usize - 1].end {
+            End::Done(done) => done,
+            End::Open | End::Failed(_) => NEVER,
+        };
+        seen.fold(done, u64::min)
+    }
+
+    /// The plain rules, for a plain message. `came`: when each write had come.
+    fn check_read(&self, came: &[(u64, u64)], read: &Read) -> Result<(), Wrong> {
         let (begin, end) = match read.id {
             0 => (0, 0),
             id => match &self.writes[id as usize - 1] {
@@ -218,14 +229,13 @@ impl History {
         if begin > read.end {
             return Err(format!("{} was read before it was written", self.tell(read.id)));
         }
-        let over = |id: &&u64| match self.writes[**id as usize - 1] {
-            Write { begin, end: End::Done(done), .. } => begin > end && done < read.begin,
-            _ => false,
+        let over = |(id, came): &&(u64, u64)| {
+            self.writes[*id as usize - 1].begin > end && *came < read.begin
         };
-        match writes.iter().find(over) {
+        match came.iter().find(over) {
             None => Ok(()),
-            Some(newer) => Err(format!(
-                "read from {} to {} us gave {} although {} was acknowledged",
+            Some((newer, _)) => Err(format!(
+                "read from {} to {} us gave {} although {} was acknowledged or read",
                 read.begin,
                 read.end,
                 self.tell(read.id),
@@ -316,6 +326,19 @@ mod tests {
         let second = history.begin_write(0, 3, &[span()]);
         history.end_write(second, 4, true);
         history.read(&span(), (5, 6), &span().bytes(first)).unwrap();
+        assert!(history.check(Writers::Racing).is_err());
+    }
+
+    #[test]
+    fn what_was_read_does_not_go_back_to_what_had_ended_before() {
+        let mut history = History::default();
+        let first = history.begin_write(0, 1, &[span()]);
+        history.end_write(first, 2, true);
+        let second = history.begin_write(1, 3, &[span()]);
+        history.read(&span(), (4, 5), &span().bytes(second)).unwrap();
+        history.read(&span(), (4, 9), &span().bytes(first)).unwrap();
+        assert!(history.check(Writers::Racing).is_ok(), "side by side");
+        history.read(&span(), (6, 7), &span().bytes(first)).unwrap();
         assert!(history.check(Writers::Racing).is_err());
     }
 

@@ -27,4 +27,4 @@ mod world;
 
 pub use faults::{Fault, Plan};
 pub use report::Report;
-pub use run::{play, run, run_leased};
+pub use run::{play, run, run_leased, run_racing};

@@ -45,6 +45,17 @@ pub fn run_leased(seed: u64) -> Result<Report, Wrong> {
     play(rng, plan)
 }
 
+/// Plays one seed with clients that race for few stripes: none has a sole right to what it writes.
+///
+/// # Errors
+/// The promise that was broken, in words.
+pub fn run_racing(seed: u64) -> Result<Report, Wrong> {
+    let mut rng = Rng::new(seed ^ 0x7261_6369_6e67);
+    let drawn = Plan::draw(&mut rng);
+    let plan = Plan { is_leased: false, stripes: 1, clients: 3, operations: 40, ..drawn };
+    play(rng, plan)
+}
+
 /// Plays a run by these rules.
 ///
 /// # Errors
