@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, member, meta};
+use nuri_proto::op::{cluster, copy, data, lock, member, meta};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -75,6 +75,7 @@ fn arguments(op: Op, args: &[u8]) {
         meta: SessionOpen Events RecallDone Reclaim SessionClose Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet;
+        lock: LockSet LockTest LockCancel;
     }
 }
 

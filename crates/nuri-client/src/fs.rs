@@ -21,6 +21,7 @@ use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
 use crate::invalidate::Awaiting;
+use crate::lock::Locks;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) next_handle: AtomicU64,
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
+    pub(crate) locks: Locks,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -302,6 +304,7 @@ impl Client {
             next_handle: AtomicU64::new(1),
             releases: Mutex::default(),
             orphans: Mutex::default(),
+            locks: Locks::default(),
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -319,6 +322,8 @@ impl Client {
         spawn("commit", |s| s.commit_worker())?;
         spawn("repair", |s| s.repair_worker())?;
         spawn("flush", |s| s.flush_worker())?;
+        shared.locks.began(shared.session.standing().server_boot);
+        spawn("locks", |s| s.lock_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
         spawn("lease-watch", |s| s.lease_watch())?;

@@ -53,7 +53,7 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
-    /// Pages in which own writes end that wait for the write lease: the kernel may keep them locked.
+    /// Pages where own writes end that wait for the write lease: the kernel may keep them locked.
     pub(crate) awaiting: Vec<u64>,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,

@@ -27,7 +27,7 @@ const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 /// Setting it (to anything) writes out everything that is buffered.
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
 /// Shows which way requests come, and how many references the kernel has given back.
-const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
+pub(crate) const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
 
@@ -95,8 +95,11 @@ impl Dispatcher {
                 reply.ok();
                 Ok(())
             }
-            // Requests are bounded in time; an interrupted one is answered as usual.
-            abi::INTERRUPT => Ok(()),
+            abi::GETLK => self.getlk(request, reply),
+            abi::SETLK => self.setlk(request, reply),
+            abi::SETLKW => self.setlkw(request, reply),
+            // Other requests than waits for locks are bounded in time and answered as usual.
+            abi::INTERRUPT => self.interrupt(request),
             _ => self.run_file(request, reply),
         }
     }
