@@ -26,7 +26,7 @@ use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
-use crate::lease::LeaseTable;
+use crate::lease::{Claim, LeaseTable};
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
@@ -289,12 +289,25 @@ impl MetaServer {
         session: SessionId,
         call: &C,
     ) -> Result<(), Status> {
+        let mut waiting = Vec::new();
+        let outcome = self.wait_claims(core, session, call, &mut waiting);
+        core.leases.end_wait(&waiting);
+        outcome
+    }
+
+    fn wait_claims<C: MetaOp>(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        session: SessionId,
+        call: &C,
+        waiting: &mut Vec<Claim>,
+    ) -> Result<(), Status> {
         let start = self.clock.monotonic();
         loop {
             let claims = call.claims(&self.txn(core, session))?;
             let mut blocked = false;
-            for claim in claims {
-                for (holder, recall) in core.leases.conflicts(claim, session) {
+            for claim in &claims {
+                for (holder, recall) in core.leases.conflicts(*claim, session) {
                     blocked = true;
                     self.send_recall(core, holder, claim.ino, recall);
                 }
@@ -302,6 +315,10 @@ impl MetaServer {
             if !blocked {
                 return Ok(());
             }
+            // What it names may change while it waits.
+            core.leases.end_wait(waiting);
+            core.leases.begin_wait(&claims);
+            *waiting = claims;
             if self.clock.monotonic() - start > REQUEST {
                 return Err(Status::RETRY);
             }

@@ -5,6 +5,7 @@
 //! drawn from a seed; rounds of all tests follow each other until the time is over.
 
 mod baton;
+mod locks;
 mod names;
 mod order;
 mod register;
@@ -38,6 +39,7 @@ const TESTS: &[(&str, Test)] = &[
     ("renames onto one name", names::onto_one_name),
     ("crossed renames", names::crossed_renames),
     ("listing under change", names::listing),
+    ("locks", locks::hand_over),
     ("one after the other: data", baton::data),
     ("one after the other: names", baton::names),
 ];

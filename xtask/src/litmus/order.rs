@@ -10,7 +10,9 @@ use super::{Ground, said};
 
 const MESSAGES: u64 = 25;
 const ROUNDS: u64 = 40;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Who looks without a pause takes the processor from who writes.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// A way to leave a number behind, and to find it.
 type Way = (&'static str, fn(&Path, u64) -> std::io::Result<()>, fn(&Path) -> std::io::Result<u64>);
@@ -122,6 +124,7 @@ pub(super) fn message_passing(ground: &Ground) -> Result<(), String> {
                 ));
             }
             seen = told;
+            std::thread::sleep(PAUSE);
             if start.elapsed() > PATIENCE {
                 return Err(format!("only {seen} of {MESSAGES} came, by {}", flag.0));
             }
