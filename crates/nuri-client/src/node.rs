@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::session::Standing;
+use crate::xattr::Absent;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
 pub(crate) struct Node {
@@ -42,8 +43,10 @@ pub(crate) struct NodeState {
     pub(crate) attr: Option<Attr>,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
-    /// Known under the lease: no `security.capability` is set. The kernel asks before every write.
-    pub(crate) no_capability: bool,
+    /// Attributes known under the lease not to be set.
+    pub(crate) absent: Absent,
+    /// When it was read last, where that is newer than the server's word in `attr`.
+    pub(crate) accessed: Option<Time>,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
     pub(crate) file: Option<Box<FileData>>,
     /// References of the kernel, and open handles.
@@ -132,6 +135,7 @@ impl NodeState {
     /// Attributes as a program should see them.
     pub(crate) fn view(&self) -> Option<Attr> {
         let mut attr = self.attr?;
+        attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
             attr.size = file.size;
             attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
@@ -158,7 +162,9 @@ impl NodeState {
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
         self.take_lease(lease, standing);
         // An inode that never changed has no attributes of that kind.
-        self.no_capability |= self.mode.is_some() && attr.change == 1;
+        if self.mode.is_some() && attr.change == 1 {
+            self.absent = Absent::ALL;
+        }
         if self.mode.is_none() {
             return;
         }
@@ -191,7 +197,8 @@ impl NodeState {
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
         self.forgotten += 1;
-        (self.file, self.attr, self.no_capability) = (None, None, false);
+        (self.file, self.attr, self.accessed) = (None, None, None);
+        self.absent = Absent::default();
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {

@@ -85,6 +85,7 @@ impl Dispatcher {
             self.client.read(ino, call.offset, room)?
         };
         reply.filled(len);
+        self.note_access(ino, call.flags);
         Ok(())
     }
 

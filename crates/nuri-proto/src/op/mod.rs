@@ -42,7 +42,7 @@ ops! {
     Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
-    TruncateDone = 98, LayoutGet = 99, Extend = 100,
+    TruncateDone = 98, LayoutGet = 99, Extend = 100, MakeUnnamed = 110, Accessed = 111,
 }
 
 /// Ties a call to its number and reply.
