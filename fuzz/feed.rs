@@ -66,7 +66,8 @@ macro_rules! each {
 fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
         cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced
-            TargetReplace ResyncSet ScrubSet TargetRetire TargetRemove TargetProved MemberMove;
+            TargetReplace ResyncSet ScrubSet TargetRetire TargetRemove TargetProved MemberMove
+            GroupRenew;
         copy: CopyLatest CopyBegin CopyWrite CopyMap CopyWhole;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;

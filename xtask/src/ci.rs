@@ -56,8 +56,9 @@ const SUITES: &[Suite] = &[
 fn simulate() -> Result<(), String> {
     let start = Instant::now();
     call(&mut cargo(&["test", "--release", "-p", "nuri-sim"]), 10 * MINUTE)?;
-    let left = SIMULATE.saturating_sub(start.elapsed()).max(LEAST_FRESH) / 2;
-    for kind in ["files", "leased"] {
+    let kinds = ["files", "groups", "leased"];
+    let left = SIMULATE.saturating_sub(start.elapsed()).max(LEAST_FRESH) / kinds.len() as u32;
+    for kind in kinds {
         let seconds = left.as_secs().to_string();
         let args = ["run", "-q", "--release", "-p", "nuri-sim", "--", kind, "--seconds", &seconds];
         call(&mut cargo(&args), 10 * MINUTE)?;

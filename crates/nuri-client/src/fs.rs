@@ -21,6 +21,7 @@ use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
+use crate::invalidate::Awaiting;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
@@ -149,6 +150,15 @@ impl Shared {
 
     /// Enters an operation on data under at least `need`; asks the server where necessary.
     pub(crate) fn enter(&self, ino: Ino, need: LeaseMode) -> Result<Entered, Status> {
+        self.enter_with(ino, need, None)
+    }
+
+    /// Enters a write whose last byte lies there.
+    pub(crate) fn enter_write(&self, ino: Ino, last: u64) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Write, Some(last))
+    }
+
+    fn enter_with(&self, ino: Ino, need: LeaseMode, last: Option<u64>) -> Result<Entered, Status> {
         let start = Instant::now();
         if let Some(node) = self.find(ino) {
             node.yield_to_recall();
@@ -165,7 +175,11 @@ impl Shared {
             match entered {
                 Some(entered) if self.trusts_leases() => return Ok(entered),
                 Some(_) => self.wait_for_server(),
-                None => self.acquire(ino, need)?,
+                None => {
+                    let node = self.with(ino, |node, _| node.clone());
+                    let _awaiting = last.map(|last| Awaiting::new(node, last));
+                    self.acquire(ino, need)?;
+                }
             }
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
@@ -193,22 +207,49 @@ impl Shared {
             let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
             return Err(if dir { Status::ISDIR } else { Status::INVAL });
         };
-        if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
-            self.finish_truncation(session, ino, &record, from)?;
-        }
-        let granted = self.with(ino, |_, state| {
+        let entered = self.with(ino, |node, state| {
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
-            let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
-            if state.mode.is_some() && !dirty {
-                self.data.groups().forget_object(record.object);
-                let data = FileData::new(self.session.id(), record, &reply.inode.attr);
-                state.file = Some(Box::new(data));
-            }
-            state.mode.is_some()
+            // Counted from here on: a recall waits until the data is taken over.
+            let granted = state.mode >= Some(mode);
+            state.active += u32::from(granted);
+            granted.then(|| Entered(node.clone()))
         });
-        if !granted {
+        let Some(entered) = entered else {
             // Our own recall is under way: its end comes first.
             std::thread::sleep(Duration::from_millis(1));
+            return Ok(());
+        };
+        self.take_over(session, &entered, &reply.inode.attr, record, mode)
+    }
+
+    /// Takes over a file's data record under the lease that came with it, one at a time. What
+    /// another thread took over meanwhile stays: it may have written since.
+    fn take_over(
+        &self,
+        session: SessionId,
+        entered: &Entered,
+        attr: &Attr,
+        record: FileRecord,
+        mode: LeaseMode,
+    ) -> Result<(), Status> {
+        let node = &entered.0;
+        let _one_at_a_time = node.taking_over.lock();
+        let serves = |f: &FileData| mode == LeaseMode::Read || f.is_writable;
+        if node.state.lock().file.as_ref().is_some_and(|f| serves(f)) {
+            return Ok(());
+        }
+        self.data.groups().forget_object(record.object);
+        if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
+            self.finish_truncation(session, node.ino, &record, from)?;
+        }
+        let mut state = node.state.lock();
+        let is_writable = mode == LeaseMode::Write;
+        match &mut state.file {
+            Some(file) if file.is_dirty() => file.is_writable |= is_writable,
+            file => {
+                let data = FileData::new(session, record, attr);
+                *file = Some(Box::new(FileData { is_writable, ..data }));
+            }
         }
         Ok(())
     }
@@ -425,8 +466,9 @@ impl Client {
         self.shared.with(attr.ino, |_, state| {
             if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
                 self.shared.data.groups().forget_object(record.object);
+                let is_writable = state.mode == Some(LeaseMode::Write);
                 let data = FileData::new(self.shared.session.id(), record, attr);
-                state.file = Some(Box::new(data));
+                state.file = Some(Box::new(FileData { is_writable, ..data }));
             }
         });
     }

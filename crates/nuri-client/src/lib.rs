@@ -13,6 +13,7 @@ mod file;
 mod fs;
 pub mod group;
 mod hole;
+mod invalidate;
 mod node;
 mod push_row;
 mod range;

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) changed: Condvar,
     /// Held while data is made durable and published, and while the file is truncated.
     pub(crate) sync: Mutex<()>,
+    /// Held while a file's data is taken over with a lease.
+    pub(crate) taking_over: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
+    /// Pages in which own writes end that wait for the write lease: the kernel may lock them.
+    pub(crate) awaiting: Vec<u64>,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,
     pub(crate) reads: u64,
@@ -68,6 +72,8 @@ pub(crate) struct FileData {
     pub(crate) session: SessionId,
     pub(crate) object: ObjectId,
     pub(crate) layout: Arc<Layout>,
+    /// It was taken over under the write lease: what others left beyond the size is gone.
+    pub(crate) is_writable: bool,
     /// The whole file, while it is small and was never on the targets.
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) buffer: WriteBuffer,
@@ -105,6 +111,7 @@ impl FileData {
             session,
             object: record.object,
             layout: Arc::new(record.layout),
+            is_writable: false,
             inline,
             buffer,
             size: attr.size,
@@ -161,12 +168,14 @@ impl NodeState {
     /// Takes over a reply's attributes and lease.
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
         self.take_lease(lease, standing);
-        // An inode that never changed has no attributes of that kind.
-        if self.mode.is_some() && attr.change == 1 {
-            self.absent = Absent::ALL;
-        }
-        if self.mode.is_none() {
+        // Answers of calls side by side may overtake each other.
+        let is_old = self.attr.is_some_and(|known| known.change > attr.change);
+        if self.mode.is_none() || is_old {
             return;
+        }
+        // An inode that never changed has no attributes of that kind.
+        if attr.change == 1 {
+            self.absent.note_bare();
         }
         if let Some(file) = &mut self.file
             && file.unpublished.is_none()
@@ -210,8 +219,8 @@ impl NodeState {
 impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
         let state = NodeState { recalled, ..NodeState::default() };
-        let (state, changed, sync) = (Mutex::new(state), Condvar::new(), Mutex::new(()));
-        Node { ino, state, changed, sync }
+        let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
+        Node { ino, state: Mutex::new(state), changed, sync, taking_over }
     }
 
     /// Ends an operation that was counted in.

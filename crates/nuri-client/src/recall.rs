@@ -24,6 +24,8 @@ use crate::writeback::SyncScope;
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode.
     fn invalidate_inode(&self, ino: Ino);
+    /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes.
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
 }
@@ -112,7 +114,7 @@ impl Shared {
         for _ in 0..ROUNDS {
             let reads = node.state.lock().reads;
             if keep.is_none() {
-                self.empty_kernel(node);
+                self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
             let mut state = node.state.lock();
@@ -120,6 +122,10 @@ impl Shared {
             let overlapped = keep.is_none() && state.reads != reads;
             if !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
+                let may_write = state.mode == Some(LeaseMode::Write);
+                if let Some(file) = &mut state.file {
+                    file.is_writable &= may_write;
+                }
                 if state.mode.is_none() {
                     state.forget_leased();
                 }

@@ -44,11 +44,20 @@ fn reduced(mode: u32, what: Privileges) -> u32 {
 pub(crate) struct Absent(u8);
 
 impl Absent {
-    pub(crate) const ALL: Absent = Absent((1 << ASKED.len()) - 1);
+    const ALL: u8 = (1 << ASKED.len()) - 1;
+    /// One may have been set here: an answer from before that must not deny it.
+    const DOUBT: u8 = 1 << 7;
 
     /// The one that is noted for a name, if any.
     fn of(name: &[u8]) -> Option<Absent> {
         ASKED.iter().position(|asked| *asked == name).map(|at| Absent(1 << at))
+    }
+
+    /// The server's answer says that none is set.
+    pub(crate) fn note_bare(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::ALL;
+        }
     }
 
     fn covers(self, one: Absent) -> bool {
@@ -59,7 +68,7 @@ impl Absent {
 impl Shared {
     fn forget_absent(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
-            node.state.lock().absent = Absent::default();
+            node.state.lock().absent = Absent(Absent::DOUBT);
         }
     }
 

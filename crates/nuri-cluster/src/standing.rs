@@ -115,6 +115,19 @@ fn leave(group: &mut Group, target: TargetId, epoch: Epoch) -> bool {
     enough
 }
 
+/// The group takes the next epoch, with the members that it has.
+///
+/// # Errors
+/// [`Status::EPOCH`] where it did already; [`Status::NOENT`].
+pub fn renew(map: &mut Map, id: GroupId, epoch: Epoch) -> Result<(), Status> {
+    let group = map.group(id).ok_or(Status::NOENT)?;
+    if group.epoch != epoch {
+        return Err(Status::EPOCH);
+    }
+    change_groups(map, |group, _| group.id == id);
+    Ok(())
+}
+
 /// A member was found to hold everything, while the group was at `epoch` (G4).
 ///
 /// # Errors
@@ -354,6 +367,16 @@ mod tests {
     use crate::transition::DEFAULT_POOL;
 
     const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
+
+    #[test]
+    fn a_group_is_renewed_once() {
+        let mut map = map(4, PARITY);
+        let (id, epoch) = (map.groups[0].id, map.groups[0].epoch);
+        renew(&mut map, id, epoch).unwrap();
+        assert!(map.groups[0].epoch > epoch && map.groups[1].epoch == epoch);
+        assert_eq!(map.groups[0].live().iter().count(), 4);
+        assert_eq!(renew(&mut map, id, epoch), Err(Status::EPOCH), "of another asker");
+    }
 
     #[test]
     fn who_lacks_something_after_a_start_of_its_machine_leaves() {

@@ -37,6 +37,13 @@ attacks! {
     a_further_loss_at_exactly_k_live
     enospc_in_mid_stage
     scrub_against_a_rotten_data_chunk
+    promise_just_after_the_write
+    parity_lost_before_the_commit
+    late_install_after_newer_bytes
+    degraded_read_across_a_write
+    old_map_and_a_member_that_missed_writes
+    write_that_a_returning_member_lacks
+    repair_after_a_truncation
 }
 
 #[test]

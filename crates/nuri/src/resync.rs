@@ -6,13 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, Missed, RpcPort, Unheard};
+use nuri_client::group::{Found, Groups, Kept, Missed, RpcPort, Unheard};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
 use nuri_proto::id::{BootId, ChunkKey, GroupId, TargetId};
 use nuri_proto::map::{Map, Pace, Standing};
-use nuri_proto::op::cluster::{JoinTarget, MemberSynced, Resync, TargetProved};
+use nuri_proto::op::cluster::{GroupRenew, JoinTarget, MemberSynced, Resync, TargetProved};
 use nuri_target::server::TargetServer;
 use parking_lot::Mutex;
 
@@ -58,7 +58,8 @@ impl Progress {
 /// Looks after the node's targets for as long as the process lives.
 pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Progress) {
     let data = DataPlane::new(cluster);
-    let worker = Worker { cluster, groups: data.groups(), progress, told: Mutex::default() };
+    let (told, kept, began) = (Mutex::default(), Mutex::default(), Instant::now());
+    let worker = Worker { cluster, groups: data.groups(), progress, told, kept, began };
     worker.prove_all(targets);
     loop {
         std::thread::sleep(IDLE);
@@ -90,6 +91,8 @@ struct Worker<'a> {
     progress: &'a Progress,
     /// What nobody can give, and was said.
     told: Mutex<HashSet<(TargetId, ChunkKey)>>,
+    kept: Mutex<Kept>,
+    began: Instant,
 }
 
 impl Worker<'_> {
@@ -148,6 +151,15 @@ impl Worker<'_> {
             lanes.into_iter().map(|lane| lane.join().unwrap_or(Err(Status::IO))).collect()
         });
         let outcome: Result<(), Status> = outcomes.into_iter().collect();
+        let (epoch, mut kept) = (missed.epoch(), self.kept.lock());
+        match outcome {
+            Ok(()) => kept.forget(group),
+            Err(Status::RETRY) if kept.is_for_long(group, epoch, self.began.elapsed()) => {
+                let _ = self.cluster.ask(&GroupRenew { group, epoch });
+            }
+            Err(_) => {}
+        }
+        drop(kept);
         if outcome.is_err() {
             // What is left is counted anew by the next round.
             let left = missed.stripes.len() as u64;
@@ -155,7 +167,6 @@ impl Worker<'_> {
                 .change(target, |r| r.stripes = r.stripes.saturating_sub(left).max(r.done));
             return outcome;
         }
-        let epoch = missed.epoch();
         // The group may have moved on: then the next round finds what is new.
         self.cluster.ask(&MemberSynced { group, target, epoch })
     }

@@ -45,7 +45,7 @@ pub use hand_over::Move;
 pub use port::{Ask, Port};
 pub use prove::Unheard;
 pub use repair::Found;
-pub use resync::Missed;
+pub use resync::{Kept, Missed};
 pub use rpc::RpcPort;
 pub use scrub::{Finding, Flaw, Verdict};
 pub use write::{Guess, Part};

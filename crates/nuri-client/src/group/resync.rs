@@ -10,10 +10,14 @@
 //! R4 The group's epoch is taken before the look: whoever wants to call the member live names it.
 //!    Who is asked what it holds answers in that epoch only, so that no write of an earlier one,
 //!    in which the member took no part, comes after the answer.
+//! R5 A write of the present epoch is its writer's to end. Where one that nobody ends keeps a
+//! stripe from the member, the group takes a new epoch: then it can be settled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Standing};
@@ -27,6 +31,29 @@ use super::repair::Found;
 
 /// Stripes listed in one call.
 const PAGE: u32 = 2048;
+
+/// A writer ends its write, or gives it up, within this time.
+const PATIENCE: Duration = REQUEST;
+
+/// Groups in which something is kept from a member, since when.
+#[derive(Default)]
+pub struct Kept(HashMap<GroupId, (Epoch, Duration)>);
+
+impl Kept {
+    /// A round left something of the group, at that epoch. Returns whether to renew it (R5).
+    pub fn is_for_long(&mut self, group: GroupId, epoch: Epoch, now: Duration) -> bool {
+        let (of, since) = self.0.entry(group).or_insert((epoch, now));
+        if *of != epoch {
+            (*of, *since) = (epoch, now);
+        }
+        now.saturating_sub(*since) > PATIENCE
+    }
+
+    /// Nothing is left of the group.
+    pub fn forget(&mut self, group: GroupId) {
+        self.0.remove(&group);
+    }
+}
 
 /// Stripes by their keys, with what a member's bytes stand for.
 pub(super) type List = BTreeMap<ChunkKey, Covers>;
@@ -165,5 +192,21 @@ impl<P: Port> Groups<P> {
     fn one<C: nuri_proto::op::Call>(&self, target: TargetId, call: C) -> Result<C::Reply, Status> {
         let reply = self.port.exchange(SessionId(0), vec![Ask::plain(target, call)]).pop();
         reply.ok_or(Status::IO)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_long_is_noticed_by_epoch() {
+        let (group, mut kept) = (GroupId(1), Kept::default());
+        let second = Duration::from_secs;
+        assert!(!kept.is_for_long(group, Epoch(1), second(0)));
+        assert!(!kept.is_for_long(group, Epoch(2), second(60)), "it is another epoch");
+        assert!(kept.is_for_long(group, Epoch(2), second(100)));
+        kept.forget(group);
+        assert!(!kept.is_for_long(group, Epoch(2), second(200)));
     }
 }

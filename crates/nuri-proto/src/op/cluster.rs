@@ -209,6 +209,14 @@ pub struct TargetProved {
 }
 call!(TargetProved => ());
 
+/// The group, which is at `epoch`, takes the next one: what nobody finished in this one is settled.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GroupRenew {
+    pub group: GroupId,
+    pub epoch: Epoch,
+}
+call!(GroupRenew => ());
+
 /// A target that has a copy of what another one holds of the group takes its place. It may have
 /// missed writes from the epoch `since` on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{Groups, Guess, Missed, Part, Port, Stripe, Unheard, Verdict};
+use nuri_client::group::{Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
 use nuri_proto::id::{BootId, ChunkKey, GroupId, SessionId, TargetId};
 use nuri_proto::map::Standing;
-use nuri_proto::op::cluster::{MemberSynced, TargetProved};
+use nuri_proto::op::cluster::{GroupRenew, MemberSynced, TargetProved};
 use nuri_proto::stripe::Members;
 
 use super::baton::{Baton, Want};
@@ -244,6 +244,7 @@ impl Worker {
     pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
         let groups = Groups::new(SimPort::new(baton), self.life << 32);
         self.prove(&groups);
+        let mut kept = Kept::default();
         for round in 0.. {
             let port = groups.port();
             port.pause(IDLE);
@@ -256,7 +257,7 @@ impl Worker {
             let syncing: Vec<_> = map.groups.iter().filter(mine).map(|g| g.id).collect();
             for group in syncing {
                 // What fails is tried again with the next round.
-                let _ = self.bring_up(&groups, group);
+                let _ = self.bring_up(&groups, group, &mut kept);
             }
             self.scrub(&groups, round)?;
         }
@@ -300,11 +301,23 @@ impl Worker {
         self.ground.check_verdict(&verdict)
     }
 
-    fn bring_up(&self, groups: &Groups<SimPort>, group: GroupId) -> Result<(), Status> {
+    fn bring_up(
+        &self,
+        groups: &Groups<SimPort>,
+        group: GroupId,
+        kept: &mut Kept,
+    ) -> Result<(), Status> {
         let Some(missed) = groups.missed(group, self.target)? else { return Ok(()) };
+        let epoch = missed.epoch();
         for key in &missed.stripes {
-            bring(groups, &missed, *key)?;
+            let outcome = bring(groups, &missed, *key);
+            if outcome == Err(Status::RETRY) && kept.is_for_long(group, epoch, groups.port().now())
+            {
+                groups.port().ask(&GroupRenew { group, epoch })?;
+            }
+            outcome?;
         }
+        kept.forget(group);
         let call = MemberSynced { group, target: self.target, epoch: missed.epoch() };
         groups.port().ask(&call)
     }

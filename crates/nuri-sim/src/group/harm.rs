@@ -26,6 +26,8 @@ use super::world::{Event, Time, World};
 use crate::check::{CELL, Wrong};
 
 const PAGE: usize = BLOCK as usize;
+/// Who was cut off or stood still has been heard of again by then.
+const HEARD: Time = 1_500_000;
 /// A disk keeps that much to itself, at most.
 const LIE: Time = 600_000;
 /// Somebody looks after the harmed so often.
@@ -137,7 +139,13 @@ impl World {
         }
         let works = |n: &usize| self.nodes[*n].server.is_some();
         let others: Vec<_> = (0..self.nodes.len()).filter(works).filter(|_| all_fall).collect();
-        others.into_iter().try_for_each(|node| self.fall(node))
+        for node in others {
+            self.stop(node)?;
+            // Who stays away for long is one more that is lost.
+            let delay = 1_000 + self.rng.below(500_000);
+            self.after(delay, Event::Start(node));
+        }
+        Ok(())
     }
 
     /// A state of the disk that is older than what the authority heard of. Where there is none, one
@@ -159,8 +167,8 @@ impl World {
     fn is_whole(&self, number: usize) -> bool {
         let (node, host) = (&self.nodes[number], Host::Node(number));
         let works = node.server.is_some() && node.joined && !node.dying && node.is_in_service();
-        let is_free = self.frozen.get(&host).is_none_or(|until| *until <= self.now)
-            && !self.net.is_cut_off(host, self.now);
+        let is_free = self.frozen.get(&host).is_none_or(|until| until + HEARD <= self.now)
+            && !self.net.is_cut_off(host, self.now.saturating_sub(HEARD));
         let map = self.authority.map();
         let groups = map.groups.iter().filter(|g| g.shape.is_redundant());
         let members = groups.flat_map(|g| &g.members).filter(|m| m.target == node.target);

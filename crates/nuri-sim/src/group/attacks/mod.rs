@@ -1,10 +1,12 @@
 //! Named attacks on the write protocol, each a scenario of its own ([`super::script`]).
 //!
 //! The names are those of the protocol's design. Where the choice of ADR 0017 (the client leads, no
-//! raw log) has nothing of that name, the doc comment says what stands in its place.
+//! raw log) has nothing of that name, the doc comment says what stands in its place. Those in
+//! `rules` have names of their own.
 
 mod disks;
 mod members;
+mod rules;
 mod writers;
 
 use nuri_proto::layout::Shape;
@@ -51,6 +53,14 @@ attacks! {
     disks:
         enospc_in_mid_stage,
         scrub_against_a_rotten_data_chunk;
+    rules:
+        promise_just_after_the_write,
+        parity_lost_before_the_commit,
+        late_install_after_newer_bytes,
+        degraded_read_across_a_write,
+        old_map_and_a_member_that_missed_writes,
+        write_that_a_returning_member_lacks,
+        repair_after_a_truncation;
 }
 
 /// Runs a scenario for each of these shapes.
