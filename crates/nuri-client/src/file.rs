@@ -185,12 +185,23 @@ impl Client {
     /// Writes all of `data`; durable only after a sync.
     ///
     /// # Errors
-    /// `FBIG`; `NOSPC` and `IO` appear at sync and close, where the bytes could not be kept.
-    pub fn write(&self, ino: Ino, position: Position, data: &[u8]) -> Result<u64, Status> {
-        self.write_under(position, data, || match position {
-            Position::At(offset) => self.shared.enter_write(ino, last_byte(offset, data)),
-            // Those are not buffered by the kernel.
-            Position::End => self.shared.enter(ino, LeaseMode::Write),
+    /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
+    /// appear at sync and close, where the bytes could not be kept.
+    pub fn write(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: &[u8],
+    ) -> Result<u64, Status> {
+        self.write_under(position, data, || {
+            let entered = match position {
+                Position::At(offset) => self.shared.enter_write(ino, last_byte(offset, data)),
+                // Those are not buffered by the kernel.
+                Position::End => self.shared.enter(ino, LeaseMode::Write),
+            }?;
+            // After what was waited for: a lock lost meanwhile must not be written under.
+            self.shared.check_locks(fh)?;
+            Ok(entered)
         })
     }
 

@@ -22,6 +22,7 @@ use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
 use crate::invalidate::Awaiting;
+use crate::lock::Locks;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
     pub(crate) accesses: Accesses,
+    pub(crate) locks: Locks,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -208,9 +210,12 @@ impl Shared {
             return Err(if dir { Status::ISDIR } else { Status::INVAL });
         };
         let entered = self.with(ino, |node, state| {
-            state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
+            let (lease, standing) = (reply.inode.lease, self.session.standing());
+            state.apply(&reply.inode.attr, lease, standing);
+            // Another grant may count where this one does not: its answer told of something newer.
+            let counts = lease.is_some_and(|grant| state.counts(grant, standing));
             // Counted from here on: a recall waits until the data is taken over.
-            let granted = state.mode >= Some(mode);
+            let granted = counts && state.mode >= Some(mode);
             state.active += u32::from(granted);
             granted.then(|| Entered(node.clone()))
         });
@@ -302,6 +307,7 @@ impl Client {
             releases: Mutex::default(),
             orphans: Mutex::default(),
             accesses: Accesses::default(),
+            locks: Locks::default(),
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -319,6 +325,8 @@ impl Client {
         spawn("commit", |s| s.commit_worker())?;
         spawn("repair", |s| s.repair_worker())?;
         spawn("flush", |s| s.flush_worker())?;
+        shared.locks.began(shared.session.standing().server_boot);
+        spawn("locks", |s| s.lock_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
         spawn("lease-watch", |s| s.lease_watch())?;

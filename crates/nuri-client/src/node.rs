@@ -56,7 +56,7 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
-    /// Pages in which own writes end that wait for the write lease: the kernel may lock them.
+    /// Pages where own writes end that wait for the write lease: the kernel may keep them locked.
     pub(crate) awaiting: Vec<u64>,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,
@@ -154,11 +154,15 @@ impl NodeState {
         Some(attr)
     }
 
+    /// Whether what an answer told under the grant is still so: it was not recalled meanwhile.
+    pub(crate) fn counts(&self, grant: Grant, standing: Standing) -> bool {
+        standing.counts(grant) && grant.number > self.recalled
+    }
+
     /// Takes over a lease. One that was recalled meanwhile, or does not count, is void.
     pub(crate) fn take_lease(&mut self, lease: Option<Grant>, standing: Standing) {
         if let Some(grant) = lease
-            && standing.counts(grant)
-            && grant.number > self.recalled
+            && self.counts(grant, standing)
             && grant.number > self.number
         {
             (self.mode, self.number) = (Some(grant.mode), grant.number);
@@ -170,7 +174,8 @@ impl NodeState {
         self.take_lease(lease, standing);
         // Answers of calls side by side may overtake each other.
         let is_old = self.attr.is_some_and(|known| known.change > attr.change);
-        if self.mode.is_none() || is_old {
+        let is_void = lease.is_some_and(|grant| !self.counts(grant, standing));
+        if self.mode.is_none() || is_old || is_void {
             return;
         }
         // An inode that never changed has no attributes of that kind.
@@ -260,6 +265,23 @@ mod tests {
         assert_eq!(state.mode, None, "granted to a session that ended");
         state.apply(&Attr::default(), grant(2), standing);
         assert_eq!(state.mode, Some(LeaseMode::Write));
+    }
+
+    #[test]
+    fn what_a_recalled_grant_told_is_not_taken_for_what_a_later_one_tells() {
+        let mut state = NodeState::default();
+        let grant = |number| Some(Grant { mode: LeaseMode::Read, number });
+        let attr = |change| Attr { change, ..Attr::default() };
+        let standing = Standing { server_boot: 0, void: 0 };
+        state.recalled = 5;
+        state.apply(&attr(7), grant(6), standing);
+        state.attr = None;
+        state.apply(&attr(3), grant(4), standing);
+        assert_eq!((state.mode, state.attr), (Some(LeaseMode::Read), None));
+        assert!(!state.counts(grant(5).unwrap(), standing));
+        state.apply(&attr(7), grant(6), standing);
+        state.apply(&attr(6), grant(7), standing);
+        assert_eq!(state.attr, Some(attr(7)), "an older answer");
     }
 
     #[test]

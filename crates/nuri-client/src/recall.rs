@@ -49,7 +49,7 @@ impl Shared {
                     let known = self.session.server_boot.swap(reply.server_boot, Ordering::SeqCst);
                     if known != reply.server_boot {
                         acknowledged = 0;
-                        self.reclaim();
+                        self.reclaim(reply.server_boot);
                     }
                     reply.events.into_iter().for_each(|event| self.hear(event));
                 }
@@ -78,6 +78,7 @@ impl Shared {
                 }
             }
             Event::Unlinked(ino) => self.note_orphan(ino),
+            Event::Lock(end) => self.locks.ended(end),
         }
     }
 
@@ -206,7 +207,8 @@ impl Shared {
     }
 
     /// The server restarted: tell it what is held here, before anybody else is served.
-    fn reclaim(self: &Arc<Self>) {
+    fn reclaim(self: &Arc<Self>, boot: u64) {
+        let held_locks = self.locks.restarted(boot);
         let nodes = self.all_nodes();
         let held = |n: &Arc<Node>| {
             let state = n.state.lock();
@@ -215,20 +217,26 @@ impl Shared {
         let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
         let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
         let leases: Vec<_> = nodes.iter().filter_map(held).collect();
-        let mut rest = leases.as_slice();
+        let (mut rest, mut rest_locks) = (leases.as_slice(), held_locks.as_slice());
         loop {
             let (batch, tail) = rest.split_at(rest.len().min(RECLAIM_BATCH));
             rest = tail;
             let now_open: Vec<_> = open.drain(..open.len().min(RECLAIM_BATCH)).collect();
-            let more = !rest.is_empty() || !open.is_empty();
-            let call = Reclaim { leases: batch.to_vec(), open: now_open, more };
+            let (locks, tail) = rest_locks.split_at(rest_locks.len().min(RECLAIM_BATCH));
+            rest_locks = tail;
+            let more = !rest.is_empty() || !open.is_empty() || !rest_locks.is_empty();
+            let (leases, held) = (batch.to_vec(), locks.to_vec());
+            let call = Reclaim { leases, open: now_open, locks: held, more };
             match self.session.call(&call) {
-                Ok(grants) => self.reclaimed(batch, &grants),
+                Ok(reply) => {
+                    self.reclaimed(batch, &reply.leases);
+                    self.locks.reclaimed(locks, &reply.locks);
+                }
                 Err(Status::SESSION_GONE) => return self.session_lost(),
                 Err(status) => eprintln!("client: leases could not be reclaimed: {status}"),
             }
             if !more {
-                return;
+                return self.locks.ask_again();
             }
         }
     }
@@ -261,6 +269,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
+        self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {
             let held = node.state.lock().mode.is_some();
@@ -273,6 +282,7 @@ impl Shared {
         while !self.stopping() && self.session.renew().is_err() {
             std::thread::sleep(Duration::from_millis(200));
         }
+        self.locks.began(self.session.standing().server_boot);
     }
 
     /// The inode lost its last name: release it now or at the last close.

@@ -16,16 +16,19 @@ opcodes! {
     MKDIR = 9, UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16,
     STATFS = 17, RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23,
     REMOVEXATTR = 24, FLUSH = 25, INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29,
-    FSYNCDIR = 30, CREATE = 35, INTERRUPT = 36, DESTROY = 38, BATCH_FORGET = 42, FALLOCATE = 43,
+    FSYNCDIR = 30, GETLK = 31, SETLK = 32, SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38,
+    BATCH_FORGET = 42, FALLOCATE = 43,
     READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50,
     TMPFILE = 51, STATX = 52,
 }
 
 // INIT flags.
 pub const ASYNC_READ: u64 = 1 << 0;
+pub const POSIX_LOCKS: u64 = 1 << 1;
 pub const EXPORT_SUPPORT: u64 = 1 << 4;
 pub const BIG_WRITES: u64 = 1 << 5;
 pub const DONT_MASK: u64 = 1 << 6;
+pub const FLOCK_LOCKS: u64 = 1 << 10;
 pub const DO_READDIRPLUS: u64 = 1 << 13;
 pub const READDIRPLUS_AUTO: u64 = 1 << 14;
 pub const ASYNC_DIO: u64 = 1 << 15;
@@ -48,6 +51,9 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 // WRITE flags: the bytes come from the page cache, not from a program's call.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+// Lock flags.
+pub const LK_FLOCK: u32 = 1 << 0;
 
 // SETATTR valid bits.
 pub const FATTR_MODE: u32 = 1 << 0;
@@ -165,6 +171,13 @@ wire! {
 }
 wire! { WriteOut { size: u32, padding: u32, } }
 wire! { FsyncIn { fh: u64, fsync_flags: u32, padding: u32, } }
+wire! { InterruptIn { unique: u64, } }
+wire! {
+    /// `kind` is one of `F_RDLCK`, `F_WRLCK`, `F_UNLCK`; `end` is the last byte.
+    FileLock { start: u64, end: u64, kind: u32, pid: u32, }
+}
+wire! { LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, } }
+wire! { LkOut { lk: FileLock, } }
 wire! { SetxattrIn { size: u32, flags: u32, } }
 wire! {
     /// Follows where `SETXATTR_EXT` was agreed.
@@ -214,4 +227,5 @@ const _: () = assert!(size_of::<InitIn>() == 64 && size_of::<InitOut>() == 64);
 const _: () = assert!(size_of::<RingCommand>() == 24 && size_of::<RingHeader>() == 288);
 const _: () = assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128);
 const _: () = assert!(size_of::<StatxIn>() == 24 && size_of::<StatxOut>() == 288);
+const _: () = assert!(size_of::<LkIn>() == 48 && size_of::<LkOut>() == 24);
 const _: () = assert!(size_of::<SetattrIn>() == 88 && size_of::<StatfsOut>() == 80);

@@ -102,8 +102,11 @@ impl Dispatcher {
                 reply.ok();
                 Ok(())
             }
-            // Requests are bounded in time; an interrupted one is answered as usual.
-            abi::INTERRUPT => Ok(()),
+            abi::GETLK => self.getlk(request, reply),
+            abi::SETLK => self.setlk(request, reply),
+            abi::SETLKW => self.setlkw(request, reply),
+            // Other requests than waits for locks are bounded in time and answered as usual.
+            abi::INTERRUPT => self.interrupt(request),
             _ => self.run_file(request, reply),
         }
     }

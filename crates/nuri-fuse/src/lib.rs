@@ -11,6 +11,7 @@ pub mod device;
 mod directory;
 mod dispatch;
 mod file_ops;
+mod lock_ops;
 pub mod mount;
 mod notify;
 mod reply;

@@ -21,7 +21,27 @@ pub(crate) struct Replier<'g, 't> {
     room: &'t mut [u8],
     scratch: &'t mut Vec<u8>,
     pooled: Option<PooledBuf>,
+    parking: &'t dyn Parking,
     reply: Reply<'g>,
+}
+
+/// Where a request can be left until it is answered.
+pub(crate) trait Parking {
+    /// `None` where there is no room for one more.
+    fn later(&self) -> Option<Later>;
+}
+
+/// Answers a parked request with an error number, or 0.
+pub(crate) struct Later(Box<dyn FnOnce(i32) + Send>);
+
+impl Later {
+    pub(crate) fn new(send: impl FnOnce(i32) + Send + 'static) -> Later {
+        Later(Box::new(send))
+    }
+
+    pub(crate) fn send(self, error: i32) {
+        (self.0)(error);
+    }
 }
 
 /// What a handler answered.
@@ -38,6 +58,8 @@ pub(crate) enum Body {
     /// The protocol wants no reply, or the handler gave none.
     #[default]
     Silent,
+    /// The reply comes by [`Later`], or has come.
+    Parked,
     Empty,
     Scratch,
     /// So many bytes of the transport's memory.
@@ -50,8 +72,19 @@ impl<'g, 't> Replier<'g, 't> {
         pool: &'t BufPool,
         room: &'t mut [u8],
         scratch: &'t mut Vec<u8>,
+        parking: &'t dyn Parking,
     ) -> Replier<'g, 't> {
-        Replier { pool, room, scratch, pooled: None, reply: Reply::default() }
+        Replier { pool, room, scratch, pooled: None, parking, reply: Reply::default() }
+    }
+
+    /// The means to answer when the handler has returned.
+    pub(crate) fn later(&self) -> Option<Later> {
+        self.parking.later()
+    }
+
+    /// [`Later`] answers.
+    pub(crate) fn parked(&mut self) {
+        self.reply.body = Body::Parked;
     }
 
     /// Success, with raw bytes.

@@ -1,6 +1,7 @@
 //! Serving a mount: the handshake, then the transport that it settled on.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use nuri_client::Client;
@@ -9,8 +10,9 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{
     ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
-    DONT_MASK, EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, HANDLE_KILLPRIV_V2, INIT_EXT, MAX_PAGES,
-    OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, READDIRPLUS_AUTO, SETXATTR_EXT,
+    DONT_MASK, EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, FLOCK_LOCKS, HANDLE_KILLPRIV_V2, INIT_EXT,
+    MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, POSIX_LOCKS, READDIRPLUS_AUTO,
+    SETXATTR_EXT,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH};
 use crate::classic::{BUFFER, Readers, send};
@@ -79,12 +81,17 @@ struct Agreed {
     rings: Result<Probe, NoRings>,
 }
 
-/// Serves the mounted device until it is unmounted.
+/// Serves the device that is mounted at `point` until it is unmounted.
 ///
 /// # Errors
 /// Where the kernel speaks another protocol, no thread can be started, or rings are demanded and
 /// cannot be had.
-pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Result<()> {
+pub fn serve(
+    device: Device,
+    client: Arc<Client>,
+    config: FuseConfig,
+    point: &Path,
+) -> io::Result<()> {
     let Agreed { minor, flags, rings } = handshake(&device, config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
@@ -97,7 +104,8 @@ pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Res
     };
     let dispatcher = Arc::new(Dispatcher::new(client, kernel));
     let serving = Serving::default();
-    let rings = rings.and_then(|probe| Rings::start(&dispatcher, &device, &serving, (load, probe)));
+    let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
+    let rings = rings.and_then(start);
     match &rings {
         Ok(()) => eprintln!("fuse: requests come over io_uring"),
         Err(why) if config.transport == Transport::Uring => {
@@ -146,6 +154,8 @@ fn init_out(
     config: FuseConfig,
 ) -> InitOut {
     let wanted = ASYNC_READ
+        | POSIX_LOCKS
+        | FLOCK_LOCKS
         | EXPORT_SUPPORT
         | BIG_WRITES
         | DO_READDIRPLUS

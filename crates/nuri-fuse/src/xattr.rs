@@ -16,7 +16,7 @@ const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 /// Setting it (to anything) writes out everything that is buffered.
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
 /// Shows which way requests come, and how many references the kernel has given back.
-const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
+pub(crate) const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 /// Only root is told of these.
 const TRUSTED: &[u8] = b"trusted.";
 const CLASSES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];

@@ -25,6 +25,8 @@ pub const DRIFT: Duration = Duration::from_millis(250);
 pub const SUSPEND: Duration = Duration::from_millis(3500);
 /// Nothing that the kernel cached outlives the last renewal by more.
 pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
+/// Who waits for a lock behind others that were passed often is let go after one to two of these.
+pub const LOCK_RELAX: Duration = Duration::from_secs(2);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
 /// A member of a redundant group that does not answer for this long is taken for lost, until it

@@ -35,7 +35,7 @@ fn attributes_change_as_asked_and_nothing_else() {
     let now = SetAttr { ino: f, atime: Some(SetTime::Now), ..SetAttr::default() };
     assert_eq!(c.put(now).unwrap().inode.attr.atime, after.ctime);
     let none = SetAttr { ino: Ino(99), ..SetAttr::default() };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    assert_eq!(c.put(none), Err(Status::STALE));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn extended_attributes_have_modes_and_limits() {
     assert!(c.get(XattrList { ino: f }).is_ok());
     let (mode, group_id) = (XattrMode::Any, SetGroupId::Keep);
     let none = XattrSet { ino: Ino(99), name: b"x".into(), value: vec![], mode, group_id };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    assert_eq!(c.put(none), Err(Status::STALE));
     c.unlink(ROOT, "f").unwrap();
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
     world.fsck();
@@ -233,7 +233,7 @@ fn counters_follow_and_survive() {
     let id = c.id;
     let world = world.crash(1);
     let c = Client::known(&world, id);
-    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });
     let h = c.make(ROOT, "h", MakeKind::File);
     assert_eq!(h, Err(Status::MALFORMED), "the slot remembers later sequences");
@@ -257,7 +257,7 @@ fn stamps_never_go_back_whatever_the_clock_does() {
     clock.set_wall(Duration::from_secs(1));
     let c = Client::known(&world, id);
     c.sequence.store(100, Ordering::SeqCst);
-    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     let h = c.file(ROOT, "h");
     assert!(c.attr(h).unwrap().btime >= second, "also over a restart");
     clock.set_wall(Duration::from_secs(5000));

@@ -129,7 +129,7 @@ fn links_count_and_one_inode_has_several_names() {
     assert_eq!(link(f, "g").unwrap().inode.attr.nlink, 2);
     assert_eq!(link(f, "g"), Err(Status::EXIST));
     assert_eq!(link(d, "self"), Err(Status::PERM));
-    assert_eq!(link(Ino(999), "x"), Err(Status::NOENT));
+    assert_eq!(link(Ino(999), "x"), Err(Status::STALE));
     // Two names of one inode: nothing happens, both stay.
     c.rename((ROOT, "f"), (d, "g"), Replace).unwrap();
     assert_eq!(c.find(ROOT, "f").unwrap().ino, f);
@@ -138,7 +138,7 @@ fn links_count_and_one_inode_has_several_names() {
     assert!(c.unlink(d, "g").unwrap().orphan);
     assert_eq!(link(f, "again"), Err(Status::NOENT), "an orphan gets no name again");
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
-    assert_eq!(c.attr(f), Err(Status::NOENT));
+    assert_eq!(c.attr(f), Err(Status::STALE));
     assert_eq!(world.fsck().inodes, 2);
 }
 
@@ -212,12 +212,12 @@ fn a_file_without_a_name_may_be_given_one() {
     assert_eq!(link(kept.ino, "f").unwrap().inode.attr.nlink, 1);
     c.put(OrphanRelease { inos: vec![kept.ino, gone.ino] }).unwrap();
     assert_eq!(c.find(ROOT, "f").unwrap().ino, kept.ino, "it has a name");
-    assert_eq!(c.attr(gone.ino), Err(Status::NOENT), "it had none");
+    assert_eq!(c.attr(gone.ino), Err(Status::STALE), "it had none");
     world.fsck();
     c.unlink(ROOT, "f").unwrap();
     assert_eq!(link(kept.ino, "g"), Err(Status::NOENT), "what lost its name gets no other");
     c.put(OrphanRelease { inos: vec![kept.ino] }).unwrap();
-    assert_eq!(c.attr(kept.ino), Err(Status::NOENT));
+    assert_eq!(c.attr(kept.ino), Err(Status::STALE));
     world.fsck();
 }
 

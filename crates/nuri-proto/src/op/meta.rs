@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
+use super::lock::{HeldLock, LockEnd};
 use crate::id::{Ino, ObjectId, SessionId};
 use crate::layout::{Layout, LayoutPolicy};
 
@@ -123,6 +124,8 @@ pub enum Event {
     Recall(Recall),
     /// The inode lost its last name: say `OrphanRelease` once it is not open.
     Unlinked(Ino),
+    /// A lock that was queued is held now, or never will be.
+    Lock(LockEnd),
 }
 
 /// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`.
@@ -142,17 +145,26 @@ pub struct RecallDone {
 }
 call!(RecallDone => ());
 
-/// After a restart of the server: what this session still holds. Answered by grants in the same
-/// order, `None` where another holder came first.
+/// After a restart of the server: what this session still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reclaim {
     pub leases: Vec<(Ino, LeaseMode)>,
     /// Inodes that are open here, so that unlinked ones are not reaped.
     pub open: Vec<Ino>,
+    pub locks: Vec<HeldLock>,
     /// More calls follow: the server keeps waiting for this session.
     pub more: bool,
 }
-call!(Reclaim => Vec<Option<Grant>>);
+call!(Reclaim => ReclaimReply);
+
+/// In the order of the call.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReclaimReply {
+    /// `None` where another holder came first.
+    pub leases: Vec<Option<Grant>>,
+    /// Whether the lock is held again.
+    pub locks: Vec<bool>,
+}
 
 /// Ends the session; its leases and opens are void.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub mod cluster;
 pub mod copy;
 pub mod data;
+pub mod lock;
 pub mod member;
 pub mod meta;
 
@@ -42,7 +43,8 @@ ops! {
     Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
-    TruncateDone = 98, LayoutGet = 99, Extend = 100, MakeUnnamed = 110, Accessed = 111,
+    TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
+    LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
 }
 
 /// Ties a call to its number and reply.

@@ -82,7 +82,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
         }
     };
     report_mount(&cluster, &client, host, &point);
-    let served = nuri_fuse::serve(device, client.clone(), config);
+    let served = nuri_fuse::serve(device, client.clone(), config, &point);
     client.close();
     if served.is_err() {
         // Nobody answers there any more.
