@@ -74,7 +74,8 @@ fn arguments(op: Op, args: &[u8]) {
         data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate;
         meta: SessionOpen Events RecallDone Reclaim SessionClose Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
-            LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet;
+            LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
+            Accessed;
         lock: LockSet LockTest LockCancel;
     }
 }

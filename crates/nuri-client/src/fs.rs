@@ -10,12 +10,13 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet,
-    LeaseMode, Link, Lookup, Make, MakeKind, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode,
-    SetAttr, StatFs, TruncateDone, Unlink, WithAttrs,
+    Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
+    Link, Lookup, Make, MakeUnnamed, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode, SetAttr,
+    StatFs, TruncateDone, Unlink, WithAttrs,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::access::Accesses;
 use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
 use crate::data::DataPlane;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) next_handle: AtomicU64,
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
+    pub(crate) accesses: Accesses,
     pub(crate) locks: Locks,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
@@ -304,6 +306,7 @@ impl Client {
             next_handle: AtomicU64::new(1),
             releases: Mutex::default(),
             orphans: Mutex::default(),
+            accesses: Accesses::default(),
             locks: Locks::default(),
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -431,6 +434,8 @@ impl Client {
         if change.size.is_some() {
             return self.truncate(change);
         }
+        // An earlier read must not overwrite an access time that is set here.
+        let _no_access = change.atime.map(|_| self.shared.accesses.withdraw(change.ino));
         let node = self.shared.find(change.ino);
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());
@@ -440,6 +445,9 @@ impl Client {
                 && let Some(file) = &mut state.file
             {
                 file.mtime = None;
+            }
+            if change.atime.is_some() {
+                state.accessed = None;
             }
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.view().unwrap_or(reply.inode.attr)
@@ -457,17 +465,38 @@ impl Client {
         self.directory_changed(call.parent, reply.parent, forgotten);
         let inode = &reply.entry.inode;
         let entry = self.refer(inode);
-        if let Some(record) = reply.file {
-            self.shared.with(entry.ino, |_, state| {
-                if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                    self.shared.data.groups().forget_object(record.object);
-                    let is_writable = state.mode == Some(LeaseMode::Write);
-                    let data = FileData::new(self.shared.session.id(), record, &inode.attr);
-                    state.file = Some(Box::new(FileData { is_writable, ..data }));
-                }
-            });
-        }
+        self.take_record(reply.file, &inode.attr);
         Ok(entry)
+    }
+
+    fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
+        let Some(record) = record else { return };
+        self.shared.with(attr.ino, |_, state| {
+            if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                self.shared.data.groups().forget_object(record.object);
+                let is_writable = state.mode == Some(LeaseMode::Write);
+                let data = FileData::new(self.shared.session.id(), record, attr);
+                state.file = Some(Box::new(FileData { is_writable, ..data }));
+            }
+        });
+    }
+
+    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
+    /// with its last close.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make_unnamed(&self, call: &MakeUnnamed) -> Result<(Entry, u64), Status> {
+        let reply = self.shared.session.change(call, &[])?;
+        let entry = self.refer(&reply.inode);
+        self.take_record(reply.file, &reply.inode.attr);
+        self.shared.with(entry.ino, |_, state| state.orphan = true);
+        let opened = self.open(entry.ino);
+        if opened.is_err() {
+            self.shared.note_orphan(entry.ino);
+            self.forget(entry.ino, 1);
+        }
+        Ok((entry, opened?))
     }
 
     fn forgotten(&self, dir: Ino) -> u64 {
@@ -486,23 +515,6 @@ impl Client {
         self.shared.forget_attr(dir);
     }
 
-    /// Makes a file for `open(O_CREAT)`.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn create_file(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        mode: u32,
-        owner: (u32, u32),
-        exclusive: Exclusive,
-    ) -> Result<Entry, Status> {
-        let (uid, gid) = owner;
-        let (name, kind) = (name.to_vec(), MakeKind::File);
-        self.make(&Make { parent, name, kind, mode, uid, gid, exclusive })
-    }
-
     /// A further name for an inode.
     ///
     /// # Errors
@@ -511,6 +523,8 @@ impl Client {
         let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
+        // A file that never had a name has one now.
+        self.shared.with(ino, |_, state| state.orphan = false);
         Ok(self.refer(&reply.inode))
     }
 

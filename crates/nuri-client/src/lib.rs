@@ -4,6 +4,7 @@
 //! its buffered data. [`writeback`] pushes, flushes and publishes; [`recall`] gives leases back;
 //! [`session`] talks to the metadata server and [`data`] to the targets.
 
+mod access;
 mod ahead;
 mod buffer;
 mod cluster;

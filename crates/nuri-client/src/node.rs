@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::session::Standing;
+use crate::xattr::Absent;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
 pub(crate) struct Node {
@@ -44,8 +45,10 @@ pub(crate) struct NodeState {
     pub(crate) attr: Option<Attr>,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
-    /// Known under the lease: no `security.capability` is set. The kernel asks before every write.
-    pub(crate) no_capability: bool,
+    /// Attributes known under the lease not to be set.
+    pub(crate) absent: Absent,
+    /// When it was read last, where that is newer than the server's word in `attr`.
+    pub(crate) accessed: Option<Time>,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
     pub(crate) file: Option<Box<FileData>>,
     /// References of the kernel, and open handles.
@@ -139,6 +142,7 @@ impl NodeState {
     /// Attributes as a program should see them.
     pub(crate) fn view(&self) -> Option<Attr> {
         let mut attr = self.attr?;
+        attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
             attr.size = file.size;
             attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
@@ -168,13 +172,15 @@ impl NodeState {
     /// Takes over a reply's attributes and lease.
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
         self.take_lease(lease, standing);
-        // An inode that never changed has no attributes of that kind.
-        self.no_capability |= self.mode.is_some() && attr.change == 1;
         // Answers of calls side by side may overtake each other.
         let is_old = self.attr.is_some_and(|known| known.change > attr.change);
         let is_void = lease.is_some_and(|grant| !self.counts(grant, standing));
         if self.mode.is_none() || is_old || is_void {
             return;
+        }
+        // An inode that never changed has no attributes of that kind.
+        if attr.change == 1 {
+            self.absent.note_bare();
         }
         if let Some(file) = &mut self.file
             && file.unpublished.is_none()
@@ -205,7 +211,8 @@ impl NodeState {
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
         self.forgotten += 1;
-        (self.file, self.attr, self.no_capability) = (None, None, false);
+        (self.file, self.attr, self.accessed) = (None, None, None);
+        self.absent = Absent::default();
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {

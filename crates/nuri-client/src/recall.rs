@@ -312,6 +312,7 @@ impl Shared {
         while !self.stopping() {
             std::thread::sleep(TICK);
             self.drop_idle_windows();
+            self.tell_accesses();
             let orphans = std::mem::take(&mut *self.orphans.lock());
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);

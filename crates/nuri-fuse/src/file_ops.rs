@@ -78,6 +78,7 @@ impl Dispatcher {
         // After the bytes were had: they may have been waited for.
         self.client.check_locks(call.fh)?;
         reply.filled(len);
+        self.note_access(ino, call.flags);
         Ok(())
     }
 

@@ -20,6 +20,7 @@ mod rings;
 pub mod server;
 pub mod transport;
 mod uring;
+mod xattr;
 
 pub use mount::{MountError, mount, unmount};
 pub use server::{FuseConfig, serve};

@@ -9,7 +9,7 @@ use nuri_proto::op::meta;
 use parking_lot::RwLockReadGuard;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{Attr, AttrOut, EntryOut};
+use crate::abi::{Attr, AttrOut, EntryOut, StatxOut, StatxTime};
 
 /// Held from before a reply is built until the kernel has it.
 pub(crate) type Gate<'g> = RwLockReadGuard<'g, ()>;
@@ -174,6 +174,35 @@ pub(crate) fn attr_out(a: &meta::Attr, valid: Duration) -> AttrOut {
         attr_valid_nsec: valid.subsec_nanos(),
         dummy: 0,
         attr: attr(a),
+    }
+}
+
+/// All that `stat` shows, and the birth time.
+const STATX_ALL: u32 = 0x0fff;
+
+pub(crate) fn statx_out(a: &meta::Attr, valid: Duration) -> StatxOut {
+    let time = |t: meta::Time| StatxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
+    let flat = attr(a);
+    let device = u64::from(a.rdev);
+    StatxOut {
+        attr_valid: valid.as_secs(),
+        attr_valid_nsec: valid.subsec_nanos(),
+        mask: STATX_ALL,
+        blksize: flat.blksize,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        mode: a.mode as u16,
+        ino: a.ino.0,
+        size: a.size,
+        blocks: flat.blocks,
+        atime: time(a.atime),
+        btime: time(a.btime),
+        ctime: time(a.ctime),
+        mtime: time(a.mtime),
+        rdev_major: rustix::fs::major(device),
+        rdev_minor: rustix::fs::minor(device),
+        ..StatxOut::default()
     }
 }
 

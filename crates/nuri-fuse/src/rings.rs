@@ -21,11 +21,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::device::Device;
-use crate::dispatch::{Dispatcher, TRANSPORT_ATTRIBUTE};
+use crate::dispatch::Dispatcher;
 use crate::reply::{Body, Later, Parking, Replier};
 use crate::server::Serving;
 use crate::transport::NoRings;
 use crate::uring::RingEntry;
+use crate::xattr::TRANSPORT_ATTRIBUTE;
 
 /// Entries of all queues together, and the bounds of a queue's share of them.
 const ENTRIES: usize = 1024;

@@ -5,6 +5,7 @@
 //! reply slots are checked, conflicting leases recalled, changes committed as one batch, and the
 //! reply leaves when the batch and all it read are durable. Keys and records are in [`schema`].
 
+mod acl;
 mod eviction;
 pub mod fsck;
 pub mod gc;

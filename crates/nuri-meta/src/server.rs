@@ -17,10 +17,10 @@ use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet, Link, Lookup,
-    Make, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, ReclaimReply, Release,
-    Rename, SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink,
-    XattrGet, XattrList, XattrRemove, XattrSet,
+    Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
+    ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time,
+    TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
 };
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -131,6 +131,8 @@ impl MetaServer {
             Op::SetAttr => self.run::<SetAttr>(request),
             Op::Make => self.run::<Make>(request),
             Op::Link => self.run::<Link>(request),
+            Op::MakeUnnamed => self.run::<MakeUnnamed>(request),
+            Op::Accessed => self.run::<Accessed>(request),
             Op::Unlink => self.run::<Unlink>(request),
             Op::Rename => self.run::<Rename>(request),
             Op::ReadDir => self.run::<ReadDir>(request),

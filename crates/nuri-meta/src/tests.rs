@@ -233,5 +233,5 @@ impl<'a> Client<'a> {
 fn make(parent: Ino, name: &str, kind: MakeKind) -> Make {
     let mode = if kind == MakeKind::Directory { 0o755 } else { 0o644 };
     let (name, exclusive) = (name.into(), Exclusive::Yes);
-    Make { parent, name, kind, mode, uid: 10, gid: 20, exclusive }
+    Make { parent, name, kind, mode, umask: 0, uid: 10, gid: 20, exclusive }
 }

@@ -346,5 +346,5 @@ impl Names {
 
 fn make(parent: Ino, name: &str, kind: MakeKind) -> Make {
     let exclusive = Exclusive::Yes;
-    Make { parent, name: name.into(), kind, mode: 0o755, uid: 0, gid: 0, exclusive }
+    Make { parent, name: name.into(), kind, mode: 0o755, umask: 0, uid: 0, gid: 0, exclusive }
 }

@@ -262,7 +262,8 @@ impl Tree {
             return (format!("remove attribute {name} of {node}"), got, wanted);
         }
         let (value, mode) = (rng.next() as u8, XattrMode::Any);
-        let got = c.put(XattrSet { ino, name: name.into(), value: vec![value], mode });
+        let (bytes, group_id) = (vec![value], SetGroupId::Keep);
+        let got = c.put(XattrSet { ino, name: name.into(), value: bytes, mode, group_id });
         xattrs.insert(name.into(), value);
         (format!("set attribute {name} of {node}"), got, Ok(()))
     }

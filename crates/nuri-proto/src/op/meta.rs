@@ -257,12 +257,41 @@ pub struct Make {
     pub parent: Ino,
     pub name: Vec<u8>,
     pub kind: MakeKind,
+    /// As the program asked; what the directory hands down or the mask narrows it.
     pub mode: u32,
+    /// File mode creation mask; counts where the directory has no default access control list.
+    pub umask: u32,
     pub uid: u32,
     pub gid: u32,
     pub exclusive: Exclusive,
 }
 call!(Make => MakeReply);
+
+/// Makes a file without a name, open for this session: it lives until `OrphanRelease`, or until
+/// it lost the names that `Link` gave it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MakeUnnamed {
+    /// What the file inherits from.
+    pub parent: Ino,
+    pub mode: u32,
+    pub umask: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+call!(MakeUnnamed => UnnamedReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnnamedReply {
+    pub inode: InodeReply,
+    pub file: Option<FileRecord>,
+}
+
+/// When inodes were read last. Neither a change nor worth a lease: what is not newer is left.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Accessed {
+    pub at: Vec<(Ino, Time)>,
+}
+call!(Accessed => ());
 
 /// What to do when the name is there already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -460,6 +489,14 @@ pub enum XattrMode {
     Replace,
 }
 
+/// What becomes of set-group-id when an access control list is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetGroupId {
+    Keep,
+    /// The caller is not in the file's group.
+    Drop,
+}
+
 /// Sets an extended attribute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct XattrSet {
@@ -467,6 +504,7 @@ pub struct XattrSet {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
     pub mode: XattrMode,
+    pub group_id: SetGroupId,
 }
 call!(XattrSet => ());
 

@@ -44,7 +44,7 @@ ops! {
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
     TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
-    LockCancel = 103,
+    LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
 }
 
 /// Ties a call to its number and reply.
