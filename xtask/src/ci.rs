@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, run as call};
-use crate::{apps, broken, faults, litmus, tidy};
+use crate::{apps, broken, faults, tidy};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Seconds of fuzzing in CI.
@@ -16,8 +16,6 @@ const FAULT_SEED: u64 = 7;
 const SIMULATE: Duration = Duration::from_secs(180);
 /// Of fresh seeds, at least.
 const LEAST_FRESH: Duration = Duration::from_secs(60);
-/// Of litmus rounds in CI.
-const LITMUS: Duration = Duration::from_secs(60);
 /// CI builds every n-th broken rule; `cargo xtask broken` builds all.
 const BROKEN_EVERY: usize = 4;
 
@@ -50,7 +48,6 @@ const SUITES: &[Suite] = &[
     ("simulator", simulate),
     ("real programs", || apps::run(apps::Share::Quick)),
     ("faults under programs", || faults::run(FAULT_MINUTES, Some(FAULT_SEED))),
-    ("litmus", || litmus::run(LITMUS, None, "")),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
     ("broken builds", || broken::run(BROKEN_EVERY)),
 ];
