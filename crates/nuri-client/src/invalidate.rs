@@ -142,18 +142,23 @@ impl Call {
         call: usize,
         done: &Sender<Event>,
     ) -> Call {
-        let (kernel, done) = (kernel.clone(), done.clone());
+        let empty = {
+            let kernel = kernel.clone();
+            move || spans.iter().for_each(|(at, len)| kernel.invalidate_pages(ino, *at, *len))
+        };
+        let (in_thread, done) = (empty.clone(), done.clone());
         let body = move || {
             let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
             let thread = PathBuf::from("/proc").join(thread);
             let _ = done.send(Event { call, what: Some(thread) });
-            for (offset, len) in spans {
-                kernel.invalidate_pages(ino, offset, len);
-            }
+            in_thread();
             let _ = done.send(Event { call, what: None });
         };
-        // Without a thread nothing is emptied: the recall is given up in time.
         let started = std::thread::Builder::new().name("invalidate".into()).spawn(body);
+        if started.is_err() {
+            // Without a thread it is waited for here, in the worst case until the recall's end.
+            empty();
+        }
         Call { thread: None, has_ended: started.is_err(), waited: 0 }
     }
 
