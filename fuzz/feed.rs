@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, member, meta};
+use nuri_proto::op::{cluster, copy, data, lock, member, meta};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -66,14 +66,17 @@ macro_rules! each {
 fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
         cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced
-            TargetReplace ResyncSet ScrubSet TargetRetire TargetRemove MemberMove;
+            TargetReplace ResyncSet ScrubSet TargetRetire TargetRemove TargetProved MemberMove
+            GroupRenew;
         copy: CopyLatest CopyBegin CopyWrite CopyMap CopyWhole;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;
         data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate;
         meta: SessionOpen Events RecallDone Reclaim SessionClose Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
-            LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet;
+            LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
+            Accessed;
+        lock: LockSet LockTest LockCancel;
     }
 }
 

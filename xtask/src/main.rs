@@ -5,6 +5,7 @@ mod bench;
 mod broken;
 mod ci;
 mod faults;
+mod litmus;
 mod shell;
 mod testbed;
 mod tidy;
@@ -38,6 +39,18 @@ enum Command {
         /// Plays the same faults again (programs take their own time)
         #[arg(long)]
         seed: Option<u64>,
+    },
+    /// What programs on several mounts see of each other's doing
+    Litmus {
+        /// How long, for all tests together
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Plays rounds drawn from it (the mounts take their own time)
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Only tests whose names hold this
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Builds that break one rule each must fail their test
     Broken {
@@ -100,6 +113,9 @@ fn main() -> std::process::ExitCode {
             apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole })
         }
         Command::Faults { minutes, seed } => faults::run(minutes, seed),
+        Command::Litmus { minutes, seed, only } => {
+            litmus::run(std::time::Duration::from_secs(60 * minutes), seed, &only)
+        }
         Command::Broken { every } => broken::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),

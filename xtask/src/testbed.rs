@@ -26,6 +26,7 @@ struct Network {
 /// See the module's text.
 pub(crate) struct Testbed {
     // In this order they end.
+    mounts: Vec<(PathBuf, Child)>,
     nodes: Vec<Child>,
     pub(crate) mounted: Mounted,
     network: Network,
@@ -80,7 +81,7 @@ impl Testbed {
         let network = Network::new(machines)?;
         let more = format!("--targets 1 --target-size 2G --listen {}", address(0));
         let mounted = Mounted::up_by(base, &network.enter(0), &more)?;
-        let mut testbed = Testbed { nodes: Vec::new(), mounted, network };
+        let mut testbed = Testbed { mounts: Vec::new(), nodes: Vec::new(), mounted, network };
         for machine in 1..machines {
             let node = testbed.spawn(machine)?;
             testbed.nodes.push(node);
@@ -104,20 +105,47 @@ impl Testbed {
         }
     }
 
-    fn spawn(&self, machine: u64) -> Result<Child, String> {
+    /// Nuri on that machine, with its words in the machine's log.
+    fn command(&self, machine: u64) -> Result<Command, String> {
         let log = self.file("log", machine);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(log);
         let log = log.map_err(|e| e.to_string())?;
         let enter = self.network.enter(machine);
         let mut words = enter.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).arg(&self.mounted.nuri).args(["node", "run", "--dir"]);
+        command.args(words).arg(&self.mounted.nuri);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Ok(command)
+    }
+
+    fn spawn(&self, machine: u64) -> Result<Child, String> {
+        let mut command = self.command(machine)?;
+        command.args(["node", "run", "--dir"]);
         command.arg(self.file("node", machine)).arg("--target").arg(self.target(machine));
         command.args(["--target-size", "2G", "--listen", &address(machine)]);
         command.args(["--join", &address(0), "--token-file"]);
         command.arg(self.mounted.space.join("token"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command.spawn().map_err(|e| format!("node {machine}: {e}"))
+    }
+
+    /// One more mount, on that machine.
+    pub(crate) fn mount(&mut self, machine: u64) -> Result<PathBuf, String> {
+        let point = self.file("mnt", machine);
+        std::fs::create_dir_all(&point).map_err(|e| format!("{}: {e}", point.display()))?;
+        let mut command = self.command(machine)?;
+        command.args(["fs", "mount", "--foreground", &address(0)]).arg(&point);
+        command.arg("--token-file").arg(self.mounted.space.join("token"));
+        let daemon = command.spawn().map_err(|e| format!("mount {machine}: {e}"))?;
+        self.mounts.push((point.clone(), daemon));
+        let shown = point.display().to_string();
+        let start = Instant::now();
+        while sh(&format!("mountpoint -q {shown}")).is_err() {
+            if start.elapsed() > STARTING {
+                return Err(format!("{shown} is not mounted after {STARTING:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(point)
     }
 
     pub(crate) fn signal(&self, machine: u64, signal: Signal) -> Result<(), String> {
@@ -229,9 +257,20 @@ impl Testbed {
         }
     }
 
+    /// What its programs said, for the report of a failure.
+    pub(crate) fn words(&self) -> String {
+        let (_, s, _) = self.mounted.names();
+        let own = self.file("log", 1).with_file_name("log*").display().to_string();
+        sh(&format!("tail -n 20 {s}/log/*.log {own} 2>/dev/null || true")).unwrap_or_default()
+    }
+
     /// Ends all of it and checks what is on the disks.
     pub(crate) fn down_clean(mut self) -> Result<(), String> {
         let (n, s, _) = self.mounted.names();
+        for (point, _) in &self.mounts {
+            sh(&format!("{n} fs umount {}", point.display()))?;
+        }
+        self.end_mounts();
         sh(&self.by_first(&format!("{n} down --dir {s}")))?;
         self.end_nodes();
         sh(&format!("{n} doctor --dir {s}"))?;
@@ -239,6 +278,14 @@ impl Testbed {
             sh(&format!("{n} target check {}", self.target(machine).display()))?;
         }
         Ok(())
+    }
+
+    fn end_mounts(&mut self) {
+        for (point, mut daemon) in self.mounts.drain(..) {
+            let _ = sh(&format!("umount -f -l {} || true", point.display()));
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
     }
 
     fn end_nodes(&mut self) {
@@ -252,6 +299,7 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
+        self.end_mounts();
         self.end_nodes();
     }
 }

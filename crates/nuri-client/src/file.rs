@@ -65,6 +65,10 @@ pub enum Sync {
     All,
 }
 
+fn last_byte(offset: u64, data: &[u8]) -> u64 {
+    offset.saturating_add(data.len() as u64).saturating_sub(1)
+}
+
 impl Client {
     /// Opens a file; its inode lives until [`Client::release`].
     ///
@@ -181,9 +185,24 @@ impl Client {
     /// Writes all of `data`; durable only after a sync.
     ///
     /// # Errors
-    /// `FBIG`; `NOSPC` and `IO` appear at sync and close, where the bytes could not be kept.
-    pub fn write(&self, ino: Ino, position: Position, data: &[u8]) -> Result<u64, Status> {
-        self.write_under(position, data, || self.shared.enter(ino, LeaseMode::Write))
+    /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
+    /// appear at sync and close, where the bytes could not be kept.
+    pub fn write(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: &[u8],
+    ) -> Result<u64, Status> {
+        self.write_under(position, data, || {
+            let entered = match position {
+                Position::At(offset) => self.shared.enter_write(ino, last_byte(offset, data)),
+                // Those are not buffered by the kernel.
+                Position::End => self.shared.enter(ino, LeaseMode::Write),
+            }?;
+            // After what was waited for: a lock lost meanwhile must not be written under.
+            self.shared.check_locks(fh)?;
+            Ok(entered)
+        })
     }
 
     /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
@@ -194,7 +213,7 @@ impl Client {
     pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
         self.write_under(Position::At(offset), data, || {
             let recalled = self.shared.enter_recalled(ino);
-            recalled.map_or_else(|| self.shared.enter(ino, LeaseMode::Write), Ok)
+            recalled.map_or_else(|| self.shared.enter_write(ino, last_byte(offset, data)), Ok)
         })
     }
 

@@ -10,16 +10,19 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet,
-    LeaseMode, Link, Lookup, Make, MakeKind, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode,
-    SetAttr, StatFs, TruncateDone, Unlink, WithAttrs,
+    Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
+    Link, Lookup, Make, MakeUnnamed, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode, SetAttr,
+    StatFs, TruncateDone, Unlink, WithAttrs,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::access::Accesses;
 use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
 use crate::data::DataPlane;
 use crate::file::Handle;
+use crate::invalidate::Awaiting;
+use crate::lock::Locks;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
@@ -58,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) next_handle: AtomicU64,
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
+    pub(crate) accesses: Accesses,
+    pub(crate) locks: Locks,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -147,6 +152,15 @@ impl Shared {
 
     /// Enters an operation on data under at least `need`; asks the server where necessary.
     pub(crate) fn enter(&self, ino: Ino, need: LeaseMode) -> Result<Entered, Status> {
+        self.enter_with(ino, need, None)
+    }
+
+    /// Enters a write whose last byte lies there.
+    pub(crate) fn enter_write(&self, ino: Ino, last: u64) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Write, Some(last))
+    }
+
+    fn enter_with(&self, ino: Ino, need: LeaseMode, last: Option<u64>) -> Result<Entered, Status> {
         let start = Instant::now();
         if let Some(node) = self.find(ino) {
             node.yield_to_recall();
@@ -163,7 +177,11 @@ impl Shared {
             match entered {
                 Some(entered) if self.trusts_leases() => return Ok(entered),
                 Some(_) => self.wait_for_server(),
-                None => self.acquire(ino, need)?,
+                None => {
+                    let node = self.with(ino, |node, _| node.clone());
+                    let _awaiting = last.map(|last| Awaiting::new(node, last));
+                    self.acquire(ino, need)?;
+                }
             }
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
@@ -191,22 +209,52 @@ impl Shared {
             let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
             return Err(if dir { Status::ISDIR } else { Status::INVAL });
         };
-        if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
-            self.finish_truncation(session, ino, &record, from)?;
-        }
-        let granted = self.with(ino, |_, state| {
-            state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
-            let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
-            if state.mode.is_some() && !dirty {
-                self.data.groups().forget_object(record.object);
-                let data = FileData::new(self.session.id(), record, &reply.inode.attr);
-                state.file = Some(Box::new(data));
-            }
-            state.mode.is_some()
+        let entered = self.with(ino, |node, state| {
+            let (lease, standing) = (reply.inode.lease, self.session.standing());
+            state.apply(&reply.inode.attr, lease, standing);
+            // Another grant may count where this one does not: its answer told of something newer.
+            let counts = lease.is_some_and(|grant| state.counts(grant, standing));
+            // Counted from here on: a recall waits until the data is taken over.
+            let granted = counts && state.mode >= Some(mode);
+            state.active += u32::from(granted);
+            granted.then(|| Entered(node.clone()))
         });
-        if !granted {
+        let Some(entered) = entered else {
             // Our own recall is under way: its end comes first.
             std::thread::sleep(Duration::from_millis(1));
+            return Ok(());
+        };
+        self.take_over(session, &entered, &reply.inode.attr, record, mode)
+    }
+
+    /// Takes over a file's data record under the lease that came with it, one at a time. What
+    /// another thread took over meanwhile stays: it may have written since.
+    fn take_over(
+        &self,
+        session: SessionId,
+        entered: &Entered,
+        attr: &Attr,
+        record: FileRecord,
+        mode: LeaseMode,
+    ) -> Result<(), Status> {
+        let node = &entered.0;
+        let _one_at_a_time = node.taking_over.lock();
+        let serves = |f: &FileData| mode == LeaseMode::Read || f.is_writable;
+        if node.state.lock().file.as_ref().is_some_and(|f| serves(f)) {
+            return Ok(());
+        }
+        self.data.groups().forget_object(record.object);
+        if let (Some(from), LeaseMode::Write) = (record.punch_from, mode) {
+            self.finish_truncation(session, node.ino, &record, from)?;
+        }
+        let mut state = node.state.lock();
+        let is_writable = mode == LeaseMode::Write;
+        match &mut state.file {
+            Some(file) if file.is_dirty() => file.is_writable |= is_writable,
+            file => {
+                let data = FileData::new(session, record, attr);
+                *file = Some(Box::new(FileData { is_writable, ..data }));
+            }
         }
         Ok(())
     }
@@ -258,6 +306,8 @@ impl Client {
             next_handle: AtomicU64::new(1),
             releases: Mutex::default(),
             orphans: Mutex::default(),
+            accesses: Accesses::default(),
+            locks: Locks::default(),
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -275,6 +325,8 @@ impl Client {
         spawn("commit", |s| s.commit_worker())?;
         spawn("repair", |s| s.repair_worker())?;
         spawn("flush", |s| s.flush_worker())?;
+        shared.locks.began(shared.session.standing().server_boot);
+        spawn("locks", |s| s.lock_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
         spawn("lease-watch", |s| s.lease_watch())?;
@@ -382,6 +434,8 @@ impl Client {
         if change.size.is_some() {
             return self.truncate(change);
         }
+        // An earlier read must not overwrite an access time that is set here.
+        let _no_access = change.atime.map(|_| self.shared.accesses.withdraw(change.ino));
         let node = self.shared.find(change.ino);
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());
@@ -391,6 +445,9 @@ impl Client {
                 && let Some(file) = &mut state.file
             {
                 file.mtime = None;
+            }
+            if change.atime.is_some() {
+                state.accessed = None;
             }
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.view().unwrap_or(reply.inode.attr)
@@ -408,16 +465,38 @@ impl Client {
         self.directory_changed(call.parent, reply.parent, forgotten);
         let inode = &reply.entry.inode;
         let entry = self.refer(inode);
-        if let Some(record) = reply.file {
-            self.shared.with(entry.ino, |_, state| {
-                if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                    self.shared.data.groups().forget_object(record.object);
-                    let data = FileData::new(self.shared.session.id(), record, &inode.attr);
-                    state.file = Some(Box::new(data));
-                }
-            });
-        }
+        self.take_record(reply.file, &inode.attr);
         Ok(entry)
+    }
+
+    fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
+        let Some(record) = record else { return };
+        self.shared.with(attr.ino, |_, state| {
+            if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                self.shared.data.groups().forget_object(record.object);
+                let is_writable = state.mode == Some(LeaseMode::Write);
+                let data = FileData::new(self.shared.session.id(), record, attr);
+                state.file = Some(Box::new(FileData { is_writable, ..data }));
+            }
+        });
+    }
+
+    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
+    /// with its last close.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make_unnamed(&self, call: &MakeUnnamed) -> Result<(Entry, u64), Status> {
+        let reply = self.shared.session.change(call, &[])?;
+        let entry = self.refer(&reply.inode);
+        self.take_record(reply.file, &reply.inode.attr);
+        self.shared.with(entry.ino, |_, state| state.orphan = true);
+        let opened = self.open(entry.ino);
+        if opened.is_err() {
+            self.shared.note_orphan(entry.ino);
+            self.forget(entry.ino, 1);
+        }
+        Ok((entry, opened?))
     }
 
     fn forgotten(&self, dir: Ino) -> u64 {
@@ -436,23 +515,6 @@ impl Client {
         self.shared.forget_attr(dir);
     }
 
-    /// Makes a file for `open(O_CREAT)`.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn create_file(
-        &self,
-        parent: Ino,
-        name: &[u8],
-        mode: u32,
-        owner: (u32, u32),
-        exclusive: Exclusive,
-    ) -> Result<Entry, Status> {
-        let (uid, gid) = owner;
-        let (name, kind) = (name.to_vec(), MakeKind::File);
-        self.make(&Make { parent, name, kind, mode, uid, gid, exclusive })
-    }
-
     /// A further name for an inode.
     ///
     /// # Errors
@@ -461,6 +523,8 @@ impl Client {
         let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
+        // A file that never had a name has one now.
+        self.shared.with(ino, |_, state| state.orphan = false);
         Ok(self.refer(&reply.inode))
     }
 

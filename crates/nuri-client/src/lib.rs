@@ -4,6 +4,7 @@
 //! its buffered data. [`writeback`] pushes, flushes and publishes; [`recall`] gives leases back;
 //! [`session`] talks to the metadata server and [`data`] to the targets.
 
+mod access;
 mod ahead;
 mod buffer;
 mod cluster;
@@ -12,6 +13,9 @@ mod file;
 mod fs;
 pub mod group;
 mod hole;
+mod invalidate;
+mod lock;
+mod lock_record;
 mod node;
 mod push_row;
 mod range;
@@ -25,5 +29,6 @@ pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
 pub use file::{Allocate, Position, Seek, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
+pub use lock::LockPlace;
 pub use recall::KernelCache;
 pub use xattr::Privileges;

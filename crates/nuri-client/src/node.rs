@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::session::Standing;
+use crate::xattr::Absent;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
 pub(crate) struct Node {
@@ -25,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) changed: Condvar,
     /// Held while data is made durable and published, and while the file is truncated.
     pub(crate) sync: Mutex<()>,
+    /// Held while a file's data is taken over with a lease.
+    pub(crate) taking_over: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -42,8 +45,10 @@ pub(crate) struct NodeState {
     pub(crate) attr: Option<Attr>,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
-    /// Known under the lease: no `security.capability` is set. The kernel asks before every write.
-    pub(crate) no_capability: bool,
+    /// Attributes known under the lease not to be set.
+    pub(crate) absent: Absent,
+    /// When it was read last, where that is newer than the server's word in `attr`.
+    pub(crate) accessed: Option<Time>,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
     pub(crate) file: Option<Box<FileData>>,
     /// References of the kernel, and open handles.
@@ -51,6 +56,8 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
+    /// Pages where own writes end that wait for the write lease: the kernel may keep them locked.
+    pub(crate) awaiting: Vec<u64>,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,
     pub(crate) reads: u64,
@@ -65,6 +72,8 @@ pub(crate) struct FileData {
     pub(crate) session: SessionId,
     pub(crate) object: ObjectId,
     pub(crate) layout: Arc<Layout>,
+    /// It was taken over under the write lease: what others left beyond the size is gone.
+    pub(crate) is_writable: bool,
     /// The whole file, while it is small and was never on the targets.
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) buffer: WriteBuffer,
@@ -102,6 +111,7 @@ impl FileData {
             session,
             object: record.object,
             layout: Arc::new(record.layout),
+            is_writable: false,
             inline,
             buffer,
             size: attr.size,
@@ -132,6 +142,7 @@ impl NodeState {
     /// Attributes as a program should see them.
     pub(crate) fn view(&self) -> Option<Attr> {
         let mut attr = self.attr?;
+        attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
             attr.size = file.size;
             attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
@@ -143,11 +154,15 @@ impl NodeState {
         Some(attr)
     }
 
+    /// Whether what an answer told under the grant is still so: it was not recalled meanwhile.
+    pub(crate) fn counts(&self, grant: Grant, standing: Standing) -> bool {
+        standing.counts(grant) && grant.number > self.recalled
+    }
+
     /// Takes over a lease. One that was recalled meanwhile, or does not count, is void.
     pub(crate) fn take_lease(&mut self, lease: Option<Grant>, standing: Standing) {
         if let Some(grant) = lease
-            && standing.counts(grant)
-            && grant.number > self.recalled
+            && self.counts(grant, standing)
             && grant.number > self.number
         {
             (self.mode, self.number) = (Some(grant.mode), grant.number);
@@ -157,10 +172,15 @@ impl NodeState {
     /// Takes over a reply's attributes and lease.
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
         self.take_lease(lease, standing);
-        // An inode that never changed has no attributes of that kind.
-        self.no_capability |= self.mode.is_some() && attr.change == 1;
-        if self.mode.is_none() {
+        // Answers of calls side by side may overtake each other.
+        let is_old = self.attr.is_some_and(|known| known.change > attr.change);
+        let is_void = lease.is_some_and(|grant| !self.counts(grant, standing));
+        if self.mode.is_none() || is_old || is_void {
             return;
+        }
+        // An inode that never changed has no attributes of that kind.
+        if attr.change == 1 {
+            self.absent.note_bare();
         }
         if let Some(file) = &mut self.file
             && file.unpublished.is_none()
@@ -191,7 +211,8 @@ impl NodeState {
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
         self.forgotten += 1;
-        (self.file, self.attr, self.no_capability) = (None, None, false);
+        (self.file, self.attr, self.accessed) = (None, None, None);
+        self.absent = Absent::default();
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {
@@ -203,8 +224,8 @@ impl NodeState {
 impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
         let state = NodeState { recalled, ..NodeState::default() };
-        let (state, changed, sync) = (Mutex::new(state), Condvar::new(), Mutex::new(()));
-        Node { ino, state, changed, sync }
+        let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
+        Node { ino, state: Mutex::new(state), changed, sync, taking_over }
     }
 
     /// Ends an operation that was counted in.
@@ -244,6 +265,23 @@ mod tests {
         assert_eq!(state.mode, None, "granted to a session that ended");
         state.apply(&Attr::default(), grant(2), standing);
         assert_eq!(state.mode, Some(LeaseMode::Write));
+    }
+
+    #[test]
+    fn what_a_recalled_grant_told_is_not_taken_for_what_a_later_one_tells() {
+        let mut state = NodeState::default();
+        let grant = |number| Some(Grant { mode: LeaseMode::Read, number });
+        let attr = |change| Attr { change, ..Attr::default() };
+        let standing = Standing { server_boot: 0, void: 0 };
+        state.recalled = 5;
+        state.apply(&attr(7), grant(6), standing);
+        state.attr = None;
+        state.apply(&attr(3), grant(4), standing);
+        assert_eq!((state.mode, state.attr), (Some(LeaseMode::Read), None));
+        assert!(!state.counts(grant(5).unwrap(), standing));
+        state.apply(&attr(7), grant(6), standing);
+        state.apply(&attr(6), grant(7), standing);
+        assert_eq!(state.attr, Some(attr(7)), "an older answer");
     }
 
     #[test]

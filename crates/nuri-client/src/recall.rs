@@ -24,6 +24,8 @@ use crate::writeback::SyncScope;
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode.
     fn invalidate_inode(&self, ino: Ino);
+    /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes.
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
 }
@@ -47,7 +49,7 @@ impl Shared {
                     let known = self.session.server_boot.swap(reply.server_boot, Ordering::SeqCst);
                     if known != reply.server_boot {
                         acknowledged = 0;
-                        self.reclaim();
+                        self.reclaim(reply.server_boot);
                     }
                     reply.events.into_iter().for_each(|event| self.hear(event));
                 }
@@ -76,6 +78,7 @@ impl Shared {
                 }
             }
             Event::Unlinked(ino) => self.note_orphan(ino),
+            Event::Lock(end) => self.locks.ended(end),
         }
     }
 
@@ -112,7 +115,7 @@ impl Shared {
         for _ in 0..ROUNDS {
             let reads = node.state.lock().reads;
             if keep.is_none() {
-                self.empty_kernel(node);
+                self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
             let mut state = node.state.lock();
@@ -120,6 +123,10 @@ impl Shared {
             let overlapped = keep.is_none() && state.reads != reads;
             if !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
+                let may_write = state.mode == Some(LeaseMode::Write);
+                if let Some(file) = &mut state.file {
+                    file.is_writable &= may_write;
+                }
                 if state.mode.is_none() {
                     state.forget_leased();
                 }
@@ -200,7 +207,8 @@ impl Shared {
     }
 
     /// The server restarted: tell it what is held here, before anybody else is served.
-    fn reclaim(self: &Arc<Self>) {
+    fn reclaim(self: &Arc<Self>, boot: u64) {
+        let held_locks = self.locks.restarted(boot);
         let nodes = self.all_nodes();
         let held = |n: &Arc<Node>| {
             let state = n.state.lock();
@@ -209,20 +217,26 @@ impl Shared {
         let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
         let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
         let leases: Vec<_> = nodes.iter().filter_map(held).collect();
-        let mut rest = leases.as_slice();
+        let (mut rest, mut rest_locks) = (leases.as_slice(), held_locks.as_slice());
         loop {
             let (batch, tail) = rest.split_at(rest.len().min(RECLAIM_BATCH));
             rest = tail;
             let now_open: Vec<_> = open.drain(..open.len().min(RECLAIM_BATCH)).collect();
-            let more = !rest.is_empty() || !open.is_empty();
-            let call = Reclaim { leases: batch.to_vec(), open: now_open, more };
+            let (locks, tail) = rest_locks.split_at(rest_locks.len().min(RECLAIM_BATCH));
+            rest_locks = tail;
+            let more = !rest.is_empty() || !open.is_empty() || !rest_locks.is_empty();
+            let (leases, held) = (batch.to_vec(), locks.to_vec());
+            let call = Reclaim { leases, open: now_open, locks: held, more };
             match self.session.call(&call) {
-                Ok(grants) => self.reclaimed(batch, &grants),
+                Ok(reply) => {
+                    self.reclaimed(batch, &reply.leases);
+                    self.locks.reclaimed(locks, &reply.locks);
+                }
                 Err(Status::SESSION_GONE) => return self.session_lost(),
                 Err(status) => eprintln!("client: leases could not be reclaimed: {status}"),
             }
             if !more {
-                return;
+                return self.locks.ask_again();
             }
         }
     }
@@ -255,6 +269,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
+        self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {
             let held = node.state.lock().mode.is_some();
@@ -267,6 +282,7 @@ impl Shared {
         while !self.stopping() && self.session.renew().is_err() {
             std::thread::sleep(Duration::from_millis(200));
         }
+        self.locks.began(self.session.standing().server_boot);
     }
 
     /// The inode lost its last name: release it now or at the last close.
@@ -296,6 +312,7 @@ impl Shared {
         while !self.stopping() {
             std::thread::sleep(TICK);
             self.drop_idle_windows();
+            self.tell_accesses();
             let orphans = std::mem::take(&mut *self.orphans.lock());
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);

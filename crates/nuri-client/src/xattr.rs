@@ -6,11 +6,15 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{SetAttr, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
+use nuri_proto::op::meta::{
+    SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
+};
 
 use crate::fs::{Client, Shared};
 
 const CAPABILITY: &[u8] = b"security.capability";
+/// What the kernel asks for again and again: before writes and at every check of rights.
+const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", b"system.posix_acl_default"];
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
 const S_ISUID: u32 = 0o4000;
@@ -35,10 +39,36 @@ fn reduced(mode: u32, what: Privileges) -> u32 {
     }
 }
 
+/// Which of `ASKED` are known not to be set, by bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Absent(u8);
+
+impl Absent {
+    const ALL: u8 = (1 << ASKED.len()) - 1;
+    /// One may have been set here: an answer from before that must not deny it.
+    const DOUBT: u8 = 1 << 7;
+
+    /// The one that is noted for a name, if any.
+    fn of(name: &[u8]) -> Option<Absent> {
+        ASKED.iter().position(|asked| *asked == name).map(|at| Absent(1 << at))
+    }
+
+    /// The server's answer says that none is set.
+    pub(crate) fn note_bare(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::ALL;
+        }
+    }
+
+    fn covers(self, one: Absent) -> bool {
+        self.0 & one.0 == one.0
+    }
+}
+
 impl Shared {
-    fn forget_capability(&self, ino: Ino) {
+    fn forget_absent(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
-            node.state.lock().no_capability = false;
+            node.state.lock().absent = Absent(Absent::DOUBT);
         }
     }
 
@@ -48,7 +78,8 @@ impl Shared {
             && self.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
                 let plain = state.attr.is_some_and(|attr| reduced(attr.mode, what) == attr.mode);
-                state.mode.is_some() && state.no_capability && plain
+                let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
+                state.mode.is_some() && bare && plain
             })
     }
 }
@@ -83,13 +114,12 @@ impl Client {
     /// `NODATA` where it is not set.
     pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
         let call = XattrGet { ino, name: name.to_vec() };
-        let node = self.shared.find(ino).filter(|_| name == CAPABILITY);
-        let Some(node) = node else {
+        let (Some(node), Some(one)) = (self.shared.find(ino), Absent::of(name)) else {
             return self.shared.session.call(&call);
         };
         let leased = {
             let state = node.state.lock();
-            if state.mode.is_some() && state.no_capability && self.shared.trusts_leases() {
+            if state.mode.is_some() && state.absent.covers(one) && self.shared.trusts_leases() {
                 return Err(Status::NODATA);
             }
             state.mode.map(|_| state.number)
@@ -97,7 +127,9 @@ impl Client {
         let reply = self.shared.session.call(&call);
         let mut state = node.state.lock();
         let held = state.mode.is_some() && !state.revoking && leased == Some(state.number);
-        state.no_capability |= held && reply == Err(Status::NODATA);
+        if held && reply == Err(Status::NODATA) {
+            state.absent.0 |= one.0;
+        }
         reply
     }
 
@@ -110,13 +142,14 @@ impl Client {
         ino: Ino,
         name: &[u8],
         value: &[u8],
-        mode: XattrMode,
+        (mode, group_id): (XattrMode, SetGroupId),
     ) -> Result<(), Status> {
-        let call = XattrSet { ino, name: name.to_vec(), value: value.to_vec(), mode };
-        self.shared.forget_capability(ino);
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let call = XattrSet { ino, name, value, mode, group_id };
+        self.shared.forget_absent(ino);
         let outcome = self.shared.session.change(&call, &[]);
         // A reader of it may have noted its absence meanwhile.
-        self.shared.forget_capability(ino);
+        self.shared.forget_absent(ino);
         self.shared.forget_attr(ino);
         outcome
     }

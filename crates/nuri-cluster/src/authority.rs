@@ -12,9 +12,9 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
-    Admitted, ClusterState, ClusterStatus, Heartbeat, HeartbeatReply, Join, JoinReply, MapGet,
-    MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, TargetRemove,
-    TargetReplace, TargetRetire,
+    Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
+    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet,
+    TargetProved, TargetRemove, TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -111,6 +111,12 @@ impl Authority {
             }),
             Op::TargetRetire => reply_to::<TargetRetire>(request.args, |c| {
                 self.change(|map| standing::retire(map, c.target, c.retiring))
+            }),
+            Op::TargetProved => reply_to::<TargetProved>(request.args, |proof| {
+                self.change(|map| standing::proved(map, &proof))
+            }),
+            Op::GroupRenew => reply_to::<GroupRenew>(request.args, |c| {
+                self.change(|map| standing::renew(map, c.group, c.epoch))
             }),
             Op::TargetRemove => reply_to::<TargetRemove>(request.args, |c| {
                 self.change(|map| standing::remove(map, c.target))
@@ -390,6 +396,7 @@ mod tests {
             address: format!("127.0.0.1:{port}"),
             pid: 1,
             serves_meta: MetaRole::None,
+            machine: BootId(1),
             targets: Vec::new(),
         }
     }

@@ -14,7 +14,7 @@ use nuri_proto::id::{Epoch, GroupId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::MAX_TARGETS;
 use nuri_proto::map::{Group, Map, Member, Standing, Target, TargetState};
-use nuri_proto::op::cluster::MemberMove;
+use nuri_proto::op::cluster::{MemberMove, TargetProved};
 
 use crate::placement::{Candidate, place};
 
@@ -78,6 +78,54 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
         true
     });
     enough
+}
+
+/// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`).
+/// It leaves those in which it lacks something, where the others hold the data without it (G2); it
+/// is as good as any other elsewhere.
+///
+/// # Errors
+/// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile.
+pub fn proved(map: &mut Map, proof: &TargetProved) -> Result<(), Status> {
+    let target = map.targets.iter_mut().find(|t| t.id == proof.target).ok_or(Status::NOENT)?;
+    if target.boot != proof.boot {
+        return Err(Status::EPOCH);
+    }
+    let was_unproven = std::mem::take(&mut target.unproven);
+    let changed = change_groups(map, |group, epoch| {
+        proof.behind.contains(&group.id) && leave(group, proof.target, epoch)
+    });
+    if was_unproven && !changed {
+        map.epoch = Epoch(map.epoch.0 + 1);
+    }
+    readmit(map);
+    Ok(())
+}
+
+/// A live member leaves its group if the others hold the data. Returns whether it did.
+fn leave(group: &mut Group, target: TargetId, epoch: Epoch) -> bool {
+    let Some(place) = group.place(target).filter(|place| group.live().has(*place)) else {
+        return false;
+    };
+    let left = group.live().iter().filter(|p| *p != place).count();
+    let enough = left >= group.shape.data();
+    if enough {
+        group.members[place].standing = Standing::Absent { since: epoch };
+    }
+    enough
+}
+
+/// The group takes the next epoch, with the members that it has.
+///
+/// # Errors
+/// [`Status::EPOCH`] where it did already; [`Status::NOENT`].
+pub fn renew(map: &mut Map, id: GroupId, epoch: Epoch) -> Result<(), Status> {
+    let group = map.group(id).ok_or(Status::NOENT)?;
+    if group.epoch != epoch {
+        return Err(Status::EPOCH);
+    }
+    change_groups(map, |group, _| group.id == id);
+    Ok(())
 }
 
 /// A member was found to hold everything, while the group was at `epoch` (G4).
@@ -293,6 +341,8 @@ pub(crate) mod fixture {
             incarnation: Incarnation(1),
             sequence: 1,
             boot: BootId(1),
+            machine: BootId(1),
+            unproven: false,
             retiring: false,
         }
     }
@@ -310,13 +360,50 @@ pub(crate) mod fixture {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::NodeId;
+    use nuri_proto::id::{BootId, NodeId};
 
     use super::fixture::{map, target};
     use super::*;
     use crate::transition::DEFAULT_POOL;
 
     const PARITY: Shape = Shape::Parity { k: 3, m: 1 };
+
+    #[test]
+    fn a_group_is_renewed_once() {
+        let mut map = map(4, PARITY);
+        let (id, epoch) = (map.groups[0].id, map.groups[0].epoch);
+        renew(&mut map, id, epoch).unwrap();
+        assert!(map.groups[0].epoch > epoch && map.groups[1].epoch == epoch);
+        assert_eq!(map.groups[0].live().iter().count(), 4);
+        assert_eq!(renew(&mut map, id, epoch), Err(Status::EPOCH), "of another asker");
+    }
+
+    #[test]
+    fn who_lacks_something_after_a_start_of_its_machine_leaves() {
+        let mut map = map(4, PARITY);
+        map.targets.iter_mut().for_each(|t| t.unproven = true);
+        let all: Vec<_> = map.groups.iter().map(|g| g.id).collect();
+        let proof = |target, boot, behind: &[GroupId]| TargetProved {
+            target: TargetId(target),
+            boot: BootId(boot),
+            behind: behind.to_vec(),
+        };
+        assert_eq!(proved(&mut map, &proof(1, 9, &all)), Err(Status::EPOCH), "of another life");
+        let before = map.epoch;
+        proved(&mut map, &proof(1, 1, &[])).unwrap();
+        assert!(map.epoch > before, "its node hears of it");
+        assert!(map.groups.iter().all(|g| g.live().iter().count() == 4));
+        proved(&mut map, &proof(2, 1, &all[..1])).unwrap();
+        let out = |g: &Group| !g.live().has(g.place(TargetId(2)).unwrap());
+        assert_eq!(
+            map.groups.iter().filter(|g| out(g)).map(|g| g.id).collect::<Vec<_>>(),
+            all[..1]
+        );
+        proved(&mut map, &proof(3, 1, &all)).unwrap();
+        assert!(map.groups[0].is_available(), "it is needed");
+        let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id);
+        assert_eq!(unproven.collect::<Vec<_>>(), [TargetId(4)]);
+    }
 
     /// Catches `nuri_break = "live_set_too_small"`.
     #[test]

@@ -1,7 +1,7 @@
 //! Pure transitions of the map: a map and an observation in, the next map out.
 
 use nuri_proto::Status;
-use nuri_proto::id::{Epoch, GroupId, NodeId, PoolId, TargetId};
+use nuri_proto::id::{BootId, Epoch, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
 use nuri_proto::map::{Group, Map, Member, Node, Pool, Standing, Target, TargetState};
@@ -40,7 +40,7 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     next.targets.iter_mut().filter(|t| t.node == id).for_each(|t| t.state = TargetState::Down);
     let mut targets = Vec::new();
     for target in &request.targets {
-        targets.push(join_target(&mut next, id, target)?);
+        targets.push(join_target(&mut next, (id, request.machine), target)?);
     }
     if membership_changed(map, &next) {
         next.epoch = Epoch(map.epoch.0 + 1);
@@ -58,7 +58,11 @@ pub fn is_older(known: &Target, request: &JoinTarget) -> bool {
     is_past && !cfg!(nuri_break = "trust_snapshots")
 }
 
-fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<TargetId, Status> {
+fn join_target(
+    map: &mut Map,
+    (node, machine): (NodeId, BootId),
+    request: &JoinTarget,
+) -> Result<TargetId, Status> {
     if request.map_epoch > map.epoch {
         return Err(Status::STALE);
     }
@@ -79,6 +83,8 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
         let newest = known.sequence.max(request.sequence);
         known.sequence = if is_opened { request.sequence } else { newest };
         known.boot = request.boot;
+        known.unproven |= machine != known.machine && known.machine != BootId::default();
+        known.machine = machine;
         // Whatever it missed since that state was taken is looked for in all its stripes.
         if is_older && !standing::distrust(map, id) {
             return Err(Status::STALE);
@@ -103,6 +109,8 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
         incarnation: request.incarnation,
         sequence: request.sequence,
         boot: request.boot,
+        machine,
+        unproven: false,
         retiring: false,
     });
     let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
@@ -119,9 +127,10 @@ fn join_target(map: &mut Map, node: NodeId, request: &JoinTarget) -> Result<Targ
 }
 
 fn membership_changed(old: &Map, new: &Map) -> bool {
+    let facts_of = |t: &Target| (t.id, t.node, t.state, t.unproven);
     let facts = |map: &Map| {
         let nodes: Vec<_> = map.nodes.iter().map(|n| (n.id, n.address.clone(), n.up)).collect();
-        let targets: Vec<_> = map.targets.iter().map(|t| (t.id, t.node, t.state)).collect();
+        let targets: Vec<_> = map.targets.iter().map(facts_of).collect();
         (nodes, targets, map.groups.clone(), map.meta)
     };
     facts(old) != facts(new)
@@ -188,6 +197,7 @@ mod tests {
             address: "127.0.0.1:1".into(),
             pid: 1,
             serves_meta: MetaRole::None,
+            machine: BootId(1),
             targets: ids.iter().enumerate().map(target).collect(),
         }
     }

@@ -16,23 +16,30 @@ opcodes! {
     MKDIR = 9, UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16,
     STATFS = 17, RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23,
     REMOVEXATTR = 24, FLUSH = 25, INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29,
-    FSYNCDIR = 30, CREATE = 35, INTERRUPT = 36, DESTROY = 38, BATCH_FORGET = 42, FALLOCATE = 43,
+    FSYNCDIR = 30, GETLK = 31, SETLK = 32, SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38,
+    BATCH_FORGET = 42, FALLOCATE = 43,
     READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50,
+    TMPFILE = 51, STATX = 52,
 }
 
 // INIT flags.
 pub const ASYNC_READ: u64 = 1 << 0;
+pub const POSIX_LOCKS: u64 = 1 << 1;
 pub const EXPORT_SUPPORT: u64 = 1 << 4;
 pub const BIG_WRITES: u64 = 1 << 5;
+pub const DONT_MASK: u64 = 1 << 6;
+pub const FLOCK_LOCKS: u64 = 1 << 10;
 pub const DO_READDIRPLUS: u64 = 1 << 13;
 pub const READDIRPLUS_AUTO: u64 = 1 << 14;
 pub const ASYNC_DIO: u64 = 1 << 15;
 pub const PARALLEL_DIROPS: u64 = 1 << 18;
+pub const POSIX_ACL: u64 = 1 << 20;
 pub const MAX_PAGES: u64 = 1 << 22;
 pub const CACHE_SYMLINKS: u64 = 1 << 23;
 pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
-pub const INIT_EXT: u64 = 1 << 30;
 pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+pub const SETXATTR_EXT: u64 = 1 << 29;
+pub const INIT_EXT: u64 = 1 << 30;
 pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 pub const OVER_IO_URING: u64 = 1 << 41;
 
@@ -45,6 +52,9 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
+// Lock flags.
+pub const LK_FLOCK: u32 = 1 << 0;
+
 // SETATTR valid bits.
 pub const FATTR_MODE: u32 = 1 << 0;
 pub const FATTR_UID: u32 = 1 << 1;
@@ -55,6 +65,9 @@ pub const FATTR_MTIME: u32 = 1 << 5;
 pub const FATTR_ATIME_NOW: u32 = 1 << 7;
 pub const FATTR_MTIME_NOW: u32 = 1 << 8;
 pub const FATTR_KILL_SUIDGID: u32 = 1 << 11;
+
+// SETXATTR flags: the caller is not in the file's group.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 // Commands of a ring entry.
 pub const RING_REGISTER: u32 = 1;
@@ -111,6 +124,19 @@ wire! {
     }
 }
 wire! { AttrOut { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr, } }
+wire! {
+    StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32, }
+}
+wire! { StatxTime { sec: i64, nsec: u32, reserved: i32, } }
+wire! {
+    StatxOut {
+        attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], mask: u32,
+        blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: StatxTime,
+        btime: StatxTime, ctime: StatxTime, mtime: StatxTime, rdev_major: u32, rdev_minor: u32,
+        dev_major: u32, dev_minor: u32, spare2: [u64; 14],
+    }
+}
 wire! { ForgetIn { nlookup: u64, } }
 wire! { BatchForgetIn { count: u32, dummy: u32, } }
 wire! { ForgetOne { nodeid: u64, nlookup: u64, } }
@@ -145,7 +171,18 @@ wire! {
 }
 wire! { WriteOut { size: u32, padding: u32, } }
 wire! { FsyncIn { fh: u64, fsync_flags: u32, padding: u32, } }
+wire! { InterruptIn { unique: u64, } }
+wire! {
+    /// `kind` is one of `F_RDLCK`, `F_WRLCK`, `F_UNLCK`; `end` is the last byte.
+    FileLock { start: u64, end: u64, kind: u32, pid: u32, }
+}
+wire! { LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, } }
+wire! { LkOut { lk: FileLock, } }
 wire! { SetxattrIn { size: u32, flags: u32, } }
+wire! {
+    /// Follows where `SETXATTR_EXT` was agreed.
+    SetxattrMore { setxattr_flags: u32, padding: u32, }
+}
 wire! { GetxattrIn { size: u32, padding: u32, } }
 wire! { GetxattrOut { size: u32, padding: u32, } }
 wire! { FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, } }
@@ -189,4 +226,6 @@ const _: () = assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 1
 const _: () = assert!(size_of::<InitIn>() == 64 && size_of::<InitOut>() == 64);
 const _: () = assert!(size_of::<RingCommand>() == 24 && size_of::<RingHeader>() == 288);
 const _: () = assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128);
+const _: () = assert!(size_of::<StatxIn>() == 24 && size_of::<StatxOut>() == 288);
+const _: () = assert!(size_of::<LkIn>() == 48 && size_of::<LkOut>() == 24);
 const _: () = assert!(size_of::<SetattrIn>() == 88 && size_of::<StatfsOut>() == 80);

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use crate::abi::{BATCH_FORGET, FORGET, INTERRUPT, OutHeader};
 use crate::device::Device;
 use crate::dispatch::Dispatcher;
-use crate::reply::{Body, Replier, Reply};
+use crate::reply::{Body, Later, Parking, Replier, Reply};
 use crate::request::Request;
 use crate::server::{MAX_WRITE, Serving};
 
@@ -55,7 +55,7 @@ impl Readers {
     }
 
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
-        let device = self.device.clone_queue()?;
+        let device = Arc::new(self.device.clone_queue()?);
         let (readers, part) = (self.clone(), self.serving.enter());
         self.count.fetch_add(1, Ordering::SeqCst);
         let body = move || {
@@ -70,7 +70,7 @@ impl Readers {
     }
 
     /// Reads and answers requests until the mount is gone.
-    fn read_loop(self: &Arc<Self>, device: &Device) {
+    fn read_loop(self: &Arc<Self>, device: &Arc<Device>) {
         let mut buf = vec![0; BUFFER];
         let mut scratch = Vec::new();
         loop {
@@ -91,11 +91,30 @@ impl Readers {
                 let _ = self.spawn();
             }
             let unique = request.header.unique;
-            let mut replier = Replier::new(&self.dispatcher.buffers, &mut [], &mut scratch);
+            let parking = Held { device, unique };
+            let pool = &self.dispatcher.buffers;
+            let mut replier = Replier::new(pool, &mut [], &mut scratch, &parking);
             self.dispatcher.answer(request, &mut replier);
             let reply = replier.finish();
             send(device, unique, &reply, &scratch);
         }
+        // Programs that wait for locks have been told by the kernel.
+        self.dispatcher.client.abandon_waits();
+    }
+}
+
+/// A request that waits holds nothing but its number: the kernel keeps it with the descriptor.
+struct Held<'d> {
+    device: &'d Arc<Device>,
+    unique: u64,
+}
+
+impl Parking for Held<'_> {
+    fn later(&self) -> Option<Later> {
+        let (device, unique) = (self.device.clone(), self.unique);
+        Some(Later::new(move |error| {
+            send(&device, unique, &Reply { error, body: Body::Empty, gate: None }, &[]);
+        }))
     }
 }
 
@@ -107,7 +126,7 @@ fn passes(error: &io::Error) -> bool {
 /// Writes a reply, unless there is none. The gate, if one is held, ends with the value.
 pub(crate) fn send(device: &Device, unique: u64, reply: &Reply<'_>, scratch: &[u8]) {
     let body = match &reply.body {
-        Body::Silent => return,
+        Body::Silent | Body::Parked => return,
         Body::Empty | Body::Room(_) => &[],
         Body::Scratch => scratch,
         Body::Pooled(bytes) => &bytes[..],

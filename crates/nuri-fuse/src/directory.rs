@@ -38,6 +38,7 @@ impl Dispatcher {
         fill(ino, call.offset, list, |entry, off| {
             page.push(&[], entry.ino, off, u32::from(entry.kind), &entry.name)
         })?;
+        self.note_access(ino, call.flags);
         reply.owned(page.bytes);
         Ok(())
     }
@@ -58,6 +59,7 @@ impl Dispatcher {
             gathered.push((entry, off));
             true
         })?;
+        self.note_access(ino, call.flags);
         reply.hold(self.client.reply_gate());
         for (entry, off) in &gathered {
             let out = entry.attr.map(|attr| self.entry_out(ino, &Entry { ino: entry.ino, attr }));

@@ -1,4 +1,5 @@
-//! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`.
+//! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`,
+//! extended attributes in `xattr`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,37 +10,41 @@ use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Exclusive, Make, MakeKind, RemoveKind, RenameMode, SetAttr, SetTime, Time, XattrMode,
+    Exclusive, Make, MakeKind, MakeUnnamed, RemoveKind, RenameMode, SetAttr, SetTime, Time,
 };
 use zerocopy::IntoBytes;
 
 use crate::abi;
 use crate::abi::{
-    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, GetxattrIn, GetxattrOut, LinkIn,
-    MkdirIn, MknodIn, OpenOut, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatfsOut,
+    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, OpenOut,
+    Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
-use crate::reply::{Replier, attr_out, entry_out};
+use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
 use crate::server::MAX_WRITE;
 
-/// Name of the attribute that shows and sets layouts.
-const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
-/// Setting it (to anything) writes out everything that is buffered.
-const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
-/// Shows which way requests come, and how many references the kernel has given back.
-const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
 
 /// Answers requests; called from all readers at once.
 pub(crate) struct Dispatcher {
     pub(crate) client: Arc<Client>,
-    /// The kernel can drop all names at once; without that names are not cached.
-    epochs: bool,
     pub(crate) buffers: BufPool,
     /// Entries of the rings; none where requests come the classic way.
     pub(crate) ring_entries: AtomicUsize,
-    forgotten: AtomicU64,
+    pub(crate) forgotten: AtomicU64,
+    pub(crate) kernel: Kernel,
+}
+
+/// What the kernel at the other end knows and how it is mounted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    /// It can drop all names at once; without that names are not cached.
+    pub(crate) epochs: bool,
+    /// Its SETXATTR has flags of its own.
+    pub(crate) long_setxattr: bool,
+    /// Nothing may be changed, access times neither.
+    pub(crate) read_only: bool,
 }
 
 /// What a change takes away: the kernel says whether the caller may keep the bits.
@@ -48,10 +53,10 @@ pub(crate) fn privileges(kill_suidgid: bool) -> Privileges {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(client: Arc<Client>, epochs: bool) -> Dispatcher {
+    pub(crate) fn new(client: Arc<Client>, kernel: Kernel) -> Dispatcher {
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, epochs, buffers, ring_entries, forgotten }
+        Dispatcher { client, buffers, ring_entries, forgotten, kernel }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -71,6 +76,7 @@ impl Dispatcher {
             abi::FORGET => self.forget(request),
             abi::BATCH_FORGET => self.batch_forget(request),
             abi::GETATTR => self.getattr(request, reply),
+            abi::STATX => self.statx(request, reply),
             abi::SETATTR => self.setattr(request, reply),
             abi::READLINK => self.readlink(request, reply),
             abi::SYMLINK => self.symlink(request, reply),
@@ -82,6 +88,7 @@ impl Dispatcher {
             abi::RENAME2 => self.rename2(request, reply),
             abi::LINK => self.link(request, reply),
             abi::CREATE => self.create(request, reply),
+            abi::TMPFILE => self.tmpfile(request, reply),
             abi::STATFS => self.statfs(reply),
             abi::SETXATTR => self.setxattr(request, reply),
             abi::GETXATTR => self.getxattr(request, reply),
@@ -95,8 +102,11 @@ impl Dispatcher {
                 reply.ok();
                 Ok(())
             }
-            // Requests are bounded in time; an interrupted one is answered as usual.
-            abi::INTERRUPT => Ok(()),
+            abi::GETLK => self.getlk(request, reply),
+            abi::SETLK => self.setlk(request, reply),
+            abi::SETLKW => self.setlkw(request, reply),
+            // Other requests than waits for locks are bounded in time and answered as usual.
+            abi::INTERRUPT => self.interrupt(request),
             _ => self.run_file(request, reply),
         }
     }
@@ -107,7 +117,7 @@ impl Dispatcher {
 
     /// How long the kernel may cache names of the directory.
     pub(crate) fn name_time(&self, dir: Ino) -> Duration {
-        if self.epochs { self.client.cache_time(dir) } else { Duration::ZERO }
+        if self.kernel.epochs { self.client.cache_time(dir) } else { Duration::ZERO }
     }
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
@@ -172,15 +182,6 @@ impl Dispatcher {
         self.client.forget(ino, count);
     }
 
-    fn show_transport(&self) -> Vec<u8> {
-        let forgotten = self.forgotten.load(Ordering::Relaxed);
-        match self.ring_entries.load(Ordering::Relaxed) {
-            0 => format!("transport=classic forgotten={forgotten}"),
-            n => format!("transport=uring entries={n} forgotten={forgotten}"),
-        }
-        .into_bytes()
-    }
-
     fn getattr<'g>(
         &'g self,
         request: &Request<'_>,
@@ -190,6 +191,18 @@ impl Dispatcher {
         let attr = self.client.getattr(ino)?;
         reply.hold(self.client.reply_gate());
         reply.value(&attr_out(&attr, self.client.cache_time(ino)));
+        Ok(())
+    }
+
+    fn statx<'g>(
+        &'g self,
+        request: &Request<'_>,
+        reply: &mut Replier<'g, '_>,
+    ) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let attr = self.client.getattr(ino)?;
+        reply.hold(self.client.reply_gate());
+        reply.value(&statx_out(&attr, self.client.cache_time(ino)));
         Ok(())
     }
 
@@ -215,7 +228,9 @@ impl Dispatcher {
             atime: time(abi::FATTR_ATIME_NOW, abi::FATTR_ATIME, call.atime, call.atimensec),
             mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
-        if has(abi::FATTR_UID) || has(abi::FATTR_GID) {
+        // A change of owner that leaves both as they are says nothing at all.
+        let nothing = change == SetAttr { ino, ..SetAttr::default() };
+        if nothing || has(abi::FATTR_UID) || has(abi::FATTR_GID) {
             self.client.drop_privileges(ino, Privileges::All)?;
         } else if has(abi::FATTR_SIZE) {
             self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID)))?;
@@ -227,7 +242,9 @@ impl Dispatcher {
     }
 
     fn readlink(&self, request: &Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
-        reply.bytes(&self.client.readlink(Self::ino(request))?);
+        let ino = Self::ino(request);
+        reply.bytes(&self.client.readlink(ino)?);
+        self.note_access(ino, 0);
         Ok(())
     }
 
@@ -236,13 +253,13 @@ impl Dispatcher {
         request: &Request<'_>,
         reply: &mut Replier<'g, '_>,
         name: &[u8],
-        what: (MakeKind, u32),
+        (kind, mode, umask): (MakeKind, u32, u32),
     ) -> Result<(), Status> {
-        let (kind, mode) = what;
         let parent = Self::ino(request);
         let (uid, gid) = (request.header.uid, request.header.gid);
         let (name, exclusive) = (name.to_vec(), Exclusive::Yes);
-        let entry = self.client.make(&Make { parent, name, kind, mode, uid, gid, exclusive })?;
+        let call = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+        let entry = self.client.make(&call)?;
         self.reply_entry(parent, &entry, reply);
         Ok(())
     }
@@ -253,7 +270,7 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let (name, to) = (request.name()?, request.name()?);
-        self.make(request, reply, name, (MakeKind::Symlink(to.to_vec()), 0o777))
+        self.make(request, reply, name, (MakeKind::Symlink(to.to_vec()), 0o777, 0))
     }
 
     fn mknod<'g>(
@@ -267,7 +284,7 @@ impl Dispatcher {
             libc::S_IFREG => MakeKind::File,
             _ => MakeKind::Special { rdev: call.rdev },
         };
-        self.make(request, reply, name, (kind, call.mode))
+        self.make(request, reply, name, (kind, call.mode, call.umask))
     }
 
     fn mkdir<'g>(
@@ -277,7 +294,7 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let call: MkdirIn = request.take()?;
         let name = request.name()?;
-        self.make(request, reply, name, (MakeKind::Directory, call.mode))
+        self.make(request, reply, name, (MakeKind::Directory, call.mode, call.umask))
     }
 
     fn remove(
@@ -347,8 +364,11 @@ impl Dispatcher {
         let parent = Self::ino(request);
         let flags = call.flags as i32;
         let exclusive = if flags & libc::O_EXCL != 0 { Exclusive::Yes } else { Exclusive::No };
-        let owner = (request.header.uid, request.header.gid);
-        let entry = self.client.create_file(parent, name, call.mode, owner, exclusive)?;
+        let (uid, gid) = (request.header.uid, request.header.gid);
+        let (mode, umask) = (call.mode, call.umask);
+        let (name, kind) = (name.to_vec(), MakeKind::File);
+        let make = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+        let entry = self.client.make(&make)?;
         let fh = match self.client.open(entry.ino) {
             Ok(fh) => fh,
             Err(status) => {
@@ -356,12 +376,40 @@ impl Dispatcher {
                 return Err(status);
             }
         };
-        let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
         reply.hold(self.client.reply_gate());
-        let mut body = self.entry_out(parent, &entry).as_bytes().to_vec();
+        let out = self.entry_out(parent, &entry);
+        self.reply_opened(&out, (fh, flags), reply);
+        Ok(())
+    }
+
+    fn tmpfile(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let call: CreateIn = request.take()?;
+        let parent = Self::ino(request);
+        let (uid, gid) = (request.header.uid, request.header.gid);
+        let make = MakeUnnamed { parent, mode: call.mode, umask: call.umask, uid, gid };
+        let (entry, fh) = self.client.make_unnamed(&make)?;
+        // There is no name that the kernel could cache.
+        let out = entry_out(&entry, Duration::ZERO, Duration::ZERO);
+        self.reply_opened(&out, (fh, call.flags as i32), reply);
+        Ok(())
+    }
+
+    fn reply_opened(&self, entry: &EntryOut, (fh, flags): (u64, i32), reply: &mut Replier<'_, '_>) {
+        let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
+        let mut body = entry.as_bytes().to_vec();
         body.extend_from_slice(open.as_bytes());
         reply.owned(body);
-        Ok(())
+    }
+
+    /// A program read the inode, through a descriptor with these flags.
+    pub(crate) fn note_access(&self, ino: Ino, flags: u32) {
+        if !self.kernel.read_only && flags as i32 & libc::O_NOATIME == 0 {
+            self.client.note_access(ino);
+        }
     }
 
     fn statfs(&self, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
@@ -382,88 +430,6 @@ impl Dispatcher {
         });
         Ok(())
     }
-
-    fn setxattr(
-        &self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'_, '_>,
-    ) -> Result<(), Status> {
-        let call: SetxattrIn = request.take()?;
-        let name = request.name()?;
-        let value = request.bytes(call.size as usize)?;
-        let ino = Self::ino(request);
-        if name == SYNC_ATTRIBUTE {
-            self.client.sync_all();
-        } else if name == LAYOUT_ATTRIBUTE {
-            let policy = crate::directory::parse_policy(value)?;
-            self.client.set_layout(ino, policy)?;
-        } else {
-            let mode = match call.flags as i32 {
-                libc::XATTR_CREATE => XattrMode::Create,
-                libc::XATTR_REPLACE => XattrMode::Replace,
-                _ => XattrMode::Any,
-            };
-            self.client.xattr_set(ino, name, value, mode)?;
-        }
-        reply.ok();
-        Ok(())
-    }
-
-    fn getxattr(
-        &self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'_, '_>,
-    ) -> Result<(), Status> {
-        let call: GetxattrIn = request.take()?;
-        let name = request.name()?;
-        let ino = Self::ino(request);
-        let value = if name == LAYOUT_ATTRIBUTE {
-            crate::directory::show_layout(&self.client.layout(ino)?)
-        } else if name == TRANSPORT_ATTRIBUTE {
-            self.show_transport()
-        } else {
-            self.client.xattr_get(ino, name)?
-        };
-        sized_reply(call.size, &value, reply)
-    }
-
-    fn listxattr(
-        &self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'_, '_>,
-    ) -> Result<(), Status> {
-        let call: GetxattrIn = request.take()?;
-        let names = self.client.xattr_list(Self::ino(request))?;
-        let mut list = Vec::new();
-        for name in names {
-            list.extend_from_slice(&name);
-            list.push(0);
-        }
-        sized_reply(call.size, &list, reply)
-    }
-
-    fn removexattr(
-        &self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'_, '_>,
-    ) -> Result<(), Status> {
-        let name = request.name()?;
-        self.client.xattr_remove(Self::ino(request), name)?;
-        reply.ok();
-        Ok(())
-    }
-}
-
-/// Replies with the length alone (size 0), or the value where it fits.
-fn sized_reply(size: u32, value: &[u8], reply: &mut Replier<'_, '_>) -> Result<(), Status> {
-    if size == 0 {
-        reply.value(&GetxattrOut { size: value.len() as u32, padding: 0 });
-    } else if value.len() > size as usize {
-        return Err(Status::RANGE);
-    } else {
-        reply.bytes(value);
-    }
-    Ok(())
 }
 
 pub(crate) fn not_implemented(reply: &mut Replier<'_, '_>) {

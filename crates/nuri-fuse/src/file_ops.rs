@@ -6,8 +6,8 @@ use nuri_proto::id::Ino;
 
 use crate::abi;
 use crate::abi::{
-    CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn,
-    ReleaseIn, WriteIn, WriteOut,
+    CopyFileRangeIn, FallocateIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, WriteIn,
+    WriteOut,
 };
 use crate::dispatch::{Dispatcher, not_implemented, privileges};
 use crate::reply::Replier;
@@ -27,20 +27,11 @@ impl Dispatcher {
             abi::OPEN => self.open(request, reply),
             abi::READ => self.read(request, reply),
             abi::WRITE => self.write(request, reply),
-            abi::FLUSH => {
-                let call: FlushIn = request.take()?;
-                self.client.flush(call.fh)?;
-                reply.ok();
-                Ok(())
-            }
-            abi::RELEASE => {
-                let call: ReleaseIn = request.take()?;
-                self.client.release(call.fh);
-                reply.ok();
-                Ok(())
-            }
+            abi::FLUSH => self.flush(request, reply),
+            abi::RELEASE => self.release(request, reply),
             abi::FSYNC => {
                 let call: FsyncIn = request.take()?;
+                self.client.check_locks(call.fh)?;
                 let data_only = call.fsync_flags & FDATASYNC != 0;
                 self.client.fsync(call.fh, if data_only { Sync::Data } else { Sync::All })?;
                 reply.ok();
@@ -84,7 +75,10 @@ impl Dispatcher {
         } else {
             self.client.read(ino, call.offset, room)?
         };
+        // After the bytes were had: they may have been waited for.
+        self.client.check_locks(call.fh)?;
         reply.filled(len);
+        self.note_access(ino, call.flags);
         Ok(())
     }
 
@@ -100,7 +94,7 @@ impl Dispatcher {
             self.client.drop_privileges(ino, privileges(kill))?;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            self.client.write(ino, position, data)?;
+            self.client.write((ino, call.fh), position, data)?;
         }
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
@@ -161,7 +155,7 @@ impl Dispatcher {
             let kill = privileges(request.header.uid != 0);
             self.client.drop_privileges(Ino(call.nodeid_out), kill)?;
             let position = Position::At(call.off_out);
-            self.client.write(Ino(call.nodeid_out), position, &buf[..len])?;
+            self.client.write((Ino(call.nodeid_out), call.fh_out), position, &buf[..len])?;
         }
         reply.value(&WriteOut { size: len as u32, padding: 0 });
         Ok(())

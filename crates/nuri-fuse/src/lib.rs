@@ -11,6 +11,7 @@ pub mod device;
 mod directory;
 mod dispatch;
 mod file_ops;
+mod lock_ops;
 pub mod mount;
 mod notify;
 mod reply;
@@ -19,6 +20,7 @@ mod rings;
 pub mod server;
 pub mod transport;
 mod uring;
+mod xattr;
 
 pub use mount::{MountError, mount, unmount};
 pub use server::{FuseConfig, serve};

@@ -85,11 +85,26 @@ pub fn mounts() -> Vec<(String, String)> {
     text.lines().filter_map(line).collect()
 }
 
+/// Whether programs may change anything through a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    Allowed,
+    Refused,
+}
+
+/// Settings of a mount point.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// How far the kernel reads ahead.
+    pub readahead_kib: u32,
+    pub writes: Writes,
+}
+
 /// Mounts a new connection at `point` and sets how far the kernel reads ahead.
 ///
 /// # Errors
 /// Says what is wrong and what to do.
-pub fn mount(point: &Path, source: &str, readahead_kib: u32) -> Result<Device, MountError> {
+pub fn mount(point: &Path, source: &str, how: How) -> Result<Device, MountError> {
     check(point)?;
     let name = point.display().to_string();
     if !rustix::process::geteuid().is_root() {
@@ -102,7 +117,10 @@ pub fn mount(point: &Path, source: &str, readahead_kib: u32) -> Result<Device, M
         MAX_WRITE
     );
     let options = CString::new(options).unwrap_or_default();
-    let flags = MountFlags::NOATIME;
+    let flags = match how.writes {
+        Writes::Allowed => MountFlags::RELATIME,
+        Writes::Refused => MountFlags::RELATIME | MountFlags::RDONLY,
+    };
     rustix::mount::mount(source, point, "fuse.nuri", flags, options.as_c_str()).map_err(
         |e| match e {
             Errno::PERM => MountError::Rights,
@@ -113,7 +131,7 @@ pub fn mount(point: &Path, source: &str, readahead_kib: u32) -> Result<Device, M
     if let Some(number) = device_number(point) {
         let knob = format!("/sys/class/bdi/{number}/read_ahead_kb");
         // Without it reading is slower, not wrong.
-        let _ = std::fs::write(knob, readahead_kib.to_string());
+        let _ = std::fs::write(knob, how.readahead_kib.to_string());
     }
     Ok(device)
 }

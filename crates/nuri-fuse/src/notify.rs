@@ -29,7 +29,11 @@ impl Notifier {
 
 impl KernelCache for Notifier {
     fn invalidate_inode(&self, ino: Ino) {
-        let body = NotifyInvalInode { ino: ino.0, off: 0, len: 0 };
+        self.invalidate_pages(ino, 0, 0);
+    }
+
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) {
+        let body = NotifyInvalInode { ino: ino.0, off: offset as i64, len: len as i64 };
         // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
         self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()));
     }

@@ -9,7 +9,7 @@ use nuri_proto::op::meta;
 use parking_lot::RwLockReadGuard;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{Attr, AttrOut, EntryOut};
+use crate::abi::{Attr, AttrOut, EntryOut, StatxOut, StatxTime};
 
 /// Held from before a reply is built until the kernel has it.
 pub(crate) type Gate<'g> = RwLockReadGuard<'g, ()>;
@@ -21,7 +21,27 @@ pub(crate) struct Replier<'g, 't> {
     room: &'t mut [u8],
     scratch: &'t mut Vec<u8>,
     pooled: Option<PooledBuf>,
+    parking: &'t dyn Parking,
     reply: Reply<'g>,
+}
+
+/// Where a request can be left until it is answered.
+pub(crate) trait Parking {
+    /// `None` where there is no room for one more.
+    fn later(&self) -> Option<Later>;
+}
+
+/// Answers a parked request with an error number, or 0.
+pub(crate) struct Later(Box<dyn FnOnce(i32) + Send>);
+
+impl Later {
+    pub(crate) fn new(send: impl FnOnce(i32) + Send + 'static) -> Later {
+        Later(Box::new(send))
+    }
+
+    pub(crate) fn send(self, error: i32) {
+        (self.0)(error);
+    }
 }
 
 /// What a handler answered.
@@ -38,6 +58,8 @@ pub(crate) enum Body {
     /// The protocol wants no reply, or the handler gave none.
     #[default]
     Silent,
+    /// The reply comes by [`Later`], or has come.
+    Parked,
     Empty,
     Scratch,
     /// So many bytes of the transport's memory.
@@ -50,8 +72,19 @@ impl<'g, 't> Replier<'g, 't> {
         pool: &'t BufPool,
         room: &'t mut [u8],
         scratch: &'t mut Vec<u8>,
+        parking: &'t dyn Parking,
     ) -> Replier<'g, 't> {
-        Replier { pool, room, scratch, pooled: None, reply: Reply::default() }
+        Replier { pool, room, scratch, pooled: None, parking, reply: Reply::default() }
+    }
+
+    /// The means to answer when the handler has returned.
+    pub(crate) fn later(&self) -> Option<Later> {
+        self.parking.later()
+    }
+
+    /// [`Later`] answers.
+    pub(crate) fn parked(&mut self) {
+        self.reply.body = Body::Parked;
     }
 
     /// Success, with raw bytes.
@@ -141,6 +174,35 @@ pub(crate) fn attr_out(a: &meta::Attr, valid: Duration) -> AttrOut {
         attr_valid_nsec: valid.subsec_nanos(),
         dummy: 0,
         attr: attr(a),
+    }
+}
+
+/// All that `stat` shows, and the birth time.
+const STATX_ALL: u32 = 0x0fff;
+
+pub(crate) fn statx_out(a: &meta::Attr, valid: Duration) -> StatxOut {
+    let time = |t: meta::Time| StatxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
+    let flat = attr(a);
+    let device = u64::from(a.rdev);
+    StatxOut {
+        attr_valid: valid.as_secs(),
+        attr_valid_nsec: valid.subsec_nanos(),
+        mask: STATX_ALL,
+        blksize: flat.blksize,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        mode: a.mode as u16,
+        ino: a.ino.0,
+        size: a.size,
+        blocks: flat.blocks,
+        atime: time(a.atime),
+        btime: time(a.btime),
+        ctime: time(a.ctime),
+        mtime: time(a.mtime),
+        rdev_major: rustix::fs::major(device),
+        rdev_minor: rustix::fs::minor(device),
+        ..StatxOut::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Serving a mount: the handshake, then the transport that it settled on.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use nuri_client::Client;
@@ -9,13 +10,14 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{
     ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
-    EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, HANDLE_KILLPRIV_V2, INIT_EXT, MAX_PAGES, OVER_IO_URING,
-    PARALLEL_DIROPS, READDIRPLUS_AUTO,
+    DONT_MASK, EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, FLOCK_LOCKS, HANDLE_KILLPRIV_V2, INIT_EXT,
+    MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, POSIX_LOCKS, READDIRPLUS_AUTO,
+    SETXATTR_EXT,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH};
 use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Kernel};
 use crate::notify::Notifier;
 use crate::reply::{Body, Reply};
 use crate::request::Request;
@@ -33,11 +35,13 @@ pub struct FuseConfig {
     /// How far the kernel may read ahead, bytes.
     pub max_readahead: u32,
     pub transport: Transport,
+    /// Nothing may be changed through this mount.
+    pub read_only: bool,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        FuseConfig { max_readahead: 8 << 20, transport: Transport::default() }
+        FuseConfig { max_readahead: 8 << 20, transport: Transport::default(), read_only: false }
     }
 }
 
@@ -72,23 +76,36 @@ impl Drop for Part {
 /// What the handshake settled.
 struct Agreed {
     minor: u32,
+    /// INIT flags that both sides have.
+    flags: u64,
     rings: Result<Probe, NoRings>,
 }
 
-/// Serves the mounted device until it is unmounted.
+/// Serves the device that is mounted at `point` until it is unmounted.
 ///
 /// # Errors
 /// Where the kernel speaks another protocol, no thread can be started, or rings are demanded and
 /// cannot be had.
-pub fn serve(device: Device, client: Arc<Client>, config: FuseConfig) -> io::Result<()> {
-    let Agreed { minor, rings } = handshake(&device, config)?;
+pub fn serve(
+    device: Device,
+    client: Arc<Client>,
+    config: FuseConfig,
+    point: &Path,
+) -> io::Result<()> {
+    let Agreed { minor, flags, rings } = handshake(&device, config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
     let notifier = Notifier { device: device.duplicate()?, load: load.clone() };
     client.set_kernel_cache(Arc::new(notifier));
-    let dispatcher = Arc::new(Dispatcher::new(client, minor >= MINOR_EPOCH));
+    let kernel = Kernel {
+        epochs: minor >= MINOR_EPOCH,
+        long_setxattr: flags & SETXATTR_EXT != 0,
+        read_only: config.read_only,
+    };
+    let dispatcher = Arc::new(Dispatcher::new(client, kernel));
     let serving = Serving::default();
-    let rings = rings.and_then(|probe| Rings::start(&dispatcher, &device, &serving, (load, probe)));
+    let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
+    let rings = rings.and_then(start);
     match &rings {
         Ok(()) => eprintln!("fuse: requests come over io_uring"),
         Err(why) if config.transport == Transport::Uring => {
@@ -126,7 +143,8 @@ fn handshake(device: &Device, config: FuseConfig) -> io::Result<Agreed> {
     let reply = init_out(&init, offered, &rings, config);
     let body = Reply { error: 0, body: Body::Scratch, gate: None };
     send(device, header.unique, &body, reply.as_bytes());
-    Ok(Agreed { minor: init.minor, rings })
+    let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
+    Ok(Agreed { minor: init.minor, flags, rings })
 }
 
 fn init_out(
@@ -136,6 +154,8 @@ fn init_out(
     config: FuseConfig,
 ) -> InitOut {
     let wanted = ASYNC_READ
+        | POSIX_LOCKS
+        | FLOCK_LOCKS
         | EXPORT_SUPPORT
         | BIG_WRITES
         | DO_READDIRPLUS
@@ -147,6 +167,9 @@ fn init_out(
         | EXPLICIT_INVAL_DATA
         | INIT_EXT
         | HANDLE_KILLPRIV_V2
+        | DONT_MASK
+        | POSIX_ACL
+        | SETXATTR_EXT
         | DIRECT_IO_ALLOW_MMAP;
     let flags = offered & if rings.is_ok() { wanted | OVER_IO_URING } else { wanted };
     InitOut {

@@ -204,7 +204,7 @@ impl RingEntry {
             len
         };
         let len = match body {
-            Body::Silent | Body::Empty => 0,
+            Body::Silent | Body::Parked | Body::Empty => 0,
             Body::Scratch => put(scratch),
             Body::Pooled(bytes) => put(bytes),
             Body::Room(len) => *len,

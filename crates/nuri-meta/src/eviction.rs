@@ -70,6 +70,8 @@ impl MetaServer {
             if let Some(session) = core.sessions.remove(id) {
                 eprintln!("metadata: session {id} ({}) is evicted: it {why}", session.client);
                 core.recalls.retain(|(holder, _), _| holder != id);
+                let told = core.locks.drop_waits(*id);
+                self.tell_locks(core, told);
                 removed.push((*id, session));
             }
         }
@@ -114,6 +116,8 @@ impl MetaServer {
     /// Removes everything that the session has here.
     fn strike(&self, core: &mut Core, id: SessionId, session: &Session) -> Result<(), Status> {
         let inos = core.leases.drop_session(id);
+        let told = core.locks.drop_session(id);
+        self.tell_locks(core, told);
         let mut batch = Batch::new();
         batch.delete(schema::session_key(id));
         session.slots.keys().for_each(|slot| batch.delete(schema::slot_key(id, *slot)));

@@ -37,6 +37,8 @@ struct Holder {
 /// All leases of one metadata server.
 pub struct LeaseTable {
     inodes: HashMap<Ino, Vec<Holder>>,
+    /// Those that operations wait to have alone, with their number.
+    awaited: HashMap<Ino, u32>,
     next: u64,
     /// Beyond this many inodes only leases that were asked for are granted.
     limit: usize,
@@ -45,7 +47,8 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        LeaseTable { inodes: HashMap::new(), next: epoch << Grant::EPOCH_SHIFT, limit }
+        let (inodes, awaited) = Default::default();
+        LeaseTable { inodes, awaited, next: epoch << Grant::EPOCH_SHIFT, limit }
     }
 
     /// Number of the last grant.
@@ -90,11 +93,29 @@ impl LeaseTable {
         self.holders(ino).iter().any(writes)
     }
 
+    /// An operation waits for these claims. Until it is done nothing is granted in passing that
+    /// would be in its way: else many readers keep it waiting, each recalled and back again.
+    pub fn begin_wait(&mut self, claims: &[Claim]) {
+        for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
+            *self.awaited.entry(claim.ino).or_default() += 1;
+        }
+    }
+
+    /// It does not wait for them any more.
+    pub fn end_wait(&mut self, claims: &[Claim]) {
+        for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
+            if let Some(count) = self.awaited.get_mut(&claim.ino) {
+                *count -= 1;
+            }
+            self.awaited.retain(|_, count| *count > 0);
+        }
+    }
+
     /// Grants in passing, where there is room and nothing is in the way. A stronger lease that
     /// the session has already stays and is answered.
     pub fn offer(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         let known = self.inodes.contains_key(&ino);
-        if !known && self.inodes.len() >= self.limit {
+        if !known && self.inodes.len() >= self.limit || self.awaited.contains_key(&ino) {
             return None;
         }
         let others = |h: &&Holder| h.session != session && h.mode.is_some();
@@ -281,6 +302,21 @@ mod tests {
         table.recall_done(F, A, old.number, None);
         table.release(F, A, old.number);
         assert_eq!(table.held(F, A), READ);
+    }
+
+    #[test]
+    fn readers_in_passing_do_not_keep_a_writer_waiting() {
+        let mut table = LeaseTable::new(1, 100);
+        table.grant(F, A, LeaseMode::Read);
+        let waits = [claim(Want::Alone)];
+        table.begin_wait(&waits);
+        table.begin_wait(&waits);
+        assert_eq!(table.offer(F, B, LeaseMode::Read), None);
+        table.end_wait(&waits);
+        assert_eq!(table.offer(F, B, LeaseMode::Read), None);
+        assert!(table.grant(F, B, LeaseMode::Read).is_some(), "it was asked for");
+        table.end_wait(&waits);
+        assert!(table.offer(F, B, LeaseMode::Read).is_some());
     }
 
     #[test]

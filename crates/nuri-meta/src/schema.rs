@@ -15,6 +15,8 @@ pub const S_IFREG: u32 = 0o100_000;
 pub const S_IFLNK: u32 = 0o120_000;
 /// Set-group-id.
 pub const S_ISGID: u32 = 0o2000;
+/// Record of an orphan that may still be given a name: it never had one.
+pub const NAMELESS: &[u8] = &[1];
 
 const RECORD_FORMAT: u8 = 1;
 

@@ -17,16 +17,17 @@ use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, Grant, LayoutGet, LayoutSet, Link,
-    Lookup, Make, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim, Release, Rename,
-    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
-    XattrList, XattrRemove, XattrSet,
+    Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
+    ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time,
+    TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
 };
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
-use crate::lease::LeaseTable;
+use crate::lease::{Claim, LeaseTable};
+use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
 use crate::session::{Session, SlotState};
@@ -49,6 +50,9 @@ pub struct MetaServer {
 
 pub(crate) struct Core {
     pub(crate) leases: LeaseTable,
+    pub(crate) locks: LockTable,
+    /// When waits for locks were relaxed last.
+    pub(crate) relaxed: Duration,
     pub(crate) counters: Counters,
     pub(crate) sessions: HashMap<SessionId, Session>,
     pub(crate) recalls: HashMap<(SessionId, Ino), Duration>,
@@ -63,6 +67,13 @@ pub(crate) struct Core {
 pub(crate) struct Grace {
     until: Duration,
     waiting: HashSet<SessionId>,
+}
+
+impl Grace {
+    /// Whether the session has not reclaimed everything yet.
+    pub(crate) fn waits_for(&self, session: SessionId) -> bool {
+        self.waiting.contains(&session)
+    }
 }
 
 impl MetaServer {
@@ -88,6 +99,8 @@ impl MetaServer {
         let leases = LeaseTable::new(engine.epoch(), LEASE_LIMIT);
         let core = Core {
             leases,
+            locks: LockTable::new(engine.epoch(), Limits::default()),
+            relaxed: now,
             counters,
             sessions,
             recalls: HashMap::new(),
@@ -118,6 +131,8 @@ impl MetaServer {
             Op::SetAttr => self.run::<SetAttr>(request),
             Op::Make => self.run::<Make>(request),
             Op::Link => self.run::<Link>(request),
+            Op::MakeUnnamed => self.run::<MakeUnnamed>(request),
+            Op::Accessed => self.run::<Accessed>(request),
             Op::Unlink => self.run::<Unlink>(request),
             Op::Rename => self.run::<Rename>(request),
             Op::ReadDir => self.run::<ReadDir>(request),
@@ -134,7 +149,7 @@ impl MetaServer {
             Op::StatFs => self.run::<StatFs>(request),
             Op::OrphanRelease => self.run::<OrphanRelease>(request),
             Op::TruncateDone => self.run::<TruncateDone>(request),
-            _ => Reply::failed(Status::NOTSUP),
+            _ => self.serve_locks(request),
         }
     }
 
@@ -197,14 +212,14 @@ impl MetaServer {
         self.engine.wait_durable(id).map_err(|e| kv_status(&e))
     }
 
-    fn hear(&self, core: &mut Core, session: SessionId) -> Result<(), Status> {
+    pub(crate) fn hear(&self, core: &mut Core, session: SessionId) -> Result<(), Status> {
         let now = self.clock.monotonic();
         let session = core.sessions.get_mut(&session).ok_or(Status::SESSION_GONE)?;
         session.heard = now;
         Ok(())
     }
 
-    fn wait_grace(&self, core: &mut MutexGuard<'_, Core>) -> Result<(), Status> {
+    pub(crate) fn wait_grace(&self, core: &mut MutexGuard<'_, Core>) -> Result<(), Status> {
         loop {
             let Some(grace) = &core.grace else {
                 return Ok(());
@@ -246,7 +261,7 @@ impl MetaServer {
     }
 
     /// Takes the slot for this call, or returns what the call's first attempt answered.
-    fn enter_slot(
+    pub(crate) fn enter_slot(
         &self,
         core: &mut MutexGuard<'_, Core>,
         context: CallContext,
@@ -276,12 +291,25 @@ impl MetaServer {
         session: SessionId,
         call: &C,
     ) -> Result<(), Status> {
+        let mut waiting = Vec::new();
+        let outcome = self.wait_claims(core, session, call, &mut waiting);
+        core.leases.end_wait(&waiting);
+        outcome
+    }
+
+    fn wait_claims<C: MetaOp>(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        session: SessionId,
+        call: &C,
+        waiting: &mut Vec<Claim>,
+    ) -> Result<(), Status> {
         let start = self.clock.monotonic();
         loop {
             let claims = call.claims(&self.txn(core, session))?;
             let mut blocked = false;
-            for claim in claims {
-                for (holder, recall) in core.leases.conflicts(claim, session) {
+            for claim in &claims {
+                for (holder, recall) in core.leases.conflicts(*claim, session) {
                     blocked = true;
                     self.send_recall(core, holder, claim.ino, recall);
                 }
@@ -289,6 +317,10 @@ impl MetaServer {
             if !blocked {
                 return Ok(());
             }
+            // What it names may change while it waits.
+            core.leases.end_wait(waiting);
+            core.leases.begin_wait(&claims);
+            *waiting = claims;
             if self.clock.monotonic() - start > REQUEST {
                 return Err(Status::RETRY);
             }
@@ -434,12 +466,13 @@ impl MetaServer {
         Ok(())
     }
 
-    fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<Vec<Option<Grant>>, Status> {
+    fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<ReclaimReply, Status> {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
         let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
-        let grants = grants.collect();
+        let leases = grants.collect();
+        let locks = self.reclaim_locks(&mut core, session, &call.locks);
         call.open.iter().for_each(|ino| core.leases.note_open(*ino, session));
         if !call.more
             && let Some(grace) = &mut core.grace
@@ -447,7 +480,7 @@ impl MetaServer {
             grace.waiting.remove(&session);
         }
         self.changed.notify_all();
-        Ok(grants)
+        Ok(ReclaimReply { leases, locks })
     }
 
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {
@@ -471,6 +504,7 @@ impl MetaServer {
     pub fn tick(&self) -> Result<(), Status> {
         let mut core = self.core.lock();
         self.end_grace(&mut core)?;
+        self.relax_locks(&mut core);
         self.expire(&mut core)
     }
 }

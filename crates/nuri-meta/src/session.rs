@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use nuri_proto::limit::MAX_EVENTS;
 use nuri_proto::op::meta::Event;
 
 use crate::schema::SlotRecord;
@@ -58,11 +59,14 @@ impl Session {
         self.next_event += 1;
     }
 
-    /// Drops what was handled; returns what is still to be told, and its last number.
+    /// Drops what was handled; returns what is to be told next, and its last number.
     pub(crate) fn pending(&mut self, acknowledged: u64) -> (u64, Vec<Event>) {
-        self.events.retain(|(number, _)| *number > acknowledged);
-        let upto = self.events.back().map_or(acknowledged, |(number, _)| *number);
-        (upto, self.events.iter().map(|(_, event)| *event).collect())
+        while self.events.front().is_some_and(|(number, _)| *number <= acknowledged) {
+            self.events.pop_front();
+        }
+        let next = self.events.iter().take(MAX_EVENTS);
+        let upto = next.clone().next_back().map_or(acknowledged, |(number, _)| *number);
+        (upto, next.map(|(_, event)| *event).collect())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The metadata server from outside: calls in, replies out, on memory disks.
 //!
 //! `slots` catches `nuri_break = "slots_forget"`, `crash` catches `reply_before_durable`, `leases`
-//! and `lease::tests` catch `grant_during_recall`.
+//! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -9,6 +9,7 @@ mod attrs;
 mod crash;
 mod eviction;
 mod leases;
+mod locks;
 mod model;
 mod names;
 mod slots;
@@ -26,7 +27,9 @@ use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::Shape;
 use nuri_proto::op::Call;
+use nuri_proto::op::lock::*;
 use nuri_proto::op::meta::*;
+use nuri_proto::range_map::Span;
 use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Request};
 
@@ -230,5 +233,5 @@ impl<'a> Client<'a> {
 fn make(parent: Ino, name: &str, kind: MakeKind) -> Make {
     let mode = if kind == MakeKind::Directory { 0o755 } else { 0o644 };
     let (name, exclusive) = (name.into(), Exclusive::Yes);
-    Make { parent, name, kind, mode, uid: 10, gid: 20, exclusive }
+    Make { parent, name, kind, mode, umask: 0, uid: 10, gid: 20, exclusive }
 }

@@ -88,9 +88,10 @@ impl Txn<'_> {
         LayoutPolicy { shape: self.cluster.default_shape(), ..LayoutPolicy::default() }
     }
 
-    /// The inode, `NOENT` where it is gone.
+    /// The inode, `STALE` where it is gone: the name that led there is another's by now, or
+    /// nobody's, so the caller's kernel looks it up again.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Status> {
-        self.get(&inode_key(ino))?.ok_or(Status::NOENT)
+        self.get(&inode_key(ino))?.ok_or(Status::STALE)
     }
 
     pub(crate) fn directory(&self, ino: Ino) -> Result<Inode, Status> {

@@ -25,11 +25,16 @@ pub const DRIFT: Duration = Duration::from_millis(250);
 pub const SUSPEND: Duration = Duration::from_millis(3500);
 /// Nothing that the kernel cached outlives the last renewal by more.
 pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
+/// Who waits for a lock behind others that were passed often is let go after one to two of these.
+pub const LOCK_RELAX: Duration = Duration::from_secs(2);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
 /// A member of a redundant group that does not answer for this long is taken for lost, until it
 /// answers again or its group goes on without it.
 pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
+/// A target whose machine was started anew waits so long for the members that it is to be compared
+/// with; those that do not come by then may be gone for ever.
+pub const PROOF: Duration = Duration::from_secs(8);
 /// A decided write is told to its members at the latest after this long.
 pub const COMMIT_DELAY: Duration = Duration::from_millis(50);
 /// A copy of the metadata that does not answer for this long is given up.
@@ -49,6 +54,7 @@ const _: () = assert!(ms(SUSPEND) > 2 * ms(SESSION_RENEW));
 const _: () = assert!(ms(SUSPEND) + 1000 <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(CLIENT_LEASE) + ms(DRIFT) <= ms(SESSION));
 const _: () = assert!(ms(MEMBER_PATIENCE) < ms(FAILURE_DETECTION));
+const _: () = assert!(ms(PROOF) > 2 * ms(FAILURE_DETECTION) && ms(PROOF) < ms(REQUEST) / 2);
 const _: () = assert!(ms(SERVICE) <= ms(FAILURE_DETECTION));
 const _: () = assert!(ms(KERNEL_TTL) <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(RECALL) > ms(SESSION) && ms(REQUEST) > ms(RECALL) + ms(SESSION));

@@ -13,6 +13,7 @@ pub mod layout;
 pub mod limit;
 pub mod map;
 pub mod op;
+pub mod range_map;
 pub mod status;
 pub mod stripe;
 pub mod version;

@@ -34,6 +34,13 @@ pub const MAX_LINKS: u32 = 65_000;
 pub const MAX_FILE: u64 = (u32::MAX as u64) * MIN_CHUNK as u64;
 /// Reply slots of one session: at most this many mutating calls in flight.
 pub const SESSION_SLOTS: u32 = 64;
+/// Locks of one session and of all, counted as ranges, and waits for locks.
+pub const SESSION_LOCKS: usize = 65_536;
+pub const MAX_LOCKS: usize = 1 << 20;
+pub const SESSION_LOCK_WAITS: usize = 4096;
+pub const MAX_LOCK_WAITS: usize = 65_536;
+/// Most events that one reply carries.
+pub const MAX_EVENTS: usize = 4096;
 /// Most targets and nodes of a space.
 pub const MAX_TARGETS: usize = 4096;
 pub const MAX_NODES: usize = 64;
@@ -49,4 +56,6 @@ const _: () = assert!(
 const _: () = assert!(DEFAULT_CHUNK >= MIN_CHUNK && DEFAULT_CHUNK <= MAX_CHUNK);
 const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOAD);
 const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);
+const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
+const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);

@@ -34,6 +34,13 @@ pub struct Target {
     /// Of its last opening that the authority heard of.
     #[serde(default)]
     pub boot: BootId,
+    /// Of its machine's kernel, when it was opened.
+    #[serde(default)]
+    pub machine: BootId,
+    /// Its machine was started anew, and nobody compared it with the other members of its groups
+    /// since: its disk may have lost what it said was durable.
+    #[serde(default)]
+    pub unproven: bool,
     /// It is being emptied: new files avoid it.
     pub retiring: bool,
 }

@@ -62,7 +62,9 @@ statuses! {
     ROFS = 30, 30, Never, "read-only";
     MLINK = 31, 31, Never, "too many links";
     RANGE = 34, 34, Never, "buffer too small";
+    DEADLK = 35, 35, Never, "resource deadlock avoided";
     NAMETOOLONG = 36, 36, Never, "name too long";
+    NOLCK = 37, 37, Never, "no locks available";
     NOTEMPTY = 39, 39, Never, "directory not empty";
     NODATA = 61, 61, Never, "no such attribute";
     NOTSUP = 95, 95, Never, "operation not supported";

@@ -100,7 +100,7 @@ impl Names {
                 .map_err(|e| format!("metadata server after a crash: {e}"))?;
         self.server = Some(server);
         for client in 0..self.clients.len() {
-            let call = Reclaim { leases: Vec::new(), open: Vec::new(), more: false };
+            let call = Reclaim { leases: Vec::new(), open: Vec::new(), locks: vec![], more: false };
             self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
         }
         // A session whose opening was never answered is nobody's: grace has to run out for it.
@@ -346,5 +346,5 @@ impl Names {
 
 fn make(parent: Ino, name: &str, kind: MakeKind) -> Make {
     let exclusive = Exclusive::Yes;
-    Make { parent, name: name.into(), kind, mode: 0o755, uid: 0, gid: 0, exclusive }
+    Make { parent, name: name.into(), kind, mode: 0o755, umask: 0, uid: 0, gid: 0, exclusive }
 }

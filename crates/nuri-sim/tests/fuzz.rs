@@ -18,7 +18,8 @@ use nuri_proto::header::{Header, Kind};
 use nuri_proto::id::{ChunkKey, GroupId, Ino, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::Call;
-use nuri_proto::op::{data, meta};
+use nuri_proto::op::{data, lock, meta};
+use nuri_proto::range_map::Span;
 use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
 use nuri_target::store::log::{Body, Record};
 
@@ -104,6 +105,18 @@ fn target_log() -> Vec<u8> {
     out
 }
 
+fn held_lock() -> lock::HeldLock {
+    let (class, mode) = (lock::LockClass::Flock, lock::LockMode::Shared);
+    lock::HeldLock { ino: Ino(5), class, owner: 6, span: Span::ALL, mode, pid: 7 }
+}
+
+fn lock_set() -> lock::LockSet {
+    let wait = lock::LockWait::Queue { request: 8, deadlock: lock::Deadlock::Detect };
+    let (class, mode) = (lock::LockClass::Range, Some(lock::LockMode::Exclusive));
+    let span = Span { start: 9, end: 10 };
+    lock::LockSet { ino: Ino(5), class, owner: 6, span, mode, pid: 7, wait }
+}
+
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let key = ChunkKey { object: ObjectId(9), component: 0, stripe: 1 };
     let read = data::DataRead {
@@ -121,8 +134,11 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             framed(&meta::Reclaim {
                 leases: vec![(Ino(3), meta::LeaseMode::Write)],
                 open: vec![Ino(4)],
+                locks: vec![held_lock()],
                 more: true,
             }),
+            framed(&lock_set()),
+            framed(&lock::LockCancel { requests: vec![7, u64::MAX] }),
             framed(&meta::SetAttr { ino: Ino(5), size: Some(6), ..Default::default() }),
             framed(&meta::Release { leases: vec![(Ino(7), SessionId(8).0)] }),
         ],

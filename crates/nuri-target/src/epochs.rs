@@ -9,8 +9,11 @@
 //!    writes.
 //! E4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted on
 //!    the targets before it is obeyed, and an older one changes nothing.
+//! E5 A target whose machine was started anew gives no evidence and takes no write before it was
+//!    compared with the other members: a disk that said more than it kept has lost its newest
+//!    writes, and would say that they never were. It tells others what it holds meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use nuri_proto::Status;
@@ -33,6 +36,7 @@ pub struct Epochs {
 pub struct View {
     map: Epoch,
     groups: HashMap<GroupId, Group>,
+    unproven: HashSet<TargetId>,
 }
 
 /// Held while a write runs: a new map waits for it.
@@ -48,10 +52,11 @@ impl Epochs {
     pub fn adopt(&self, map: &Map) {
         let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
         let groups = redundant.map(|g| (g.id, g.clone())).collect();
+        let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id).collect();
         let mut view = self.view.write();
         let is_newer = map.epoch > view.map && map.epoch >= self.obeyed;
         if is_newer || cfg!(nuri_break = "epochs_go_back") {
-            *view = View { map: map.epoch, groups };
+            *view = View { map: map.epoch, groups, unproven };
         }
     }
 
@@ -60,7 +65,23 @@ impl Epochs {
         self.view.read().map
     }
 
-    /// Enters a write of the group, as its caller knows it (E1).
+    /// Enters a write of the group on a target, or a question whose answer decides about one (E1,
+    /// E5).
+    ///
+    /// # Errors
+    /// As [`Epochs::enter`]; [`Status::EPOCH`] also for a target that is not proven yet.
+    pub fn enter_on(
+        &self,
+        target: TargetId,
+        group: GroupId,
+        epoch: Epoch,
+    ) -> Result<Entered<'_>, Status> {
+        let view = self.enter(group, epoch)?;
+        let is_proven = !view.unproven.contains(&target) || cfg!(nuri_break = "trust_restarted");
+        if is_proven { Ok(view) } else { Err(Status::EPOCH) }
+    }
+
+    /// Enters the group's epoch, as the caller knows it (E1).
     ///
     /// # Errors
     /// [`Status::EPOCH`] where the caller or this node knows an older map.
@@ -77,7 +98,7 @@ impl Epochs {
         Ok(view)
     }
 
-    /// Whether programs may read the group's chunks here (E3).
+    /// Whether programs may read the group's chunks here (E3, E5).
     ///
     /// # Errors
     /// [`Status::BEHIND`]; [`Status::EPOCH`] for a group that this node does not know yet.
@@ -86,6 +107,9 @@ impl Epochs {
         let known = view.groups.get(&group).ok_or(Status::EPOCH)?;
         let place = known.place(target).ok_or(Status::BEHIND)?;
         let is_live = known.members[place].standing == Standing::Live;
+        if view.unproven.contains(&target) && !cfg!(nuri_break = "trust_restarted") {
+            return Err(Status::BEHIND);
+        }
         if is_live || cfg!(nuri_break = "read_while_syncing") {
             Ok(())
         } else {
@@ -117,8 +141,9 @@ impl Epochs {
 
 #[cfg(test)]
 mod tests {
+    use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::layout::Shape;
-    use nuri_proto::map::Member;
+    use nuri_proto::map::{Member, Target, TargetState};
 
     use super::*;
 
@@ -161,6 +186,36 @@ mod tests {
         assert_eq!(epochs.check_read(GROUP, TargetId(1)), Err(Status::BEHIND));
         assert_eq!(epochs.check_read(GROUP, TargetId(9)), Err(Status::BEHIND));
         assert_eq!(epochs.check_read(GROUP, TargetId(2)), Ok(()));
+    }
+
+    /// Catches `nuri_break = "trust_restarted"`.
+    #[test]
+    fn an_unproven_target_only_tells_what_it_holds() {
+        let epochs = Epochs::default();
+        let target = |id, unproven| Target {
+            id: TargetId(id),
+            node: NodeId(1),
+            path: String::new(),
+            state: TargetState::Up,
+            size: 0,
+            used: 0,
+            incarnation: Incarnation(1),
+            sequence: 1,
+            boot: BootId(1),
+            machine: BootId(1),
+            unproven,
+            retiring: false,
+        };
+        let mut unproven = map(5, Standing::Live);
+        unproven.targets = vec![target(1, true), target(2, false)];
+        epochs.adopt(&unproven);
+        let enter = |target| epochs.enter_on(TargetId(target), GROUP, Epoch(5)).err();
+        assert_eq!([enter(1), enter(2)], [Some(Status::EPOCH), None]);
+        assert_eq!(epochs.check_read(GROUP, TargetId(1)), Err(Status::BEHIND));
+        assert!(epochs.enter(GROUP, Epoch(5)).is_ok(), "the others look at it");
+        epochs.adopt(&map(6, Standing::Live));
+        assert_eq!(epochs.enter_on(TargetId(1), GROUP, Epoch(6)).err(), None);
+        assert_eq!(epochs.check_read(GROUP, TargetId(1)), Ok(()));
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl TargetServer {
     ) -> Result<StageReply, Status> {
         let (Change::Bytes { offset } | Change::Xor { offset }) = call.change;
         check_range(call.key, offset, request.payload.len())?;
-        let _entered = self.epochs.enter(call.stage.group, call.epoch)?;
+        let _entered = self.epochs.enter_on(call.target, call.stage.group, call.epoch)?;
         let store = self.store(call.target)?;
         Ok(store.stage(call.key, &call.stage, call.change, request.payload)?)
     }
@@ -37,7 +37,7 @@ impl TargetServer {
     }
 
     pub(crate) fn member_abort(&self, call: &MemberAbort) -> Result<Held, Status> {
-        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
         let (store, version) = (self.store(call.target)?, call.version);
         Ok(match call.drops {
             true => store.abort(call.key, call.group, version)?,
@@ -47,7 +47,7 @@ impl TargetServer {
 
     pub(crate) fn member_held(&self, call: &MemberHeld) -> Result<Held, Status> {
         // What is answered is evidence for a decision of this epoch.
-        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
         let held = self.store(call.target)?.held(call.key)?;
         self.admission.check_lease().map(|()| held)
     }
@@ -80,12 +80,12 @@ impl TargetServer {
         request: &Request<'_>,
     ) -> Result<Held, Status> {
         check_range(call.key, call.install.offset, request.payload.len())?;
-        let _entered = self.epochs.enter(call.install.group, call.epoch)?;
+        let _entered = self.epochs.enter_on(call.target, call.install.group, call.epoch)?;
         Ok(self.store(call.target)?.install(call.key, &call.install, request.payload)?)
     }
 
     pub(crate) fn member_forget(&self, call: &MemberForget) -> Result<(), Status> {
-        let _entered = self.epochs.enter(call.group, call.epoch)?;
+        let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
         let forgotten = self.store(call.target)?.forget(call.key, &call.covers, call.epoch)?;
         if forgotten { Ok(()) } else { Err(Status::RETRY) }
     }
@@ -94,7 +94,7 @@ impl TargetServer {
         &self,
         call: &MemberChanged,
     ) -> Result<Vec<(ChunkKey, Covers)>, Status> {
-        // What is answered is all that was ever taken in earlier epochs (E2).
+        // What is answered is all that was ever taken in earlier epochs (E2), proven or not (E5).
         let _entered = match cfg!(nuri_break = "list_any_epoch") {
             true => None,
             false => Some(self.epochs.enter(call.group, call.epoch)?),

@@ -316,6 +316,9 @@ pub(crate) struct Mount {
     /// auto and uring set themselves (as root). Mounts that `up` made take the variable.
     #[arg(long, env = "NURI_TRANSPORT", default_value = "auto", verbatim_doc_comment)]
     pub(crate) transport: Transport,
+    /// Nothing can be changed through this mount
+    #[arg(long)]
+    pub(crate) ro: bool,
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) foreground: bool,

@@ -19,7 +19,7 @@ use nuri_meta::server::MetaServer;
 use nuri_meta::txn::ClusterView;
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
-use nuri_proto::id::{ClusterId, GroupId, NodeId, ObjectId, PoolId};
+use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Map, Placement};
 use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
@@ -309,8 +309,16 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
         address: settings.address.clone().unwrap_or_default(),
         pid: std::process::id(),
         serves_meta,
+        machine: machine(),
         targets: targets.iter().map(Target::announce).collect(),
     }
+}
+
+/// Tells one start of this machine from another; 0 where it does not say.
+fn machine() -> BootId {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    BootId(u64::from_str_radix(&digits, 16).unwrap_or_default())
 }
 
 /// A node that joins an existing space with its targets.

@@ -6,12 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, Missed, RpcPort};
+use nuri_client::group::{Found, Groups, Kept, Missed, RpcPort, Unheard};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
-use nuri_proto::id::{ChunkKey, GroupId, TargetId};
+use nuri_proto::clock::PROOF;
+use nuri_proto::id::{BootId, ChunkKey, GroupId, TargetId};
 use nuri_proto::map::{Map, Pace, Standing};
-use nuri_proto::op::cluster::{MemberSynced, Resync};
+use nuri_proto::op::cluster::{GroupRenew, JoinTarget, MemberSynced, Resync, TargetProved};
 use nuri_target::server::TargetServer;
 use parking_lot::Mutex;
 
@@ -57,7 +58,9 @@ impl Progress {
 /// Looks after the node's targets for as long as the process lives.
 pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Progress) {
     let data = DataPlane::new(cluster);
-    let worker = Worker { cluster, groups: data.groups(), progress, told: Mutex::default() };
+    let (told, kept, began) = (Mutex::default(), Mutex::default(), Instant::now());
+    let worker = Worker { cluster, groups: data.groups(), progress, told, kept, began };
+    worker.prove_all(targets);
     loop {
         std::thread::sleep(IDLE);
         if cluster.refresh().is_err() {
@@ -88,9 +91,54 @@ struct Worker<'a> {
     progress: &'a Progress,
     /// What nobody can give, and was said.
     told: Mutex<HashSet<(TargetId, ChunkKey)>>,
+    kept: Mutex<Kept>,
+    began: Instant,
 }
 
 impl Worker<'_> {
+    /// Compares this node's targets with the others after a start of the machine: they serve only
+    /// then (rule E5 of `nuri-target/src/epochs.rs`).
+    fn prove_all(&self, targets: &TargetServer) {
+        let began = Instant::now();
+        let is_own = |t: &JoinTarget| t.id.map(|id| (id, t.boot));
+        let own: Vec<_> = targets.announce().iter().filter_map(is_own).collect();
+        loop {
+            let map = self.cluster.map();
+            let unproven = |id: TargetId| map.target(id).is_some_and(|t| t.unproven);
+            let left: Vec<_> = own.iter().filter(|(id, _)| unproven(*id)).collect();
+            if left.is_empty() {
+                return;
+            }
+            let unheard = if began.elapsed() < PROOF { Unheard::Waited } else { Unheard::LeftOut };
+            for (target, boot) in left {
+                // What fails is tried again.
+                let _ = self.prove(&map, *target, *boot, unheard);
+            }
+            std::thread::sleep(TRY_PAUSE);
+            let _ = self.cluster.refresh();
+        }
+    }
+
+    fn prove(
+        &self,
+        map: &Map,
+        target: TargetId,
+        boot: BootId,
+        unheard: Unheard,
+    ) -> Result<(), Status> {
+        let groups = map.groups.iter().filter(|g| g.shape.is_redundant()).map(|g| g.id);
+        let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
+        let behind = self.groups.prove(target, groups, is_proven, unheard)?;
+        if !behind.is_empty() {
+            eprintln!(
+                "target {target}: after the start of its machine it differs from the other members \
+                 of {} groups; it is brought up to date",
+                behind.len()
+            );
+        }
+        self.cluster.ask(&TargetProved { target, boot, behind })
+    }
+
     /// Brings all that one target missed in one group, then tells the authority.
     fn bring_up(&self, group: GroupId, target: TargetId) -> Result<(), Status> {
         let Some(missed) = self.groups.missed(group, target)? else { return Ok(()) };
@@ -103,6 +151,15 @@ impl Worker<'_> {
             lanes.into_iter().map(|lane| lane.join().unwrap_or(Err(Status::IO))).collect()
         });
         let outcome: Result<(), Status> = outcomes.into_iter().collect();
+        let (epoch, mut kept) = (missed.epoch(), self.kept.lock());
+        match outcome {
+            Ok(()) => kept.forget(group),
+            Err(Status::RETRY) if kept.is_for_long(group, epoch, self.began.elapsed()) => {
+                let _ = self.cluster.ask(&GroupRenew { group, epoch });
+            }
+            Err(_) => {}
+        }
+        drop(kept);
         if outcome.is_err() {
             // What is left is counted anew by the next round.
             let left = missed.stripes.len() as u64;
@@ -110,7 +167,6 @@ impl Worker<'_> {
                 .change(target, |r| r.stripes = r.stripes.saturating_sub(left).max(r.done));
             return outcome;
         }
-        let epoch = missed.epoch();
         // The group may have moved on: then the next round finds what is new.
         self.cluster.ask(&MemberSynced { group, target, epoch })
     }

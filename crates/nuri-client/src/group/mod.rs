@@ -15,6 +15,7 @@ mod old;
 mod parity;
 mod passing;
 mod port;
+mod prove;
 mod read;
 mod repair;
 mod resync;
@@ -42,8 +43,9 @@ use nuri_proto::stripe::WriteId;
 
 pub use hand_over::Move;
 pub use port::{Ask, Port};
+pub use prove::Unheard;
 pub use repair::Found;
-pub use resync::Missed;
+pub use resync::{Kept, Missed};
 pub use rpc::RpcPort;
 pub use scrub::{Finding, Flaw, Verdict};
 pub use write::{Guess, Part};

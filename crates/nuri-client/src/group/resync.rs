@@ -10,14 +10,19 @@
 //! R4 The group's epoch is taken before the look: whoever wants to call the member live names it.
 //!    Who is asked what it holds answers in that epoch only, so that no write of an earlier one,
 //!    in which the member took no part, comes after the answer.
+//! R5 A write of the present epoch is its writer's to end. Where one that nobody ends keeps a
+//! stripe from the member, the group takes a new epoch: then it can be settled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
+use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
-use nuri_proto::stripe::{Covers, Held};
+use nuri_proto::stripe::{Covers, Held, Version};
 use nuri_stripe::writer::{covers_at, stripe_covers};
 
 use super::Groups;
@@ -27,8 +32,46 @@ use super::repair::Found;
 /// Stripes listed in one call.
 const PAGE: u32 = 2048;
 
+/// A writer ends its write, or gives it up, within this time.
+const PATIENCE: Duration = REQUEST;
+
+/// Groups in which something is kept from a member, since when.
+#[derive(Default)]
+pub struct Kept(HashMap<GroupId, (Epoch, Duration)>);
+
+impl Kept {
+    /// A round left something of the group, at that epoch. Returns whether to renew it (R5).
+    pub fn is_for_long(&mut self, group: GroupId, epoch: Epoch, now: Duration) -> bool {
+        let (of, since) = self.0.entry(group).or_insert((epoch, now));
+        if *of != epoch {
+            (*of, *since) = (epoch, now);
+        }
+        now.saturating_sub(*since) > PATIENCE
+    }
+
+    /// Nothing is left of the group.
+    pub fn forget(&mut self, group: GroupId) {
+        self.0.remove(&group);
+    }
+}
+
 /// Stripes by their keys, with what a member's bytes stand for.
-type List = BTreeMap<ChunkKey, Covers>;
+pub(super) type List = BTreeMap<ChunkKey, Covers>;
+
+/// What a member must hold of a stripe, as the others tell.
+pub(super) fn should_hold(
+    shape: Shape,
+    place: usize,
+    lists: &[(usize, List)],
+    key: &ChunkKey,
+) -> (Covers, Version) {
+    let at = |(place, list): &(usize, List)| {
+        let covers = list.get(key).cloned().unwrap_or_default();
+        (*place, Held { covers, ..Held::default() })
+    };
+    let stripe = stripe_covers(shape, &lists.iter().map(at).collect::<Vec<_>>());
+    (covers_at(shape, place, &stripe), stripe.newest())
+}
 
 /// What is left to do for one member of a group.
 pub struct Missed {
@@ -73,15 +116,9 @@ impl<P: Port> Groups<P> {
             }
         }
         let differs = |key: &ChunkKey| {
-            let at = |(place, list): &(usize, List)| {
-                let covers = list.get(key).cloned().unwrap_or_default();
-                (*place, Held { covers, ..Held::default() })
-            };
-            let stripe = stripe_covers(group.shape, &lists.iter().map(at).collect::<Vec<_>>());
-            let wanted = covers_at(group.shape, place, &stripe);
-            let is_newer = stripe.newest().epoch() >= since;
+            let (wanted, newest) = should_hold(group.shape, place, &lists, key);
             let same = own.get(key).cloned().unwrap_or_default().same(&wanted);
-            is_newer || !same
+            newest.epoch() >= since || !same
         };
         let stripes = all.into_iter().filter(differs).chain(unclear).collect();
         Ok(Some(Missed { group, target, stripes }))
@@ -155,5 +192,21 @@ impl<P: Port> Groups<P> {
     fn one<C: nuri_proto::op::Call>(&self, target: TargetId, call: C) -> Result<C::Reply, Status> {
         let reply = self.port.exchange(SessionId(0), vec![Ask::plain(target, call)]).pop();
         reply.ok_or(Status::IO)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_long_is_noticed_by_epoch() {
+        let (group, mut kept) = (GroupId(1), Kept::default());
+        let second = Duration::from_secs;
+        assert!(!kept.is_for_long(group, Epoch(1), second(0)));
+        assert!(!kept.is_for_long(group, Epoch(2), second(60)), "it is another epoch");
+        assert!(kept.is_for_long(group, Epoch(2), second(100)));
+        kept.forget(group);
+        assert!(!kept.is_for_long(group, Epoch(2), second(200)));
     }
 }

@@ -4,10 +4,11 @@ use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{
-    LayoutGet, LayoutReply, LayoutSet, SetAttr, SetAttrReply, TruncateDone,
+    Accessed, LayoutGet, LayoutReply, LayoutSet, SetAttr, SetAttrReply, TruncateDone,
 };
 
 use super::MetaOp;
+use crate::acl;
 use crate::lease::{Claim, Want};
 use crate::schema::{Body, GarbageRecord, Inode, S_IFMT, garbage_key, inline_key};
 use crate::txn::Txn;
@@ -21,6 +22,7 @@ impl MetaOp for SetAttr {
         let mut inode = txn.inode(self.ino)?;
         if let Some(mode) = self.mode {
             inode.attr.mode = (inode.attr.mode & S_IFMT) | (mode & 0o7777);
+            acl::follow_mode(txn, self.ino, mode)?;
         }
         inode.attr.uid = self.uid.unwrap_or(inode.attr.uid);
         inode.attr.gid = self.gid.unwrap_or(inode.attr.gid);
@@ -112,6 +114,27 @@ impl MetaOp for TruncateDone {
         let file = inode.as_file_mut()?;
         (file.punch_from, file.grown_from) = (None, None);
         txn.put_inode(&inode)
+    }
+}
+
+impl MetaOp for Accessed {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
+        for (ino, at) in self.at {
+            // It may be gone by now.
+            if let Ok(mut inode) = txn.inode(ino)
+                && inode.attr.atime < at
+                // What changed since then was maybe its time.
+                && inode.attr.ctime <= at
+            {
+                inode.attr.atime = at.min(txn.now);
+                txn.put_inode(&inode)?;
+            }
+        }
+        Ok(())
     }
 }
 

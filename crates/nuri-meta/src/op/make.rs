@@ -4,13 +4,16 @@ use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
 use nuri_proto::op::meta::{
-    Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind, MakeReply,
+    Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind,
+    MakeReply, MakeUnnamed, UnnamedReply,
 };
 
 use super::MetaOp;
+use crate::acl::{self, Inherited};
 use crate::lease::{Claim, Want};
 use crate::schema::{
-    Body, Directory, File, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, inline_key,
+    Body, Directory, File, Inode, NAMELESS, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, inline_key,
+    orphan_key,
 };
 use crate::txn::{Txn, check_name};
 
@@ -52,6 +55,34 @@ impl MetaOp for Make {
     }
 }
 
+impl MetaOp for MakeUnnamed {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<UnnamedReply, Status> {
+        let parent = txn.directory(self.parent)?;
+        if parent.attr.nlink == 0 {
+            return Err(Status::NOENT);
+        }
+        let MakeUnnamed { parent: dir, mode, umask, uid, gid } = self;
+        let (kind, exclusive) = (MakeKind::File, Exclusive::Yes);
+        let name = Vec::new();
+        let call = Make { parent: dir, name, kind, mode, umask, uid, gid, exclusive };
+        let mut inode = new_inode(&call, txn, &parent)?;
+        inode.attr.nlink = 0;
+        let ino = inode.attr.ino;
+        txn.put_inode(&inode)?;
+        txn.batch.put(orphan_key(ino), NAMELESS.to_vec());
+        txn.counters.inodes += 1;
+        // Whatever becomes of the lease: the session has it open.
+        txn.leases.note_open(ino, txn.session);
+        let lease = txn.leases.offer(ino, txn.session, LeaseMode::Write);
+        let file = file_record(txn, &inode)?;
+        Ok(UnnamedReply { inode: InodeReply { attr: inode.attr, lease }, file })
+    }
+}
+
 fn existing(txn: &mut Txn<'_>, call: &Make, ino: Ino) -> Result<MakeReply, Status> {
     if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
         return Err(Status::EXIST);
@@ -74,7 +105,13 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
     txn.counters.next_ino += 1;
     let ino = Ino::new(0, txn.counters.next_ino);
     let inherits_group = parent.attr.mode & S_ISGID != 0;
-    let permissions = call.mode & 0o7777;
+    let is_dir = call.kind == MakeKind::Directory;
+    let asked = (call.mode & 0o7777, call.umask);
+    let inherited = match call.kind {
+        MakeKind::Symlink(_) => Inherited { mode: 0o777, lists: false },
+        _ => acl::inherit(txn, parent.attr.ino, ino, asked, is_dir)?,
+    };
+    let permissions = inherited.mode;
     let (mode, body, size) = match &call.kind {
         MakeKind::File => (S_IFREG | permissions, new_file(txn, parent)?, 0),
         MakeKind::Directory => {
@@ -88,9 +125,9 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
             if to.is_empty() || to.len() > MAX_SYMLINK {
                 return Err(if to.is_empty() { Status::NOENT } else { Status::NAMETOOLONG });
             }
-            (S_IFLNK | 0o777, Body::Symlink(to.clone()), to.len() as u64)
+            (S_IFLNK | permissions, Body::Symlink(to.clone()), to.len() as u64)
         }
-        MakeKind::Special { .. } => (call.mode & (S_IFMT | 0o7777), Body::Special, 0),
+        MakeKind::Special { .. } => (call.mode & S_IFMT | permissions, Body::Special, 0),
     };
     let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
     let attr = Attr {
@@ -107,7 +144,8 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
         mtime: txn.now,
         ctime: txn.now,
         btime: txn.now,
-        change: 1,
+        // Clients take 1 for an inode without attributes of its own.
+        change: if inherited.lists { 2 } else { 1 },
     };
     Ok(Inode { attr, tree: parent.tree, body })
 }
@@ -151,7 +189,11 @@ impl MetaOp for Link {
             return Err(Status::PERM);
         }
         if inode.attr.nlink == 0 {
-            return Err(Status::NOENT);
+            // Only what never had a name can be given one.
+            if txn.raw(&orphan_key(self.ino))?.as_deref() != Some(NAMELESS) {
+                return Err(Status::NOENT);
+            }
+            txn.delete(orphan_key(self.ino));
         }
         if inode.attr.nlink >= MAX_LINKS {
             return Err(Status::MLINK);

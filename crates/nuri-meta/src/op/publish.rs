@@ -1,13 +1,19 @@
 //! A writer's report under its write lease.
 
 use nuri_proto::Status;
+use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Extend, InodeReply, Publish, PublishData};
 
 use super::MetaOp;
 use crate::lease::Claim;
-use crate::schema::inline_key;
+use crate::schema::{Inode, inline_key};
 use crate::txn::Txn;
+
+/// The inode of a writer, `NOENT` where it is gone: then there is nothing to keep.
+fn written(txn: &Txn<'_>, ino: Ino) -> Result<Inode, Status> {
+    txn.inode(ino).map_err(|status| if status == Status::STALE { Status::NOENT } else { status })
+}
 
 impl MetaOp for Publish {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
@@ -22,7 +28,7 @@ impl MetaOp for Publish {
         if self.size > MAX_FILE {
             return Err(Status::FBIG);
         }
-        let mut inode = txn.inode(self.ino)?;
+        let mut inode = written(txn, self.ino)?;
         let file = inode.as_file_mut()?;
         match self.data {
             PublishData::Inline => {
@@ -69,7 +75,7 @@ impl MetaOp for Extend {
         if !txn.leases.may_publish(self.ino, txn.session) {
             return Err(Status::STALE);
         }
-        let mut inode = txn.inode(self.ino)?;
+        let mut inode = written(txn, self.ino)?;
         let size = inode.attr.size;
         let file = inode.as_file_mut()?;
         if cfg!(nuri_break = "grow_unannounced") {

@@ -82,7 +82,7 @@ pub(crate) fn reap(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
     }
     match txn.inode(ino) {
         Ok(inode) => drop_inode(txn, &inode),
-        Err(Status::NOENT) => {
+        Err(Status::STALE) => {
             txn.delete(orphan_key(ino));
             Ok(())
         }

@@ -114,7 +114,8 @@ fn exchange(call: &Rename, txn: &mut Txn<'_>, a: Entry, b: Entry) -> Result<Rena
     }
     point(txn, (call.parent, &call.name, a), (call.new_parent, b))?;
     point(txn, (call.new_parent, &call.new_name, b), (call.parent, a))?;
-    Ok(RenameReply { moved: a.ino, replaced: None })
+    let other = RemoveReply { ino: b.ino, orphan: false };
+    Ok(RenameReply { moved: a.ino, replaced: Some(other) })
 }
 
 /// Makes the name at `place` point to what `now` pointed to, keeping its position.

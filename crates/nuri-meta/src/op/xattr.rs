@@ -3,11 +3,12 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_NAME, MAX_XATTR_LIST, MAX_XATTR_VALUE};
-use nuri_proto::op::meta::{XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
+use nuri_proto::op::meta::{SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
 
 use super::MetaOp;
+use crate::acl::{self, Acl};
 use crate::lease::{Claim, Want};
-use crate::schema::{key_tail, xattr_key, xattr_prefix};
+use crate::schema::{S_ISGID, key_tail, xattr_key, xattr_prefix};
 use crate::txn::{Txn, kv_status};
 
 fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
@@ -48,6 +49,9 @@ impl MetaOp for XattrSet {
         if self.value.len() > MAX_XATTR_VALUE {
             return Err(Status(7));
         }
+        if self.name == acl::ACCESS || self.name == acl::DEFAULT {
+            return set_list(self, txn);
+        }
         let key = xattr_key(self.ino, &self.name);
         match (self.mode, txn.raw(&key)?.is_some()) {
             (XattrMode::Create, true) => return Err(Status::EXIST),
@@ -63,6 +67,29 @@ impl MetaOp for XattrSet {
         txn.batch.put(key, self.value);
         note_change(txn, self.ino)
     }
+}
+
+/// An access control list: the mode follows, and a list that only repeats the mode is none.
+fn set_list(call: XattrSet, txn: &mut Txn<'_>) -> Result<(), Status> {
+    let acl = Acl::parse(&call.value)?;
+    let mut inode = txn.inode(call.ino)?;
+    let key = xattr_key(call.ino, &call.name);
+    if call.name == acl::DEFAULT {
+        inode.as_dir()?;
+        txn.batch.put(key, acl.encode());
+    } else {
+        inode.attr.mode = inode.attr.mode & !0o777 | acl.mode();
+        if call.group_id == SetGroupId::Drop {
+            inode.attr.mode &= !S_ISGID;
+        }
+        if acl.is_plain() {
+            txn.delete(key);
+        } else {
+            txn.batch.put(key, acl.encode());
+        }
+    }
+    txn.changed(&mut inode);
+    txn.put_inode(&inode)
 }
 
 impl MetaOp for XattrList {

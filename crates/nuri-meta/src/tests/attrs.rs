@@ -35,7 +35,7 @@ fn attributes_change_as_asked_and_nothing_else() {
     let now = SetAttr { ino: f, atime: Some(SetTime::Now), ..SetAttr::default() };
     assert_eq!(c.put(now).unwrap().inode.attr.atime, after.ctime);
     let none = SetAttr { ino: Ino(99), ..SetAttr::default() };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    assert_eq!(c.put(none), Err(Status::STALE));
 }
 
 #[test]
@@ -186,7 +186,8 @@ fn extended_attributes_have_modes_and_limits() {
     let c = world.client();
     let f = c.file(ROOT, "f");
     let set = |name: &str, value: &[u8], mode| {
-        c.put(XattrSet { ino: f, name: name.into(), value: value.to_vec(), mode })
+        let (value, group_id) = (value.to_vec(), SetGroupId::Keep);
+        c.put(XattrSet { ino: f, name: name.into(), value, mode, group_id })
     };
     let get = |name: &str| c.get(XattrGet { ino: f, name: name.into() });
     assert_eq!(get("user.a"), Err(Status::NODATA));
@@ -206,8 +207,9 @@ fn extended_attributes_have_modes_and_limits() {
     let full = (0..400).find_map(|i| set(&format!("{i:0250}"), b"", XattrMode::Any).err());
     assert_eq!(full, Some(Status::NOSPC));
     assert!(c.get(XattrList { ino: f }).is_ok());
-    let none = XattrSet { ino: Ino(99), name: b"x".into(), value: vec![], mode: XattrMode::Any };
-    assert_eq!(c.put(none), Err(Status::NOENT));
+    let (mode, group_id) = (XattrMode::Any, SetGroupId::Keep);
+    let none = XattrSet { ino: Ino(99), name: b"x".into(), value: vec![], mode, group_id };
+    assert_eq!(c.put(none), Err(Status::STALE));
     c.unlink(ROOT, "f").unwrap();
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
     world.fsck();
@@ -231,7 +233,7 @@ fn counters_follow_and_survive() {
     let id = c.id;
     let world = world.crash(1);
     let c = Client::known(&world, id);
-    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });
     let h = c.make(ROOT, "h", MakeKind::File);
     assert_eq!(h, Err(Status::MALFORMED), "the slot remembers later sequences");
@@ -255,10 +257,92 @@ fn stamps_never_go_back_whatever_the_clock_does() {
     clock.set_wall(Duration::from_secs(1));
     let c = Client::known(&world, id);
     c.sequence.store(100, Ordering::SeqCst);
-    c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     let h = c.file(ROOT, "h");
     assert!(c.attr(h).unwrap().btime >= second, "also over a restart");
     clock.set_wall(Duration::from_secs(5000));
     let i = c.file(ROOT, "i");
     assert_eq!(c.attr(i).unwrap().btime.sec, 5000);
+}
+
+/// An access control list: owner, user 12, group, mask, others.
+fn list(rights: [u8; 5]) -> Vec<u8> {
+    let mut out = vec![2, 0, 0, 0];
+    for (tag, rights) in [1, 2, 4, 16, 32].into_iter().zip(rights) {
+        let id: u32 = if tag == 2 { 12 } else { u32::MAX };
+        out.extend([tag, 0, rights, 0]);
+        out.extend(id.to_le_bytes());
+    }
+    out
+}
+
+#[test]
+fn lists_and_modes_keep_in_step() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let name = b"system.posix_acl_access".to_vec();
+    let set = |value: Vec<u8>, group_id| {
+        let mode = XattrMode::Any;
+        c.put(XattrSet { ino: f, name: name.clone(), value, mode, group_id })
+    };
+    let get = || c.get(XattrGet { ino: f, name: name.clone() });
+    c.put(SetAttr { ino: f, mode: Some(0o2755), ..SetAttr::default() }).unwrap();
+    set(list([6, 7, 5, 7, 0]), SetGroupId::Keep).unwrap();
+    assert_eq!(c.attr(f).unwrap().mode & 0o7777, 0o2670);
+    set(list([6, 7, 5, 7, 0]), SetGroupId::Drop).unwrap();
+    assert_eq!(c.attr(f).unwrap().mode & 0o7777, 0o670);
+    c.put(SetAttr { ino: f, mode: Some(0o741), ..SetAttr::default() }).unwrap();
+    assert_eq!(get().unwrap(), list([7, 7, 5, 4, 1]), "chmod changes the mask");
+    assert_eq!(set(b"broken".to_vec(), SetGroupId::Keep), Err(Status::INVAL));
+    let mut plain = list([6, 7, 4, 7, 0]);
+    plain.drain(28..36);
+    plain.drain(12..20);
+    set(plain, SetGroupId::Keep).unwrap();
+    assert_eq!(get(), Err(Status::NODATA), "the mode says it all");
+    assert_eq!(c.attr(f).unwrap().mode & 0o7777, 0o640);
+    world.fsck();
+}
+
+#[test]
+fn default_lists_are_inherited_and_replace_the_mask() {
+    let world = World::new();
+    let c = world.client();
+    let d = c.dir(ROOT, "d");
+    let (access, default) = (&b"system.posix_acl_access"[..], &b"system.posix_acl_default"[..]);
+    let name = default.to_vec();
+    let (value, mode, group_id) = (list([7, 7, 5, 7, 0]), XattrMode::Any, SetGroupId::Keep);
+    c.put(XattrSet { ino: d, name, value, mode, group_id }).unwrap();
+    let get = |ino, name: &[u8]| c.get(XattrGet { ino, name: name.to_vec() });
+    let of = |kind, name| Make { mode: 0o640, umask: 0o077, ..make(d, name, kind) };
+    let f = c.put(of(MakeKind::File, "f")).unwrap().entry.inode.attr;
+    assert_eq!((f.mode & 0o777, f.change), (0o640, 2), "not bare: it has attributes");
+    assert_eq!(get(f.ino, access).unwrap(), list([6, 7, 5, 4, 0]));
+    assert_eq!(get(f.ino, default), Err(Status::NODATA));
+    let s = c.put(of(MakeKind::Directory, "s")).unwrap().entry.inode.attr.ino;
+    assert_eq!(get(s, default).unwrap(), list([7, 7, 5, 7, 0]));
+    let l = c.put(of(MakeKind::Symlink(b"x".to_vec()), "l")).unwrap().entry.inode.attr;
+    assert_eq!((l.mode & 0o777, get(l.ino, access)), (0o777, Err(Status::NODATA)));
+    let call = Make { mode: 0o666, umask: 0o027, ..make(ROOT, "masked", MakeKind::File) };
+    assert_eq!(c.put(call).unwrap().entry.inode.attr.mode & 0o777, 0o640);
+    world.fsck();
+}
+
+#[test]
+fn access_times_only_rise_and_are_no_change() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let before = c.attr(f).unwrap();
+    world.clock.advance(Duration::from_secs(5));
+    let later = Time { sec: before.ctime.sec + 3, nsec: 7 };
+    c.get(Accessed { at: vec![(f, later), (Ino(99), later)] }).unwrap();
+    assert_eq!(c.attr(f).unwrap(), Attr { atime: later, ..before });
+    let earlier = Time { sec: before.ctime.sec + 1, nsec: 0 };
+    c.get(Accessed { at: vec![(f, earlier)] }).unwrap();
+    assert_eq!(c.attr(f).unwrap().atime, later);
+    let old = SetAttr { ino: f, atime: Some(SetTime::At(Time::default())), ..SetAttr::default() };
+    c.put(old).unwrap();
+    c.get(Accessed { at: vec![(f, later)] }).unwrap();
+    assert_eq!(c.attr(f).unwrap().atime, Time::default(), "it was read before that");
 }

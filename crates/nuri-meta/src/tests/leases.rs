@@ -131,7 +131,7 @@ fn silent_sessions_end_and_free_their_leases_and_orphans() {
     world.pass(SESSION / 2 + Duration::from_secs(1));
     assert_eq!(world.server.sessions(), [(b.id, "test".to_string())]);
     assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
-    assert_eq!(b.attr(f), Err(Status::NOENT), "the orphan went with its last session");
+    assert_eq!(b.attr(f), Err(Status::STALE), "the orphan went with its last session");
     assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 1);
     b.resize(g, 7).unwrap();
     world.fsck();
@@ -160,7 +160,7 @@ fn an_orphan_lives_until_every_session_released_it() {
     // A living inode is not touched by it.
     let g = b.acquire(ROOT, LeaseMode::Read).unwrap();
     b.put(OrphanRelease { inos: vec![f, ROOT] }).unwrap();
-    assert_eq!(b.attr(f), Err(Status::NOENT));
+    assert_eq!(b.attr(f), Err(Status::STALE));
     assert!(g.inode.lease.is_some() && world.server.garbage(ObjectId(0), 10).unwrap().len() == 1);
     assert_eq!(world.fsck().orphans, 0);
 }
@@ -177,14 +177,14 @@ fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
         let a = Client::known(&world, id);
         a.sequence.store(9, Ordering::SeqCst);
         let open = if reclaimed { vec![f] } else { Vec::new() };
-        a.get(Reclaim { leases: vec![], open, more: false }).unwrap();
+        a.get(Reclaim { leases: vec![], open, locks: vec![], more: false }).unwrap();
         a.get(StatFs {}).unwrap();
         assert_eq!(world.fsck().orphans, u64::from(reclaimed));
         if reclaimed {
             assert_eq!(a.attr(f).unwrap().nlink, 0);
             a.put(OrphanRelease { inos: vec![f] }).unwrap();
         }
-        assert_eq!(a.attr(f), Err(Status::NOENT));
+        assert_eq!(a.attr(f), Err(Status::STALE));
         world.fsck();
     }
 }
@@ -198,19 +198,20 @@ fn grace_blocks_others_until_all_have_reclaimed() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(4);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     let mut at = 0;
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f).unwrap());
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "the writer may still come back");
-        let more = Reclaim { leases: vec![], open: vec![f], more: true };
+        let more = Reclaim { leases: vec![], open: vec![f], locks: vec![], more: true };
         a.get(more).unwrap();
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "it said that more follows");
         let mine = vec![(f, LeaseMode::Write)];
-        let grants = a.get(Reclaim { leases: mine, open: vec![f], more: false }).unwrap();
-        let grant = grants[0].unwrap();
+        let grants =
+            a.get(Reclaim { leases: mine, open: vec![f], locks: vec![], more: false }).unwrap();
+        let grant = grants.leases[0].unwrap();
         assert!(grant.mode == LeaseMode::Write && grant.number > old.number);
         let recall = a.recalled(&mut at);
         assert_eq!(recall.number, grant.number);
@@ -242,9 +243,9 @@ fn recalls_after_a_restart_reach_a_session_that_acknowledged_many_before() {
     let world = world.crash(8);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
     b.sequence.store(99, Ordering::SeqCst);
-    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     let mine = vec![(f, LeaseMode::Read)];
-    a.get(Reclaim { leases: mine, open: vec![], more: false }).unwrap();
+    a.get(Reclaim { leases: mine, open: vec![], locks: vec![], more: false }).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| b.resize(f, 0).unwrap());
         // The last call to the old boot comes late.
@@ -264,7 +265,7 @@ fn grace_ends_for_those_that_do_not_come_back() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(5);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f));
         std::thread::sleep(SOON);
@@ -273,7 +274,12 @@ fn grace_ends_for_those_that_do_not_come_back() {
         assert_eq!(stat.join().unwrap().unwrap().size, 0);
     });
     assert_eq!(a.attr(f), Err(Status::SESSION_GONE));
-    let late = a.get(Reclaim { leases: vec![(f, LeaseMode::Write)], open: vec![], more: false });
+    let late = a.get(Reclaim {
+        leases: vec![(f, LeaseMode::Write)],
+        open: vec![],
+        locks: vec![],
+        more: false,
+    });
     assert_eq!(late, Err(Status::SESSION_GONE), "others may have been there meanwhile");
 }
 
@@ -285,7 +291,7 @@ fn closing_a_session_gives_everything_back() {
     a.unlink(ROOT, "f").unwrap();
     a.get(SessionClose {}).unwrap();
     assert_eq!(a.get(StatFs {}), Err(Status::SESSION_GONE));
-    assert_eq!(b.attr(f), Err(Status::NOENT));
+    assert_eq!(b.attr(f), Err(Status::STALE));
     b.file(ROOT, "f");
     let world = world.crash(6);
     assert_eq!(world.server.sessions().len(), 1, "its record is gone too");

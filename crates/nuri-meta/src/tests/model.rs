@@ -262,7 +262,8 @@ impl Tree {
             return (format!("remove attribute {name} of {node}"), got, wanted);
         }
         let (value, mode) = (rng.next() as u8, XattrMode::Any);
-        let got = c.put(XattrSet { ino, name: name.into(), value: vec![value], mode });
+        let (bytes, group_id) = (vec![value], SetGroupId::Keep);
+        let got = c.put(XattrSet { ino, name: name.into(), value: bytes, mode, group_id });
         xattrs.insert(name.into(), value);
         (format!("set attribute {name} of {node}"), got, Ok(()))
     }
@@ -344,7 +345,8 @@ fn random_operations_agree_with_a_simple_tree() {
             if rng.one_in(2) {
                 world = world.crash(rng.next());
                 let c = Client::known(&world, id);
-                c.get(Reclaim { leases: vec![], open: vec![], more: false }).unwrap();
+                c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false })
+                    .unwrap();
                 c.get(StatFs {}).unwrap();
                 assert_eq!(picture(&*world.server.engine), tree.picture(), "seed {seed} {part}");
                 world.fsck();

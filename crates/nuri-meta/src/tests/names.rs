@@ -129,7 +129,7 @@ fn links_count_and_one_inode_has_several_names() {
     assert_eq!(link(f, "g").unwrap().inode.attr.nlink, 2);
     assert_eq!(link(f, "g"), Err(Status::EXIST));
     assert_eq!(link(d, "self"), Err(Status::PERM));
-    assert_eq!(link(Ino(999), "x"), Err(Status::NOENT));
+    assert_eq!(link(Ino(999), "x"), Err(Status::STALE));
     // Two names of one inode: nothing happens, both stay.
     c.rename((ROOT, "f"), (d, "g"), Replace).unwrap();
     assert_eq!(c.find(ROOT, "f").unwrap().ino, f);
@@ -138,7 +138,7 @@ fn links_count_and_one_inode_has_several_names() {
     assert!(c.unlink(d, "g").unwrap().orphan);
     assert_eq!(link(f, "again"), Err(Status::NOENT), "an orphan gets no name again");
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
-    assert_eq!(c.attr(f), Err(Status::NOENT));
+    assert_eq!(c.attr(f), Err(Status::STALE));
     assert_eq!(world.fsck().inodes, 2);
 }
 
@@ -195,4 +195,49 @@ fn a_listing_with_changes_between_pages_is_complete_and_without_duplicates() {
         assert!(stable.is_subset(&unique), "seed {seed}: a name is missing");
         world.fsck();
     }
+}
+
+#[test]
+fn a_file_without_a_name_may_be_given_one() {
+    let world = World::new();
+    let c = world.client();
+    let make = |c: &Client<'_>| {
+        let call = MakeUnnamed { parent: ROOT, mode: 0o640, umask: 0, uid: 1, gid: 2 };
+        c.put(call).unwrap().inode.attr
+    };
+    let (kept, gone) = (make(&c), make(&c));
+    assert_eq!((kept.nlink, kept.mode), (0, 0o100_640));
+    world.fsck();
+    let link = |ino, name: &str| c.put(Link { ino, parent: ROOT, name: name.into() });
+    assert_eq!(link(kept.ino, "f").unwrap().inode.attr.nlink, 1);
+    c.put(OrphanRelease { inos: vec![kept.ino, gone.ino] }).unwrap();
+    assert_eq!(c.find(ROOT, "f").unwrap().ino, kept.ino, "it has a name");
+    assert_eq!(c.attr(gone.ino), Err(Status::STALE), "it had none");
+    world.fsck();
+    c.unlink(ROOT, "f").unwrap();
+    assert_eq!(link(kept.ino, "g"), Err(Status::NOENT), "what lost its name gets no other");
+    c.put(OrphanRelease { inos: vec![kept.ino] }).unwrap();
+    assert_eq!(c.attr(kept.ino), Err(Status::STALE));
+    world.fsck();
+}
+
+#[test]
+fn a_file_has_65000_links_and_no_more() {
+    use crate::schema::{Inode, decode, encode, inode_key};
+    use nuri_kv::engine::{Batch, Engine};
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    // As if they had been made one by one.
+    let engine = &world.server.engine;
+    let mut inode: Inode = decode(&engine.get(&inode_key(f)).unwrap().unwrap()).unwrap();
+    inode.attr.nlink = 64_999;
+    let mut batch = Batch::new();
+    batch.put(inode_key(f), encode(&inode).unwrap());
+    engine.commit(batch).unwrap();
+    let link = |name: &str| c.put(Link { ino: f, parent: ROOT, name: name.into() });
+    assert_eq!(link("last").unwrap().inode.attr.nlink, 65_000);
+    assert_eq!(link("more"), Err(Status::MLINK));
+    c.unlink(ROOT, "last").unwrap();
+    assert!(link("more").is_ok());
 }

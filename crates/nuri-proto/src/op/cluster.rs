@@ -20,6 +20,8 @@ pub struct Join {
     pub address: String,
     pub pid: u32,
     pub serves_meta: MetaRole,
+    /// Of its machine's kernel: another one means that disks may have lost their caches since.
+    pub machine: BootId,
     pub targets: Vec<JoinTarget>,
 }
 call!(Join => JoinReply);
@@ -195,6 +197,25 @@ pub struct TargetRemove {
     pub target: TargetId,
 }
 call!(TargetRemove => ());
+
+/// A target whose machine was started anew was compared with the other members of its groups: it
+/// lacks something in these, and may answer for the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TargetProved {
+    pub target: TargetId,
+    /// The opening that was looked at.
+    pub boot: BootId,
+    pub behind: Vec<GroupId>,
+}
+call!(TargetProved => ());
+
+/// The group, which is at `epoch`, takes the next one: what nobody finished in this one is settled.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GroupRenew {
+    pub group: GroupId,
+    pub epoch: Epoch,
+}
+call!(GroupRenew => ());
 
 /// A target that has a copy of what another one holds of the group takes its place. It may have
 /// missed writes from the epoch `since` on.

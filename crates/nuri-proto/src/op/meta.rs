@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
+use super::lock::{HeldLock, LockEnd};
 use crate::id::{Ino, ObjectId, SessionId};
 use crate::layout::{Layout, LayoutPolicy};
 
@@ -123,6 +124,8 @@ pub enum Event {
     Recall(Recall),
     /// The inode lost its last name: say `OrphanRelease` once it is not open.
     Unlinked(Ino),
+    /// A lock that was queued is held now, or never will be.
+    Lock(LockEnd),
 }
 
 /// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`.
@@ -142,17 +145,26 @@ pub struct RecallDone {
 }
 call!(RecallDone => ());
 
-/// After a restart of the server: what this session still holds. Answered by grants in the same
-/// order, `None` where another holder came first.
+/// After a restart of the server: what this session still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reclaim {
     pub leases: Vec<(Ino, LeaseMode)>,
     /// Inodes that are open here, so that unlinked ones are not reaped.
     pub open: Vec<Ino>,
+    pub locks: Vec<HeldLock>,
     /// More calls follow: the server keeps waiting for this session.
     pub more: bool,
 }
-call!(Reclaim => Vec<Option<Grant>>);
+call!(Reclaim => ReclaimReply);
+
+/// In the order of the call.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReclaimReply {
+    /// `None` where another holder came first.
+    pub leases: Vec<Option<Grant>>,
+    /// Whether the lock is held again.
+    pub locks: Vec<bool>,
+}
 
 /// Ends the session; its leases and opens are void.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -245,12 +257,41 @@ pub struct Make {
     pub parent: Ino,
     pub name: Vec<u8>,
     pub kind: MakeKind,
+    /// As the program asked; what the directory hands down or the mask narrows it.
     pub mode: u32,
+    /// File mode creation mask; counts where the directory has no default access control list.
+    pub umask: u32,
     pub uid: u32,
     pub gid: u32,
     pub exclusive: Exclusive,
 }
 call!(Make => MakeReply);
+
+/// Makes a file without a name, open for this session: it lives until `OrphanRelease`, or until
+/// it lost the names that `Link` gave it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MakeUnnamed {
+    /// What the file inherits from.
+    pub parent: Ino,
+    pub mode: u32,
+    pub umask: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+call!(MakeUnnamed => UnnamedReply);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnnamedReply {
+    pub inode: InodeReply,
+    pub file: Option<FileRecord>,
+}
+
+/// When inodes were read last. Neither a change nor worth a lease: what is not newer is left.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Accessed {
+    pub at: Vec<(Ino, Time)>,
+}
+call!(Accessed => ());
 
 /// What to do when the name is there already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -448,6 +489,14 @@ pub enum XattrMode {
     Replace,
 }
 
+/// What becomes of set-group-id when an access control list is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SetGroupId {
+    Keep,
+    /// The caller is not in the file's group.
+    Drop,
+}
+
 /// Sets an extended attribute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct XattrSet {
@@ -455,6 +504,7 @@ pub struct XattrSet {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
     pub mode: XattrMode,
+    pub group_id: SetGroupId,
 }
 call!(XattrSet => ());
 

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub mod cluster;
 pub mod copy;
 pub mod data;
+pub mod lock;
 pub mod member;
 pub mod meta;
 
@@ -32,7 +33,7 @@ macro_rules! ops {
 ops! {
     MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
     MemberSynced = 6, TargetReplace = 7, ResyncSet = 8, ScrubSet = 9,
-    TargetRetire = 10, MemberMove = 11, TargetRemove = 12,
+    TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
     CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38,
@@ -42,7 +43,8 @@ ops! {
     Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
-    TruncateDone = 98, LayoutGet = 99, Extend = 100,
+    TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
+    LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
 }
 
 /// Ties a call to its number and reply.

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{Groups, Guess, Missed, Part, Port, Stripe, Verdict};
+use nuri_client::group::{Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
-use nuri_proto::id::{ChunkKey, GroupId, SessionId, TargetId};
+use nuri_proto::clock::PROOF;
+use nuri_proto::id::{BootId, ChunkKey, GroupId, SessionId, TargetId};
 use nuri_proto::map::Standing;
-use nuri_proto::op::cluster::MemberSynced;
+use nuri_proto::op::cluster::{GroupRenew, MemberSynced, TargetProved};
 use nuri_proto::stripe::Members;
 
 use super::baton::{Baton, Want};
@@ -234,12 +235,16 @@ pub(super) struct Worker {
     pub(super) target: TargetId,
     /// Tells its lives apart.
     pub(super) life: u64,
+    /// Starts of its machine.
+    pub(super) boots: u64,
     pub(super) ground: Arc<Ground>,
 }
 
 impl Worker {
     pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
         let groups = Groups::new(SimPort::new(baton), self.life << 32);
+        self.prove(&groups);
+        let mut kept = Kept::default();
         for round in 0.. {
             let port = groups.port();
             port.pause(IDLE);
@@ -252,11 +257,36 @@ impl Worker {
             let syncing: Vec<_> = map.groups.iter().filter(mine).map(|g| g.id).collect();
             for group in syncing {
                 // What fails is tried again with the next round.
-                let _ = self.bring_up(&groups, group);
+                let _ = self.bring_up(&groups, group, &mut kept);
             }
             self.scrub(&groups, round)?;
         }
         Ok(())
+    }
+
+    /// As `nuri`'s worker does after a start of the machine.
+    fn prove(&self, groups: &Groups<SimPort>) {
+        let port = groups.port();
+        let end = port.now() + PROOF;
+        loop {
+            port.refresh();
+            let map = port.map();
+            // The map that tells of this life.
+            let own = map.target(self.target).filter(|t| t.machine == BootId(self.boots));
+            if own.is_some_and(|t| !t.unproven) {
+                return;
+            }
+            let unheard = if port.now() < end { Unheard::Waited } else { Unheard::LeftOut };
+            let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
+            let all = map.groups.iter().filter(|g| g.shape.is_redundant()).map(|g| g.id);
+            if let Some(own) = own
+                && let Ok(behind) = groups.prove(self.target, all, is_proven, unheard)
+            {
+                // What fails is tried again.
+                let _ = port.ask(&TargetProved { target: self.target, boot: own.boot, behind });
+            }
+            port.pause(TRY_PAUSE);
+        }
     }
 
     fn scrub(&self, groups: &Groups<SimPort>, round: usize) -> Result<(), Wrong> {
@@ -271,11 +301,23 @@ impl Worker {
         self.ground.check_verdict(&verdict)
     }
 
-    fn bring_up(&self, groups: &Groups<SimPort>, group: GroupId) -> Result<(), Status> {
+    fn bring_up(
+        &self,
+        groups: &Groups<SimPort>,
+        group: GroupId,
+        kept: &mut Kept,
+    ) -> Result<(), Status> {
         let Some(missed) = groups.missed(group, self.target)? else { return Ok(()) };
+        let epoch = missed.epoch();
         for key in &missed.stripes {
-            bring(groups, &missed, *key)?;
+            let outcome = bring(groups, &missed, *key);
+            if outcome == Err(Status::RETRY) && kept.is_for_long(group, epoch, groups.port().now())
+            {
+                groups.port().ask(&GroupRenew { group, epoch })?;
+            }
+            outcome?;
         }
+        kept.forget(group);
         let call = MemberSynced { group, target: self.target, epoch: missed.epoch() };
         groups.port().ask(&call)
     }

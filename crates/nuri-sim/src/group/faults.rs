@@ -35,12 +35,14 @@ pub enum Fault {
     Restore,
     /// A bit of a chunk turns over.
     Rot,
+    /// A node loses power, and its disk all that it said was durable since a moment ago.
+    Lie,
 }
 
 impl Fault {
     /// Whether it takes away what was durable.
     fn is_harm(self) -> bool {
-        matches!(self, Fault::Wipe | Fault::Restore | Fault::Rot)
+        matches!(self, Fault::Wipe | Fault::Restore | Fault::Rot | Fault::Lie)
     }
 }
 
@@ -102,6 +104,7 @@ impl Plan {
             // Beyond the budget an older state is refused, but not for ever: see docs/testing.md.
             harms(Fault::Restore, harm == 1),
             harms(Fault::Rot, harm > 0),
+            harms(Fault::Lie, harm == 1),
         ];
         let kinds = kinds.into_iter().chain(harms);
         let happens = kinds.filter(|(_, every)| *every > 0);

@@ -26,6 +26,10 @@ use super::world::{Event, Time, World};
 use crate::check::{CELL, Wrong};
 
 const PAGE: usize = BLOCK as usize;
+/// Who was cut off or stood still has been heard of again by then.
+const HEARD: Time = 1_500_000;
+/// A disk keeps that much to itself, at most.
+const LIE: Time = 600_000;
 /// Somebody looks after the harmed so often.
 const TEND_EVERY: Time = 100_000;
 
@@ -77,6 +81,12 @@ impl World {
                 self.snapshots.remove(&number);
                 Injury::Wiped(Some(self.wipe(number)?))
             }
+            Fault::Lie => {
+                let kept = Box::new(self.nodes[number].disk.fork());
+                let delay = 1 + self.rng.below(LIE);
+                self.after(delay, Event::PowerOff { node: number, boots, kept });
+                return Ok(());
+            }
             Fault::Restore => {
                 let Some(snapshot) = self.past_of(number) else { return Ok(()) };
                 self.fall(number)?;
@@ -102,6 +112,42 @@ impl World {
         Ok(())
     }
 
+    /// A node loses power, and what its disk kept is what it was. Sometimes all the others lose
+    /// power too.
+    ///
+    /// # Errors
+    /// What falls over wrongly.
+    pub(super) fn power_off(
+        &mut self,
+        number: usize,
+        boots: u64,
+        kept: MemDisk,
+    ) -> Result<(), Wrong> {
+        let is_same = self.nodes[number].boots == boots && self.is_whole(number);
+        if !is_same || !self.bears(number) {
+            return Ok(());
+        }
+        self.fall(number)?;
+        self.nodes[number].disk = Arc::new(kept);
+        self.reached.retain(|(node, _), _| *node != number);
+        self.snapshots.remove(&number);
+        self.report.harms += 1;
+        let all_fall = self.hurt.is_empty() && self.rng.one_in(3);
+        self.hurt.insert(number, Injury::Restored { boots });
+        if self.traces {
+            eprintln!("{:>12} the disk of {number} lied, all fall: {all_fall}", self.now);
+        }
+        let works = |n: &usize| self.nodes[*n].server.is_some();
+        let others: Vec<_> = (0..self.nodes.len()).filter(works).filter(|_| all_fall).collect();
+        for node in others {
+            self.stop(node)?;
+            // Who stays away for long is one more that is lost.
+            let delay = 1_000 + self.rng.below(500_000);
+            self.after(delay, Event::Start(node));
+        }
+        Ok(())
+    }
+
     /// A state of the disk that is older than what the authority heard of. Where there is none, one
     /// is taken for later.
     fn past_of(&mut self, number: usize) -> Option<Snapshot> {
@@ -121,13 +167,14 @@ impl World {
     fn is_whole(&self, number: usize) -> bool {
         let (node, host) = (&self.nodes[number], Host::Node(number));
         let works = node.server.is_some() && node.joined && !node.dying && node.is_in_service();
-        let is_free = self.frozen.get(&host).is_none_or(|until| *until <= self.now)
-            && !self.net.is_cut_off(host, self.now);
+        let is_free = self.frozen.get(&host).is_none_or(|until| until + HEARD <= self.now)
+            && !self.net.is_cut_off(host, self.now.saturating_sub(HEARD));
         let map = self.authority.map();
         let groups = map.groups.iter().filter(|g| g.shape.is_redundant());
         let members = groups.flat_map(|g| &g.members).filter(|m| m.target == node.target);
         let is_live = members.into_iter().all(|m| m.standing == Standing::Live);
-        works && is_free && is_live && !self.hurt.contains_key(&number)
+        let is_proven = map.target(node.target).is_some_and(|t| !t.unproven);
+        works && is_free && is_live && is_proven && !self.hurt.contains_key(&number)
     }
 
     /// Whether nothing is lost if this node has trouble too.

@@ -43,6 +43,7 @@ impl World {
         let worker = Worker {
             target: node.target,
             life: node.boots << 8 | number as u64,
+            boots: node.boots,
             ground: self.ground.clone(),
         };
         self.add_actor(Host::Node(number), SessionId(0), |baton| worker.run(baton))?;

@@ -136,6 +136,7 @@ impl Node {
             address: format!("n{}:1", self.number),
             pid: 1,
             serves_meta: MetaRole::None,
+            machine: BootId(self.boots),
             targets,
         }
     }

@@ -97,6 +97,12 @@ pub(super) enum Event {
     Fence,
     /// Somebody looks after what was harmed.
     Tend,
+    /// A node loses power, and its disk what it took since it was this.
+    PowerOff {
+        node: usize,
+        boots: u64,
+        kept: Box<nuri_io::mem::MemDisk>,
+    },
     /// A disk has room again.
     Roomy(usize),
     AuthorityStarts,
@@ -300,6 +306,7 @@ impl World {
             Event::Fault(fault) => self.fault(fault),
             Event::Fence => self.fence(),
             Event::Tend => self.tend(),
+            Event::PowerOff { node, boots, kept } => self.power_off(node, boots, *kept),
             Event::Roomy(node) => self.make_room(node),
             Event::AuthorityStarts => self.open_authority(),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_client::{Client, ClientConfig, Cluster};
-use nuri_fuse::mount::{abort, detach, mounts, unmount};
+use nuri_fuse::mount::{How, Writes, abort, detach, mounts, unmount};
 use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, MountError, Transport};
 use nuri_proto::clock::HEARTBEAT;
@@ -64,14 +64,17 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let _role = supervisor::enter_role()?;
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
     nuri_fuse::mount::check(&point).map_err(Failure::new)?;
-    let config = FuseConfig { transport: transport(args.transport)?, ..FuseConfig::default() };
+    let (transport, read_only) = (transport(args.transport)?, args.ro);
+    let config = FuseConfig { transport, read_only, ..FuseConfig::default() };
     let (address, secret) = resolve(args)?;
     let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = format!("{host}:{}", point.display());
     let client = Client::start(&cluster, &ClientConfig { name }).map_err(at("no session"))?;
     let client = Arc::new(client);
-    let device = match nuri_fuse::mount(&point, "nuri", READAHEAD_KIB) {
+    let writes = if args.ro { Writes::Refused } else { Writes::Allowed };
+    let how = How { readahead_kib: READAHEAD_KIB, writes };
+    let device = match nuri_fuse::mount(&point, "nuri", how) {
         Ok(device) => device,
         Err(error) => {
             client.close();
@@ -79,7 +82,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
         }
     };
     report_mount(&cluster, &client, host, &point);
-    let served = nuri_fuse::serve(device, client.clone(), config);
+    let served = nuri_fuse::serve(device, client.clone(), config, &point);
     client.close();
     if served.is_err() {
         // Nobody answers there any more.
@@ -132,6 +135,9 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     command.arg(program).args(["fs", "mount", "--foreground"]);
     if let Some(token) = &args.token_file {
         command.arg("--token-file").arg(token);
+    }
+    if args.ro {
+        command.arg("--ro");
     }
     command.arg("--transport").arg(args.transport.to_string());
     command.arg(&args.space).arg(&point);

@@ -40,6 +40,43 @@ fn what_one_mount_wrote_the_other_reads_at_once() {
     space.down_clean();
 }
 
+/// Each keeps a page locked in its kernel while it waits for the other's lease.
+#[test]
+fn writers_that_read_too_do_not_wait_for_each_other() {
+    let mut space = Space::up(&[]);
+    let mounts = [space.mnt(), space.mount("other")];
+    fs::write(mounts[0].join("f"), vec![0; 64 << 10]).unwrap();
+    let barrier = std::sync::Barrier::new(2);
+    let longest = std::thread::scope(|scope| {
+        let one = |who: usize| {
+            let (path, barrier) = (mounts[who].join("f"), &barrier);
+            scope.spawn(move || {
+                let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+                let (mut longest, mut got) = (std::time::Duration::ZERO, [0; 8]);
+                for round in 1..=30u64 {
+                    // In one page, and in different ones.
+                    let apart = if round % 2 == 0 { 8 } else { 20_000 };
+                    let [own, other] = [who, 1 - who].map(|side| 4096 + side as u64 * apart);
+                    barrier.wait();
+                    file.read_exact_at(&mut got, 60_000).unwrap();
+                    barrier.wait();
+                    let start = std::time::Instant::now();
+                    file.write_all_at(&round.to_le_bytes(), own).unwrap();
+                    longest = longest.max(start.elapsed());
+                    barrier.wait();
+                    file.read_exact_at(&mut got, other).unwrap();
+                    assert_eq!(u64::from_le_bytes(got), round);
+                }
+                longest
+            })
+        };
+        [one(0), one(1)].map(|thread| thread.join().unwrap()).into_iter().max().unwrap()
+    });
+    println!("longest write {longest:?}");
+    assert!(longest < std::time::Duration::from_secs(4), "{longest:?}");
+    space.down_clean();
+}
+
 #[test]
 fn appends_of_two_mounts_do_not_overlap() {
     let mut space = Space::up(&[]);

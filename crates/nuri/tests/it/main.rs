@@ -10,6 +10,7 @@ mod fencing;
 mod full;
 mod full_host;
 mod lifecycle;
+mod locks;
 mod metadata_copy;
 mod moving;
 mod network;

@@ -584,6 +584,46 @@ fn an_older_state_of_the_last_copy_is_refused_for_good() {
     space.down_clean();
 }
 
+/// The node runs where the kernel seems to be another one.
+#[test]
+fn a_target_is_compared_after_a_start_of_its_machine() {
+    let space = &Space::up(&["--nodes", "3", "--targets", "3", "--shape", "mirror:2"]);
+    let mut file = Tagged::create(&space.mnt().join("load"), 6 * MIB, 5);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    let boot_id = "0123abcd-4567-89ab-cdef-0123456789ab";
+    let seems = space.path("boot_id");
+    fs::write(&seems, boot_id).unwrap();
+    let map = || fs::read_to_string(space.path("space/node0/map.json")).unwrap();
+    let machine = format!("\"machine\": {}", 0x0123_abcd_4567_89ab_u64);
+    while_ended(space, "node2", |_| {
+        let script = format!(
+            "mount --bind {} /proc/sys/kernel/random/boot_id && exec {} node run --dir {}",
+            seems.display(),
+            crate::support::NURI,
+            space.str("space/node2")
+        );
+        let mut node = std::process::Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .spawn()
+            .unwrap();
+        wait("it was compared", Duration::from_secs(15), || {
+            let map = map();
+            map.contains(&machine) && !map.contains("\"unproven\": true")
+        });
+        wait_healthy(space);
+        file.check_all(&file.path.clone()).unwrap();
+        node.kill().unwrap();
+        node.wait().unwrap();
+    });
+    wait_healthy(space);
+    assert!(!map().contains(&machine));
+    file.check_all(&file.path.clone()).unwrap();
+    drop(file);
+    space.down_clean();
+}
+
 #[test]
 fn groups_lie_as_they_were_told() {
     let args = ["--targets", "4", "--shape", "mirror:2", "--placement"];

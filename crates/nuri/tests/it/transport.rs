@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::stopwatch::Stopwatch;
 use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
 
-const TRANSPORTS: [&str; 2] = ["classic", "uring"];
+pub const TRANSPORTS: [&str; 2] = ["classic", "uring"];
 
 /// A mount in a process of ours.
-struct Foreground {
+pub struct Foreground {
     child: Child,
-    point: PathBuf,
+    pub point: PathBuf,
 }
 
 impl Foreground {
-    fn new(space: &mut Space, name: &str, transport: &str) -> Foreground {
+    pub fn new(space: &mut Space, name: &str, transport: &str) -> Foreground {
         let point = space.make_dir(name);
         let mut command = Command::new(NURI);
         command.args(["fs", "mount", "--foreground", "--transport", transport]);
@@ -35,12 +35,12 @@ impl Foreground {
         Foreground { child, point }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// The process must end by itself, and say that all is well.
-    fn ends_well(mut self) {
+    pub fn ends_well(mut self) {
         let mut status = None;
         wait("the mount's process ends", Duration::from_secs(20), || {
             status = self.child.try_wait().unwrap();
@@ -185,7 +185,7 @@ impl Drop for Held {
 }
 
 /// Works on a file for so long; returns the rounds and the longest one.
-fn busy_beside(path: &Path, during: Duration) -> (u32, Duration) {
+pub fn busy_beside(path: &Path, during: Duration) -> (u32, Duration) {
     let (mut worst, mut rounds) = (Duration::ZERO, 0);
     let until = Instant::now() + during;
     while Instant::now() < until {

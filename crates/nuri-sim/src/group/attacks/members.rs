@@ -54,6 +54,33 @@ pub(super) fn member_restored_from_an_old_snapshot() -> Result<(), Wrong> {
     })
 }
 
+/// A member's disk lost what it had said was durable, with the power of its machine alone or of
+/// all. It is back within its lease and shows a state that is whole in itself, but for the newest
+/// write. Catches `nuri_break = "trust_restarted"`.
+pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
+    for all_fall in [false, true] {
+        each(&ALL, |shape| {
+            let mut script = Script::new(shape)?;
+            let places = script.places();
+            script.write(row(places))?;
+            let node = script.node(0)?;
+            let kept = script.world.nodes[node].disk.fork();
+            let write = script.write(row(places))?;
+            let all = 0..script.world.nodes.len();
+            let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
+            falling.iter().try_for_each(|n| script.world.stop(*n))?;
+            script.world.nodes[node].disk = Arc::new(kept);
+            script.world.reached.retain(|(of, _), _| *of != node);
+            falling.iter().try_for_each(|n| script.start(*n))?;
+            script.expect_all(write)?;
+            script.until_live(0)?;
+            script.expect_all(write)?;
+            script.finish()
+        })?;
+    }
+    Ok(())
+}
+
 /// There is no primary: the client leads, and members are asked. A member restarts within its
 /// lease between staging and answering; then the client that leads dies and another one follows.
 /// All in one epoch.

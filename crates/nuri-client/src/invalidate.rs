@@ -1,0 +1,194 @@
+//! Emptying the kernel's caches of an inode for a recall, without waiting for own writes.
+//!
+//! A buffered write keeps the last page that it fills locked until it is answered, where that page
+//! holds nothing valid yet. While it waits for the write lease, a write of another mount may wait
+//! for our recall: neither would end. So the pages in which own waiting writes end may stay
+//! locked. Nothing of old can be read from them: who reads one waits for the write, then asks the
+//! mount. All other pages are emptied before the recall is answered.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use nuri_proto::id::Ino;
+
+use crate::fs::Shared;
+use crate::node::Node;
+use crate::recall::KernelCache;
+
+const PAGE: u64 = 4096;
+const LOOK: Duration = Duration::from_millis(1);
+/// A call that waits for a page's lock in so many looks one after the other waits for the write.
+const LOOKS: u32 = 5;
+
+/// Pages from there on, so many bytes; 0 for all that follow.
+type Span = (u64, u64);
+
+/// A write that waits for its lease; ends when dropped.
+pub(crate) struct Awaiting {
+    node: Arc<Node>,
+    page: u64,
+}
+
+impl Awaiting {
+    /// For a write whose last byte lies there.
+    pub(crate) fn new(node: Arc<Node>, last: u64) -> Awaiting {
+        let page = last / PAGE * PAGE;
+        node.state.lock().awaiting.push(page);
+        Awaiting { node, page }
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        let awaiting = &mut self.node.state.lock().awaiting;
+        if let Some(at) = awaiting.iter().position(|page| *page == self.page) {
+            awaiting.swap_remove(at);
+        }
+    }
+}
+
+impl Shared {
+    /// Lets replies in flight reach the kernel, then empties its caches of the inode but for pages
+    /// that hold nothing.
+    pub(crate) fn empty_kernel_for_recall(&self, node: &Node) {
+        drop(self.gate.write());
+        let names = node.state.lock().names;
+        let Some(kernel) = self.kernel.read().clone() else { return };
+        if names {
+            kernel.invalidate_entries(node.ino);
+        }
+        while !empty_around(&kernel, node) {}
+    }
+}
+
+/// Empties all but the pages in which own writes wait. False: others came meanwhile.
+fn empty_around(kernel: &Arc<dyn KernelCache>, node: &Node) -> bool {
+    let mut pages = node.state.lock().awaiting.clone();
+    pages.sort_unstable();
+    pages.dedup();
+    let (done, when_done) = channel();
+    let mut rest = Call::start(kernel, node.ino, gaps(&pages), 0, &done);
+    let single =
+        |(i, page): (usize, &u64)| Call::start(kernel, node.ino, vec![(*page, PAGE)], i + 1, &done);
+    let mut single: Vec<_> = pages.iter().enumerate().map(single).collect();
+    drop(done);
+    loop {
+        if !hear(&when_done, &mut rest, &mut single) {
+            return true;
+        }
+        if rest.has_ended && single.iter_mut().all(Call::is_over) {
+            return true;
+        }
+        let mut now = node.state.lock().awaiting.clone();
+        now.sort_unstable();
+        now.dedup();
+        if !rest.has_ended && now != pages && rest.waits_for_lock() {
+            return false;
+        }
+    }
+}
+
+/// Waits a little for a call to end. False: all have.
+fn hear(when_done: &Receiver<Event>, rest: &mut Call, single: &mut [Call]) -> bool {
+    match when_done.recv_timeout(LOOK) {
+        Ok(Event { call, what }) => {
+            let call = if call == 0 { rest } else { &mut single[call - 1] };
+            match what {
+                Some(thread) => call.thread = Some(thread),
+                None => call.has_ended = true,
+            }
+            true
+        }
+        Err(RecvTimeoutError::Timeout) => true,
+        Err(RecvTimeoutError::Disconnected) => false,
+    }
+}
+
+/// What lies between the pages.
+fn gaps(pages: &[u64]) -> Vec<Span> {
+    let mut from = 0;
+    let mut gaps = Vec::new();
+    for page in pages {
+        if *page > from {
+            gaps.push((from, page - from));
+        }
+        from = page + PAGE;
+    }
+    gaps.push((from, 0));
+    gaps
+}
+
+/// A call's thread begins, as `/proc` names it, or ends.
+struct Event {
+    call: usize,
+    what: Option<PathBuf>,
+}
+
+/// Calls of the kernel, in a thread that may wait there.
+struct Call {
+    thread: Option<PathBuf>,
+    has_ended: bool,
+    /// Looks that found it waiting for a page's lock, one after the other.
+    waited: u32,
+}
+
+impl Call {
+    fn start(
+        kernel: &Arc<dyn KernelCache>,
+        ino: Ino,
+        spans: Vec<Span>,
+        call: usize,
+        done: &Sender<Event>,
+    ) -> Call {
+        let empty = {
+            let kernel = kernel.clone();
+            move || spans.iter().for_each(|(at, len)| kernel.invalidate_pages(ino, *at, *len))
+        };
+        let (in_thread, done) = (empty.clone(), done.clone());
+        let body = move || {
+            let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+            let thread = PathBuf::from("/proc").join(thread);
+            let _ = done.send(Event { call, what: Some(thread) });
+            in_thread();
+            let _ = done.send(Event { call, what: None });
+        };
+        let started = std::thread::Builder::new().name("invalidate".into()).spawn(body);
+        if started.is_err() {
+            // Without a thread it is waited for here, in the worst case until the recall's end.
+            empty();
+        }
+        Call { thread: None, has_ended: started.is_err(), waited: 0 }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.has_ended || self.waits_for_lock()
+    }
+
+    fn waits_for_lock(&mut self) -> bool {
+        let is_waiting = self.thread.as_ref().is_some_and(|thread| {
+            let read = |name| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
+            let stat = read("stat");
+            let state = stat.rsplit(") ").next().unwrap_or_default();
+            let place = read("wchan");
+            // Unnamed where the kernel does not say. Its other waits have other names.
+            state.starts_with('D') && (place.contains("lock") || matches!(&*place, "" | "0"))
+        });
+        self.waited = if is_waiting { self.waited + 1 } else { 0 };
+        self.waited >= LOOKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_lie_around_the_pages() {
+        assert_eq!(gaps(&[]), [(0, 0)]);
+        assert_eq!(gaps(&[0]), [(PAGE, 0)]);
+        assert_eq!(gaps(&[PAGE, 2 * PAGE]), [(0, PAGE), (3 * PAGE, 0)]);
+        assert_eq!(gaps(&[PAGE, 9 * PAGE]), [(0, PAGE), (2 * PAGE, 7 * PAGE), (10 * PAGE, 0)]);
+    }
+}

@@ -1,0 +1,477 @@
+//! What this client's programs hold and wait for, so that a restarted server can be told. Pure.
+//!
+//! Replies and events about the same owner may overtake each other. Each carries the number of its
+//! change, and for each byte the highest number counts; numbers are forgotten once nothing is
+//! under way for the owner. What a session held when it ended is lost: its owner gets errors
+//! until it was told, by giving the lock up or by closing the file.
+
+use std::collections::{HashMap, VecDeque};
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::lock::{Deadlock, HeldLock, LockClass, LockMode, LockSet, LockWait};
+use nuri_proto::op::meta::Grant;
+use nuri_proto::range_map::{RangeMap, Span};
+
+/// Interruptions kept for requests that are not known yet.
+const EARLY: usize = 1024;
+
+/// Who holds locks on a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct LockKey {
+    pub(crate) ino: Ino,
+    pub(crate) class: LockClass,
+    pub(crate) owner: u64,
+}
+
+/// The last change of a byte; `mode` is `None` where it was given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Cell {
+    mode: Option<LockMode>,
+    number: u64,
+}
+
+#[derive(Default)]
+struct Owned {
+    ranges: RangeMap<Cell>,
+    pid: u32,
+    /// Open files through which it asked.
+    handles: Vec<u64>,
+    /// Calls and waits under way, and what they changed.
+    busy: u32,
+    changed: Vec<Span>,
+    /// A call's outcome is not known: the server may hold more than this.
+    doubt: bool,
+    /// It was closed and the server did not answer.
+    stale: bool,
+    lost: bool,
+}
+
+/// How a wait ends for the door.
+pub(crate) type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
+
+/// A request of a program that may wait.
+pub(crate) struct Wait {
+    pub(crate) key: LockKey,
+    pub(crate) span: Span,
+    pub(crate) mode: LockMode,
+    pub(crate) pid: u32,
+    pub(crate) deadlock: Deadlock,
+    /// The server has answered that it is queued.
+    pub(crate) parked: bool,
+    pub(crate) interrupted: bool,
+    pub(crate) generation: u64,
+    pub(crate) done: Done,
+}
+
+/// Whether an answer counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Applied {
+    Yes,
+    /// It is of another server than the present one: ask again.
+    AskAgain,
+    /// It is of a session that ended.
+    Ended,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct LockRecord {
+    boot: u64,
+    generation: u64,
+    owned: HashMap<LockKey, Owned>,
+    by_handle: HashMap<u64, Vec<LockKey>>,
+    waits: HashMap<u64, Wait>,
+    early: VecDeque<u64>,
+    /// The door is gone: nobody may wait any more.
+    abandoned: bool,
+}
+
+/// The change of a call or an event.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    pub(crate) span: Span,
+    /// `None`: given up.
+    pub(crate) mode: Option<LockMode>,
+    pub(crate) number: u64,
+}
+
+impl LockRecord {
+    /// A session was opened at a server of that boot.
+    pub(crate) fn began(&mut self, boot: u64) {
+        self.boot = boot;
+    }
+
+    /// Changes with each session.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The owner gives a lock up: whether it must hear that it was lost before.
+    pub(crate) fn tell_loss(&mut self, key: LockKey) -> bool {
+        let told = self.owned.get_mut(&key).is_some_and(|o| std::mem::take(&mut o.lost));
+        self.drop_unused(key);
+        told
+    }
+
+    /// A call for the owner begins; returns what its answer must be of.
+    pub(crate) fn begin(&mut self, key: LockKey, fh: u64, pid: u32) -> Result<u64, Status> {
+        let owned = self.owned.entry(key).or_default();
+        if owned.lost || owned.stale {
+            return Err(Status::IO);
+        }
+        (owned.busy, owned.pid) = (owned.busy + 1, pid);
+        if !owned.handles.contains(&fh) {
+            owned.handles.push(fh);
+            self.by_handle.entry(fh).or_default().push(key);
+        }
+        Ok(self.generation)
+    }
+
+    /// A call is about to be sent. What it gives up or lowers counts as given up from now on: the
+    /// server may do it, give it to others and die before it answers, and theirs is theirs then.
+    pub(crate) fn ask_for(&mut self, key: LockKey, span: Span, mode: Option<LockMode>) {
+        let Some(owned) = self.owned.get_mut(&key) else { return };
+        let weaker = |have: LockMode| match key.class {
+            LockClass::Range => mode.map(|mode| mode.min(have)),
+            // A conversion gives the old lock up first.
+            LockClass::Flock => mode.filter(|mode| *mode == have),
+        };
+        if !cfg!(nuri_break = "lock_given_up_late") {
+            let weaken = |cell: Cell| Cell { mode: cell.mode.and_then(weaker), ..cell };
+            owned.ranges.update(span, |cell| cell.map(weaken));
+            owned.changed.push(span);
+        }
+    }
+
+    /// Takes over what an answer says. `change` is `None` where nothing changed.
+    pub(crate) fn apply(
+        &mut self,
+        key: LockKey,
+        generation: u64,
+        number: u64,
+        change: Option<Change>,
+    ) -> Applied {
+        if generation != self.generation {
+            return Applied::Ended;
+        }
+        if number >> Grant::EPOCH_SHIFT != self.boot {
+            return Applied::AskAgain;
+        }
+        if let (Some(change), Some(owned)) = (change, self.owned.get_mut(&key)) {
+            let Change { span, mode, number } = change;
+            let fresh = Some(Cell { mode, number });
+            let newer = |old: Option<Cell>| old.filter(|old| old.number > number).or(fresh);
+            owned.ranges.update(span, newer);
+            owned.changed.push(span);
+        }
+        Applied::Yes
+    }
+
+    /// Whether the owner may hold anything.
+    pub(crate) fn knows(&self, key: LockKey) -> bool {
+        self.owned.contains_key(&key)
+    }
+
+    /// What to ask for a wait. Its call is under way until `finish`, like the wait itself.
+    pub(crate) fn ask(&mut self, ticket: u64) -> Option<(LockKey, u64, LockSet)> {
+        let wait = self.waits.get(&ticket)?;
+        let (LockKey { ino, class, owner }, span, pid) = (wait.key, wait.span, wait.pid);
+        let (mode, deadlock) = (Some(wait.mode), wait.deadlock);
+        let queue = LockWait::Queue { request: ticket, deadlock };
+        let call = LockSet { ino, class, owner, span, mode, pid, wait: queue };
+        if let Some(owned) = self.owned.get_mut(&wait.key) {
+            owned.busy += 1;
+        }
+        Some((wait.key, wait.generation, call))
+    }
+
+    /// A call or wait of the owner ended.
+    pub(crate) fn finish(&mut self, key: LockKey) {
+        let Some(owned) = self.owned.get_mut(&key) else { return };
+        owned.busy -= 1;
+        if owned.busy > 0 {
+            return;
+        }
+        let settled = |cell: Option<Cell>| cell.filter(|c| c.mode.is_some());
+        for span in std::mem::take(&mut owned.changed) {
+            owned.ranges.update(span, |c| settled(c).map(|c| Cell { number: 0, ..c }));
+        }
+        self.drop_unused(key);
+    }
+
+    fn drop_unused(&mut self, key: LockKey) {
+        let unused =
+            |o: &Owned| o.busy == 0 && o.ranges.is_empty() && !(o.doubt || o.stale || o.lost);
+        if !self.owned.get(&key).is_some_and(unused) {
+            return;
+        }
+        for fh in self.owned.remove(&key).into_iter().flat_map(|o| o.handles) {
+            if let Some(keys) = self.by_handle.get_mut(&fh) {
+                keys.retain(|other| *other != key);
+                if keys.is_empty() {
+                    self.by_handle.remove(&fh);
+                }
+            }
+        }
+    }
+
+    /// A call got no answer that says how it ended.
+    pub(crate) fn doubt(&mut self, key: LockKey) {
+        if let Some(owned) = self.owned.get_mut(&key) {
+            owned.doubt = true;
+        }
+    }
+
+    /// The owner closes the file: whether the server must be told. An error tells a loss.
+    pub(crate) fn close(&mut self, key: LockKey) -> Result<bool, Status> {
+        let Some(owned) = self.owned.get_mut(&key) else { return Ok(false) };
+        if std::mem::take(&mut owned.lost) {
+            (owned.doubt, owned.stale) = (false, false);
+            self.drop_unused(key);
+            return Err(Status::IO);
+        }
+        owned.busy += 1;
+        Ok(true)
+    }
+
+    /// The server was told of a close, or could not be.
+    pub(crate) fn closed(&mut self, key: LockKey, told: bool) {
+        if let Some(owned) = self.owned.get_mut(&key) {
+            (owned.doubt, owned.stale) = (false, !told);
+            if !told {
+                owned.ranges = RangeMap::default();
+            }
+        }
+        self.finish(key);
+    }
+
+    /// Owners whose close the server does not know of.
+    pub(crate) fn stale(&self) -> Vec<LockKey> {
+        self.owned.iter().filter(|(_, o)| o.stale).map(|(key, _)| *key).collect()
+    }
+
+    /// A stale owner's locks are gone.
+    pub(crate) fn refreshed(&mut self, key: LockKey) {
+        if let Some(owned) = self.owned.get_mut(&key) {
+            owned.stale = false;
+        }
+        self.drop_unused(key);
+    }
+
+    /// Owners that asked through an open file.
+    pub(crate) fn of_handle(&self, fh: u64) -> Vec<LockKey> {
+        self.by_handle.get(&fh).cloned().unwrap_or_default()
+    }
+
+    /// Whether a lock that was taken through the open file was lost.
+    pub(crate) fn lost_through(&self, fh: u64) -> bool {
+        let lost = |key: &LockKey| self.owned.get(key).is_some_and(|o| o.lost);
+        self.by_handle.get(&fh).is_some_and(|keys| keys.iter().any(lost))
+    }
+
+    /// The server restarted: what it must be told, and which waits must be asked for again.
+    pub(crate) fn restarted(&mut self, boot: u64) -> Vec<HeldLock> {
+        self.boot = boot;
+        let of_owner = |(key, owned): (&LockKey, &Owned)| {
+            let (LockKey { ino, class, owner }, pid) = (*key, owned.pid);
+            let held = |(span, cell): (Span, Cell)| {
+                Some(HeldLock { ino, class, owner, span, mode: cell.mode?, pid })
+            };
+            owned.ranges.iter().filter_map(held).collect::<Vec<_>>()
+        };
+        self.owned.iter().flat_map(of_owner).collect()
+    }
+
+    /// The restarted server has given the lock to another.
+    pub(crate) fn lose(&mut self, lock: &HeldLock) {
+        let key = LockKey { ino: lock.ino, class: lock.class, owner: lock.owner };
+        if let Some(owned) = self.owned.get_mut(&key) {
+            owned.lost = !cfg!(nuri_break = "lost_locks_believed");
+        }
+    }
+
+    /// The session ended and with it all locks. Returns the waits, which end, and whether a
+    /// lock was lost.
+    pub(crate) fn session_ended(&mut self) -> (Vec<Wait>, bool) {
+        self.generation += 1;
+        let waits: Vec<_> = self.waits.drain().map(|(_, wait)| wait).collect();
+        for owned in self.owned.values_mut() {
+            let held = owned.ranges.iter().any(|(_, cell)| cell.mode.is_some());
+            owned.lost |= held && !cfg!(nuri_break = "lost_locks_believed");
+            (owned.doubt, owned.stale) = (false, false);
+            owned.ranges = RangeMap::default();
+            owned.changed.clear();
+        }
+        waits.iter().for_each(|wait| self.finish(wait.key));
+        for key in self.owned.keys().copied().collect::<Vec<_>>() {
+            self.drop_unused(key);
+        }
+        let lost = self.owned.values().any(|o| o.lost);
+        (waits, lost)
+    }
+
+    /// Whether the request was interrupted before it came.
+    pub(crate) fn was_interrupted(&mut self, ticket: u64) -> bool {
+        let at = self.early.iter().position(|early| *early == ticket);
+        at.is_some_and(|at| self.early.remove(at).is_some())
+    }
+
+    pub(crate) fn add_wait(&mut self, ticket: u64, wait: Wait) {
+        self.waits.insert(ticket, wait);
+    }
+
+    pub(crate) fn wait(&mut self, ticket: u64) -> Option<&mut Wait> {
+        self.waits.get_mut(&ticket)
+    }
+
+    pub(crate) fn take_wait(&mut self, ticket: u64) -> Option<Wait> {
+        self.waits.remove(&ticket)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Waits that the server has or had queued.
+    pub(crate) fn parked(&self) -> Vec<u64> {
+        self.waits.iter().filter(|(_, w)| w.parked).map(|(ticket, _)| *ticket).collect()
+    }
+
+    pub(crate) fn abandon(&mut self) -> Vec<u64> {
+        self.abandoned = true;
+        self.waits.keys().copied().collect()
+    }
+
+    /// A signal came for the program that waits: whether the server must be told.
+    pub(crate) fn interrupt(&mut self, ticket: u64) -> bool {
+        match self.waits.get_mut(&ticket) {
+            Some(wait) => {
+                let first = !std::mem::replace(&mut wait.interrupted, true);
+                first && wait.parked
+            }
+            None => {
+                // Of any request, or of a lock that is on its way from the kernel.
+                if self.early.len() >= EARLY {
+                    self.early.pop_front();
+                }
+                self.early.push_back(ticket);
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: LockKey = LockKey { ino: Ino(5), class: LockClass::Range, owner: 9 };
+    const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
+
+    fn number(n: u64) -> u64 {
+        (3 << Grant::EPOCH_SHIFT) + n
+    }
+
+    fn record() -> LockRecord {
+        let mut record = LockRecord::default();
+        record.began(3);
+        record
+    }
+
+    fn change(start: u64, end: u64, mode: Option<LockMode>, n: u64) -> Option<Change> {
+        Some(Change { span: Span { start, end }, mode, number: number(n) })
+    }
+
+    #[test]
+    fn answers_may_overtake_each_other() {
+        let mut r = record();
+        let one = r.begin(KEY, 1, 44).unwrap();
+        let two = r.begin(KEY, 1, 44).unwrap();
+        // A thread locked ten bytes, then another one gave two of them up; told in reverse.
+        assert_eq!(r.apply(KEY, two, number(8), change(4, 5, None, 8)), Applied::Yes);
+        r.finish(KEY);
+        assert_eq!(r.apply(KEY, one, number(7), change(0, 9, EXCLUSIVE, 7)), Applied::Yes);
+        r.finish(KEY);
+        let held: Vec<_> = r.restarted(3).iter().map(|l| (l.span.start, l.span.end)).collect();
+        assert_eq!(held, [(0, 3), (6, 9)]);
+        let three = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, three, number(9), change(0, 20, None, 9));
+        r.finish(KEY);
+        assert!(r.owned.is_empty() && r.by_handle.is_empty(), "nothing is left");
+    }
+
+    #[test]
+    fn an_answer_of_the_server_before_does_not_count() {
+        let mut r = record();
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        assert!(r.restarted(4).is_empty());
+        let late = change(0, 9, EXCLUSIVE, 7);
+        assert_eq!(r.apply(KEY, asked, number(7), late), Applied::AskAgain);
+        r.session_ended();
+        assert_eq!(r.apply(KEY, asked, number(7), late), Applied::Ended);
+    }
+
+    /// Catches `nuri_break = "lost_locks_believed"`.
+    #[test]
+    fn a_lost_lock_is_an_error_until_it_was_told() {
+        let mut r = record();
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.finish(KEY);
+        assert!(r.session_ended().0.is_empty());
+        r.began(3);
+        assert!(r.lost_through(1) && !r.lost_through(2));
+        assert_eq!(r.begin(KEY, 2, 44), Err(Status::IO));
+        assert_eq!(r.close(KEY), Err(Status::IO), "told");
+        assert!(!r.lost_through(1) && r.begin(KEY, 1, 44).is_ok());
+    }
+
+    /// Catches `nuri_break = "lock_given_up_late"`.
+    #[test]
+    fn what_a_call_gives_up_is_not_reclaimed() {
+        let mut r = record();
+        let modes = |r: &mut LockRecord| {
+            r.restarted(3).iter().map(|l| (l.span.start, l.span.end, l.mode)).collect::<Vec<_>>()
+        };
+        let (shared, exclusive) = (LockMode::Shared, LockMode::Exclusive);
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.ask_for(KEY, Span { start: 8, end: 20 }, None);
+        assert_eq!(modes(&mut r), [(0, 7, exclusive)]);
+        r.ask_for(KEY, Span { start: 4, end: 20 }, Some(shared));
+        assert_eq!(modes(&mut r), [(0, 3, exclusive), (4, 7, shared)]);
+        r.ask_for(KEY, Span { start: 0, end: 5 }, EXCLUSIVE);
+        assert_eq!(modes(&mut r).len(), 2, "raised once it was granted");
+    }
+
+    /// The end of a wait overtakes the answer that it is queued, which for `flock` takes what was.
+    #[test]
+    fn an_end_may_overtake_the_answer_that_it_waits() {
+        let (mut r, key) = (record(), LockKey { class: LockClass::Flock, ..KEY });
+        let generation = r.begin(key, 1, 44).unwrap();
+        let (span, mode, done) = (Span::ALL, LockMode::Exclusive, Box::new(|_| {}));
+        let (parked, interrupted, deadlock) = (false, false, Deadlock::Ignore);
+        let wait =
+            Wait { key, span, mode, pid: 4, deadlock, parked, interrupted, generation, done };
+        r.add_wait(70, wait);
+        r.ask(70).unwrap();
+        let ended = r.take_wait(70).unwrap();
+        let granted = Change { span, mode: EXCLUSIVE, number: number(9) };
+        r.apply(key, ended.generation, number(9), Some(granted));
+        r.finish(key);
+        let queued = Change { span, mode: None, number: number(8) };
+        r.apply(key, generation, number(8), Some(queued));
+        r.finish(key);
+        assert_eq!(r.restarted(3).len(), 1);
+    }
+
+    #[test]
+    fn an_interruption_may_come_before_its_request() {
+        let mut r = record();
+        assert!(!r.interrupt(6));
+        assert!(r.was_interrupted(6) && !r.was_interrupted(6));
+        (0..5000).for_each(|ticket| assert!(!r.interrupt(ticket)));
+        assert!(r.early.len() <= EARLY);
+    }
+}

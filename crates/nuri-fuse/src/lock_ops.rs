@@ -1,0 +1,154 @@
+//! Opcodes of locks. A lock that must wait is parked: its reply is sent when the wait has ended.
+//!
+//! What the kernel sends (Linux 6.18, `fs/fuse/file.c`): GETLK, SETLK and SETLKW with an owner that
+//! is a scrambled address, of the process's file table (POSIX) or of the open file (OFD, and with
+//! `FUSE_LK_FLOCK` set `flock`). OFD locks are not marked. At each close of a descriptor FLUSH
+//! with the process's owner; at the last one RELEASE. Signals come as INTERRUPT, on `/dev/fuse`
+//! also where requests come over io_uring, in no order with the request that they name. SETLKW
+//! answered with `EINTR` is restarted by the kernel where the signal's handler allows it.
+
+use nuri_client::LockPlace;
+use nuri_proto::Status;
+use nuri_proto::op::lock::{Deadlock, LockClass, LockMode};
+use nuri_proto::range_map::Span;
+
+use crate::abi::{self, FileLock, FlushIn, InterruptIn, LkIn, LkOut, ReleaseIn};
+use crate::dispatch::Dispatcher;
+use crate::reply::Replier;
+use crate::request::Request;
+
+impl Dispatcher {
+    pub(crate) fn getlk(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let (place, mode) = place(request)?;
+        let holder = self.client.lock_test(&place, mode.ok_or(Status::INVAL)?)?;
+        let none = FileLock { kind: libc::F_UNLCK as u32, ..FileLock::default() };
+        let lk = holder.map_or(none, |held| FileLock {
+            start: held.span.start,
+            end: held.span.end,
+            kind: match held.mode {
+                LockMode::Shared => libc::F_RDLCK as u32,
+                LockMode::Exclusive => libc::F_WRLCK as u32,
+            },
+            pid: held.pid,
+        });
+        reply.value(&LkOut { lk });
+        Ok(())
+    }
+
+    pub(crate) fn setlk(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let (place, mode) = place(request)?;
+        self.client.lock(&place, mode)?;
+        reply.ok();
+        Ok(())
+    }
+
+    pub(crate) fn setlkw(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let (place, mode) = place(request)?;
+        let (Some(mode), Some(later)) = (mode, reply.later()) else {
+            // No room to park another one: what is free can be had, what is not cannot.
+            let full = |status| if status == Status::AGAIN { Status::NOLCK } else { status };
+            self.client.lock(&place, mode).map_err(full)?;
+            reply.ok();
+            return Ok(());
+        };
+        let deadlock = match place.class {
+            LockClass::Range => circles_of(request.header.pid),
+            LockClass::Flock => Deadlock::Ignore,
+        };
+        let done = move |outcome: Result<(), Status>| {
+            later.send(outcome.map_or_else(|status| -status.errno(), |()| 0));
+        };
+        self.client.lock_wait(&place, mode, deadlock, request.header.unique, done);
+        reply.parked();
+        Ok(())
+    }
+
+    pub(crate) fn interrupt(&self, request: &mut Request<'_>) -> Result<(), Status> {
+        if let Ok(call) = request.take::<InterruptIn>() {
+            self.client.interrupt(call.unique);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        let call: FlushIn = request.take()?;
+        let flushed = self.client.flush(call.fh);
+        let unlocked = self.client.close_locks(ino, call.lock_owner);
+        flushed.and(unlocked)?;
+        reply.ok();
+        Ok(())
+    }
+
+    pub(crate) fn release(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let call: ReleaseIn = request.take()?;
+        // Of `flock` and OFD: the client knows what was taken through this handle.
+        self.client.release_locks(call.fh);
+        self.client.release(call.fh);
+        reply.ok();
+        Ok(())
+    }
+}
+
+fn place(request: &mut Request<'_>) -> Result<(LockPlace, Option<LockMode>), Status> {
+    let ino = Dispatcher::ino(request);
+    let LkIn { fh, owner, lk, lk_flags, .. } = request.take()?;
+    let mode = match lk.kind as i32 {
+        libc::F_RDLCK => Some(LockMode::Shared),
+        libc::F_WRLCK => Some(LockMode::Exclusive),
+        libc::F_UNLCK => None,
+        _ => return Err(Status::INVAL),
+    };
+    let flock = lk_flags & abi::LK_FLOCK != 0;
+    let class = if flock { LockClass::Flock } else { LockClass::Range };
+    let span = if flock { Span::ALL } else { Span { start: lk.start, end: lk.end } };
+    Ok((LockPlace { ino, fh, class, owner, span, pid: lk.pid }, mode))
+}
+
+/// Whether a circle of waits is an error for the thread's request. Not for OFD locks, as on
+/// Linux; only the thread's system call tells them apart. Where that cannot be read it is.
+fn circles_of(thread: u32) -> Deadlock {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
+    if is_ofd_wait(&text) { Deadlock::Ignore } else { Deadlock::Detect }
+}
+
+/// Reads `NUMBER 0xFIRST 0xSECOND ...`: is it `fcntl(_, F_OFD_SETLKW, _)`?
+fn is_ofd_wait(text: &str) -> bool {
+    let mut words = text.split(' ');
+    let number = words.next().and_then(|w| w.parse::<i64>().ok());
+    let command = words.nth(1).and_then(|w| i64::from_str_radix(w.strip_prefix("0x")?, 16).ok());
+    number == Some(libc::SYS_fcntl) && command == Some(i64::from(libc::F_OFD_SETLKW))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_call_tells_ofd_locks_apart() {
+        let call = |command: i32| format!("{} 0x3 {command:#x} 0x7ffd 0x0\n", libc::SYS_fcntl);
+        assert!(is_ofd_wait(&call(libc::F_OFD_SETLKW)));
+        assert!(!is_ofd_wait(&call(libc::F_SETLKW)));
+        assert!(!is_ofd_wait("running\n") && !is_ofd_wait("") && !is_ofd_wait("-1 0x7f 0x7f"));
+    }
+}
