@@ -236,7 +236,7 @@ pub(super) struct Worker {
     /// Tells its lives apart.
     pub(super) life: u64,
     /// Starts of its machine.
-    pub(super) boots: u64,
+    pub(super) power: u64,
     pub(super) ground: Arc<Ground>,
 }
 
@@ -272,7 +272,7 @@ impl Worker {
             port.refresh();
             let map = port.map();
             // The map that tells of this life.
-            let own = map.target(self.target).filter(|t| t.machine == BootId(self.boots));
+            let own = map.target(self.target).filter(|t| t.machine == BootId(self.power));
             if own.is_some_and(|t| !t.unproven) {
                 return;
             }

@@ -128,6 +128,7 @@ impl World {
             return Ok(());
         }
         self.fall(number)?;
+        self.nodes[number].power += 1;
         self.nodes[number].disk = Arc::new(kept);
         self.reached.retain(|(node, _), _| *node != number);
         self.snapshots.remove(&number);
@@ -141,6 +142,7 @@ impl World {
         let others: Vec<_> = (0..self.nodes.len()).filter(works).filter(|_| all_fall).collect();
         for node in others {
             self.stop(node)?;
+            self.nodes[node].power += 1;
             // Who stays away for long is one more that is lost.
             let delay = 1_000 + self.rng.below(500_000);
             self.after(delay, Event::Start(node));

@@ -43,7 +43,7 @@ impl World {
         let worker = Worker {
             target: node.target,
             life: node.boots << 8 | number as u64,
-            boots: node.boots,
+            power: node.power,
             ground: self.ground.clone(),
         };
         self.add_actor(Host::Node(number), SessionId(0), |baton| worker.run(baton))?;
@@ -76,6 +76,7 @@ impl World {
     /// What an actor found.
     pub(super) fn fall(&mut self, number: usize) -> Result<(), Wrong> {
         self.stop(number)?;
+        self.nodes[number].power += u64::from(self.rng.one_in(4));
         let away = if self.rng.one_in(3) { 300_000 } else { 9_000_000 };
         let delay = 1_000 + self.rng.below(away);
         self.after(delay, Event::Start(number));

@@ -73,6 +73,8 @@ pub(super) struct Node {
     /// True time up to which the clock ran, microseconds.
     ran: u64,
     pub(super) boots: u64,
+    /// Starts of its machine: a process that was killed starts again on the same one.
+    pub(super) power: u64,
     incarnation: u64,
     number: u32,
     capacity_bytes: u64,
@@ -98,6 +100,7 @@ impl Node {
             rate: 1000 - MOST_DRIFT + rng.below(2 * MOST_DRIFT),
             ran: 0,
             boots: 0,
+            power: 1,
             incarnation,
             number,
             capacity_bytes,
@@ -136,7 +139,7 @@ impl Node {
             address: format!("n{}:1", self.number),
             pid: 1,
             serves_meta: MetaRole::None,
-            machine: BootId(self.boots),
+            machine: BootId(self.power),
             targets,
         }
     }

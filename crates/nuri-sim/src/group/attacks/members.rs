@@ -69,6 +69,7 @@ pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
             let all = 0..script.world.nodes.len();
             let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
             falling.iter().try_for_each(|n| script.world.stop(*n))?;
+            falling.iter().for_each(|n| script.world.nodes[*n].power += 1);
             script.world.nodes[node].disk = Arc::new(kept);
             script.world.reached.retain(|(of, _), _| *of != node);
             falling.iter().try_for_each(|n| script.start(*n))?;
