@@ -44,6 +44,8 @@ pub const MAX_EVENTS: usize = 4096;
 /// Most targets and nodes of a space.
 pub const MAX_TARGETS: usize = 4096;
 pub const MAX_NODES: usize = 64;
+/// Most stripes that one answer tells of: a shorter one is the last.
+pub const MAX_LISTED: u32 = 1024;
 /// Most entries of one directory listing reply.
 pub const MAX_READDIR: u32 = 1024;
 /// Writes shorter than this go to a target's log first; longer ones to new places once, bytes.

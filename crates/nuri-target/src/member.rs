@@ -2,6 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::ChunkKey;
+use nuri_proto::limit::MAX_LISTED;
 use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
     MemberReadReply, MemberStage, Purpose,
@@ -11,9 +12,6 @@ use nuri_rpc::{Reply, Request, reply_to};
 
 use crate::server::{TargetServer, check_range};
 use crate::store;
-
-/// Most stripes of one [`MemberChanged`] answer.
-const MAX_CHANGED: u32 = 1024;
 
 impl TargetServer {
     pub(crate) fn member_stage(
@@ -99,7 +97,7 @@ impl TargetServer {
             true => None,
             false => Some(self.epochs.enter(call.group, call.epoch)?),
         };
-        let limit = call.limit.min(MAX_CHANGED) as usize;
+        let limit = call.limit.min(MAX_LISTED) as usize;
         Ok(self.store(call.target)?.changed(call.group, call.since, call.after, limit))
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, Kept, Missed, RpcPort, Unheard};
+use nuri_client::group::{Found, Groups, Kept, Missed, Proof, RpcPort, Unheard};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
@@ -102,6 +102,7 @@ impl Worker<'_> {
         let began = Instant::now();
         let is_own = |t: &JoinTarget| t.id.map(|id| (id, t.boot));
         let own: Vec<_> = targets.announce().iter().filter_map(is_own).collect();
+        let mut proofs: HashMap<TargetId, Proof> = HashMap::new();
         loop {
             let map = self.cluster.map();
             let unproven = |id: TargetId| map.target(id).is_some_and(|t| t.unproven);
@@ -112,7 +113,8 @@ impl Worker<'_> {
             let unheard = if began.elapsed() < PROOF { Unheard::Waited } else { Unheard::LeftOut };
             for (target, boot) in left {
                 // What fails is tried again.
-                let _ = self.prove(&map, *target, *boot, unheard);
+                let proof = proofs.entry(*target).or_default();
+                let _ = self.prove(proof, &map, (*target, *boot), unheard);
             }
             std::thread::sleep(TRY_PAUSE);
             let _ = self.cluster.refresh();
@@ -121,14 +123,15 @@ impl Worker<'_> {
 
     fn prove(
         &self,
+        proof: &mut Proof,
         map: &Map,
-        target: TargetId,
-        boot: BootId,
+        (target, boot): (TargetId, BootId),
         unheard: Unheard,
     ) -> Result<(), Status> {
-        let groups = map.groups.iter().filter(|g| g.shape.is_redundant()).map(|g| g.id);
+        let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
+        let groups: Vec<_> = redundant.cloned().collect();
         let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
-        let behind = self.groups.prove(target, groups, is_proven, unheard)?;
+        let behind = self.groups.prove(proof, target, &groups, is_proven, unheard)?;
         if !behind.is_empty() {
             eprintln!(
                 "target {target}: after the start of its machine it differs from the other members \

@@ -44,7 +44,7 @@ impl<P: Port> Groups<P> {
         let (group, _) = self.movable(step)?;
         let stripes = self.until(REQUEST, || {
             let group = self.available(step.group)?;
-            self.list_live(&group, Epoch(0))
+            self.stripes_of(&group)
         })?;
         for (done, key) in stripes.iter().enumerate() {
             let stripe = self.stripe(&group, *key);
@@ -124,7 +124,7 @@ impl<P: Port> Groups<P> {
         // The target may obey the map in which it has no place a little later.
         self.until(REQUEST, || {
             let group = self.port.group(group).ok_or(Status::NOENT)?;
-            let left = self.list(&group, target, Epoch(0))?;
+            let left = self.list(&group, target)?;
             let is_whole = group.live().iter().count() == group.members.len();
             if group.place(target).is_some() || (!is_whole && !left.is_empty()) {
                 return Err(Status::BUSY);

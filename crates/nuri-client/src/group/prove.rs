@@ -8,6 +8,8 @@
 //! of the others never lost power; else it may be them who lack it. A write that was under way
 //! makes members differ too: then one is brought up to date that was not behind. That is cheap.
 
+use std::collections::HashMap;
+
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
 use nuri_proto::layout::Shape;
@@ -16,6 +18,9 @@ use nuri_proto::map::Group;
 use super::Groups;
 use super::port::Port;
 use super::resync::{List, should_hold};
+
+/// Groups compared side by side.
+const AT_ONCE: usize = 32;
 
 /// What to do about members that do not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,54 +31,98 @@ pub enum Unheard {
     LeftOut,
 }
 
+/// What comparing one target with the others told so far. A group that was compared stays so while
+/// its epoch does: the target takes no write, so no write of the group ends meanwhile.
+#[derive(Default)]
+pub struct Proof {
+    compared: HashMap<GroupId, (Epoch, bool)>,
+}
+
+impl Proof {
+    fn of(&self, group: &Group) -> Option<bool> {
+        let (epoch, is_behind) = self.compared.get(&group.id)?;
+        (*epoch == group.epoch).then_some(*is_behind)
+    }
+
+    fn note(&mut self, group: &Group, is_behind: bool) {
+        self.compared.insert(group.id, (group.epoch, is_behind));
+    }
+}
+
 impl<P: Port> Groups<P> {
     /// Those of the groups in which the target, a live member, is behind. `is_proven` tells of the
-    /// others.
+    /// others. What was compared before, with `proof`, is not compared again.
     ///
     /// # Errors
-    /// One of those that are needed does not answer.
+    /// One of those that are needed does not answer: the other groups were compared.
     pub fn prove(
         &self,
+        proof: &mut Proof,
         target: TargetId,
-        groups: impl IntoIterator<Item = GroupId>,
+        groups: &[Group],
         is_proven: impl Fn(TargetId) -> bool,
         unheard: Unheard,
     ) -> Result<Vec<GroupId>, Status> {
-        let mut behind = Vec::new();
-        for id in groups {
-            let group = self.port.group(id).ok_or(Status::NOENT)?;
-            if self.is_behind(&group, target, &is_proven, unheard)? {
-                behind.push(id);
+        let open: Vec<_> = groups
+            .iter()
+            .filter(|group| proof.of(group).is_none())
+            .filter_map(|group| Comparison::of(group, target))
+            .collect();
+        let mut outcome = Ok(());
+        for some in open.chunks(AT_ONCE) {
+            let mut lists = self.lists(some.iter().flat_map(Comparison::asked)).into_iter();
+            for comparison in some {
+                let told = lists.by_ref().take(comparison.others.len() + 1).collect();
+                match comparison.is_behind(told, &is_proven, unheard) {
+                    Ok(is_behind) => proof.note(comparison.group, is_behind),
+                    Err(status) => outcome = Err(status),
+                }
             }
         }
-        Ok(behind)
+        let is_behind = |group: &&Group| proof.of(group) == Some(true);
+        outcome.map(|()| groups.iter().filter(is_behind).map(|group| group.id).collect())
+    }
+}
+
+/// A live member that is to be compared with the other live members of its group.
+struct Comparison<'g> {
+    group: &'g Group,
+    place: usize,
+    others: Vec<usize>,
+}
+
+impl<'g> Comparison<'g> {
+    fn of(group: &'g Group, target: TargetId) -> Option<Comparison<'g>> {
+        let place = group.place(target).filter(|place| group.live().has(*place))?;
+        let others = group.live().iter().filter(|other| *other != place).collect();
+        Some(Comparison { group, place, others })
+    }
+
+    /// Who is to be asked: the others, then the member itself.
+    fn asked(&self) -> impl Iterator<Item = (&'g Group, TargetId)> {
+        let target = |place: &usize| (self.group, self.group.members[*place].target);
+        self.others.iter().chain([&self.place]).map(target).collect::<Vec<_>>().into_iter()
     }
 
     fn is_behind(
         &self,
-        group: &Group,
-        target: TargetId,
+        mut told: Vec<Result<List, Status>>,
         is_proven: impl Fn(TargetId) -> bool,
         unheard: Unheard,
     ) -> Result<bool, Status> {
-        let is_live = |place: &usize| group.live().has(*place);
-        let Some(place) = group.place(target).filter(is_live) else { return Ok(false) };
-        let mut others = Others { shape: group.shape, lists: Vec::new(), has_proven: false };
-        for other in group.live().iter().filter(|other| *other != place) {
-            let target = group.members[other].target;
-            match self.list(group, target, Epoch(0)) {
+        let own = told.pop().ok_or(Status::IO)??;
+        let mut others = Others { shape: self.group.shape, lists: Vec::new(), has_proven: false };
+        for (place, list) in self.others.iter().zip(told) {
+            match list {
                 Ok(list) => {
-                    others.lists.push((other, list));
-                    others.has_proven |= is_proven(target);
+                    others.lists.push((*place, list));
+                    others.has_proven |= is_proven(self.group.members[*place].target);
                 }
                 Err(_) if unheard == Unheard::LeftOut => {}
                 Err(status) => return Err(status),
             }
         }
-        if others.lists.is_empty() {
-            return Ok(false);
-        }
-        Ok(others.are_ahead_of(place, &self.list(group, target, Epoch(0))?))
+        Ok(!others.lists.is_empty() && others.are_ahead_of(self.place, &own))
     }
 }
 

@@ -20,6 +20,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, SessionId, TargetId};
 use nuri_proto::layout::Shape;
+use nuri_proto::limit::MAX_LISTED;
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
 use nuri_proto::stripe::{Covers, Held, Version};
@@ -28,9 +29,6 @@ use nuri_stripe::writer::{covers_at, stripe_covers};
 use super::Groups;
 use super::port::{Ask, Port};
 use super::repair::Found;
-
-/// Stripes listed in one call.
-const PAGE: u32 = 2048;
 
 /// A writer ends its write, or gives it up, within this time.
 const PATIENCE: Duration = REQUEST;
@@ -99,7 +97,7 @@ impl<P: Port> Groups<P> {
         let Standing::Syncing { since } = group.members[place].standing else {
             return Ok(None);
         };
-        let mut own = self.list(&group, target, Epoch(0))?;
+        let mut own = self.list(&group, target)?;
         let lists = self.lists_of_live(&group)?;
         let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();
         let mut unclear = Vec::new();
@@ -125,9 +123,9 @@ impl<P: Port> Groups<P> {
     }
 
     fn lists_of_live(&self, group: &Group) -> Result<Vec<(usize, List)>, Status> {
-        let list =
-            |place: usize| Ok((place, self.list(group, group.members[place].target, Epoch(0))?));
-        group.live().iter().map(list).collect()
+        let live: Vec<_> = group.live().iter().collect();
+        let lists = self.lists(live.iter().map(|place| (group, group.members[*place].target)));
+        live.into_iter().zip(lists).map(|(place, list)| Ok((place, list?))).collect()
     }
 
     /// Brings one listed stripe to the member.
@@ -143,37 +141,28 @@ impl<P: Port> Groups<P> {
     /// # Errors
     /// One of them does not answer.
     pub fn stripes_of(&self, group: &Group) -> Result<BTreeSet<ChunkKey>, Status> {
-        self.list_live(group, Epoch(0))
+        let lists = self.lists_of_live(group)?.into_iter();
+        Ok(lists.flat_map(|(_, list)| list.into_keys()).collect())
     }
 
-    pub(super) fn list_live(
-        &self,
-        group: &Group,
-        since: Epoch,
-    ) -> Result<BTreeSet<ChunkKey>, Status> {
-        let mut all = BTreeSet::new();
-        for place in group.live().iter() {
-            all.extend(self.list(group, group.members[place].target, since)?.into_keys());
-        }
-        Ok(all)
+    pub(super) fn list(&self, group: &Group, target: TargetId) -> Result<List, Status> {
+        self.lists([(group, target)]).pop().ok_or(Status::IO)?
     }
 
-    pub(super) fn list(
+    /// What targets hold of groups, all asked side by side.
+    pub(super) fn lists<'g>(
         &self,
-        group: &Group,
-        target: TargetId,
-        since: Epoch,
-    ) -> Result<List, Status> {
-        let (mut all, mut after) = (BTreeMap::new(), None);
+        of: impl IntoIterator<Item = (&'g Group, TargetId)>,
+    ) -> Vec<Result<List, Status>> {
+        let mut listings: Vec<_> = of.into_iter().map(Listing::new).collect();
         loop {
-            let (id, epoch) = (group.id, group.epoch);
-            let call = MemberChanged { target, group: id, epoch, since, after, limit: PAGE };
-            let page = self.one(target, call)?;
-            after = page.last().map(|(key, _)| *key);
-            all.extend(page);
-            if after.is_none() {
-                return Ok(all);
+            let mut open: Vec<_> = listings.iter_mut().filter(|l| !l.ended).collect();
+            if open.is_empty() {
+                return listings.into_iter().map(|l| l.found).collect();
             }
+            let asks = open.iter().map(|listing| listing.next()).collect();
+            let pages = self.port.exchange(SessionId(0), asks);
+            open.iter_mut().zip(pages).for_each(|(listing, page)| listing.add(page));
         }
     }
 
@@ -192,6 +181,39 @@ impl<P: Port> Groups<P> {
     fn one<C: nuri_proto::op::Call>(&self, target: TargetId, call: C) -> Result<C::Reply, Status> {
         let reply = self.port.exchange(SessionId(0), vec![Ask::plain(target, call)]).pop();
         reply.ok_or(Status::IO)?
+    }
+}
+
+/// A target's list of a group on its way, page by page.
+struct Listing<'g> {
+    group: &'g Group,
+    target: TargetId,
+    found: Result<List, Status>,
+    after: Option<ChunkKey>,
+    ended: bool,
+}
+
+impl<'g> Listing<'g> {
+    fn new((group, target): (&'g Group, TargetId)) -> Listing<'g> {
+        Listing { group, target, found: Ok(List::new()), after: None, ended: false }
+    }
+
+    fn next(&self) -> Ask<'static, MemberChanged> {
+        let (group, epoch, since) = (self.group.id, self.group.epoch, Epoch(0));
+        let (target, after, limit) = (self.target, self.after, MAX_LISTED);
+        Ask::plain(target, MemberChanged { target, group, epoch, since, after, limit })
+    }
+
+    fn add(&mut self, page: Result<Vec<(ChunkKey, Covers)>, Status>) {
+        self.ended = page.as_ref().map_or(true, |page| page.len() < MAX_LISTED as usize);
+        match (page, &mut self.found) {
+            (Ok(page), Ok(found)) => {
+                self.after = page.last().map(|(key, _)| *key);
+                found.extend(page);
+            }
+            (Err(status), found) => *found = Err(status),
+            (Ok(_), Err(_)) => {}
+        }
     }
 }
 

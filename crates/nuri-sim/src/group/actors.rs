@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict};
+use nuri_client::group::{
+    Groups, Guess, Kept, Missed, Part, Port, Proof, Stripe, Unheard, Verdict,
+};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
@@ -267,7 +269,7 @@ impl Worker {
     /// As `nuri`'s worker does after a start of the machine.
     fn prove(&self, groups: &Groups<SimPort>) {
         let port = groups.port();
-        let end = port.now() + PROOF;
+        let (end, mut proof) = (port.now() + PROOF, Proof::default());
         loop {
             port.refresh();
             let map = port.map();
@@ -278,9 +280,10 @@ impl Worker {
             }
             let unheard = if port.now() < end { Unheard::Waited } else { Unheard::LeftOut };
             let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
-            let all = map.groups.iter().filter(|g| g.shape.is_redundant()).map(|g| g.id);
+            let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
+            let all: Vec<_> = redundant.cloned().collect();
             if let Some(own) = own
-                && let Ok(behind) = groups.prove(self.target, all, is_proven, unheard)
+                && let Ok(behind) = groups.prove(&mut proof, self.target, &all, is_proven, unheard)
             {
                 // What fails is tried again.
                 let _ = port.ask(&TargetProved { target: self.target, boot: own.boot, behind });
