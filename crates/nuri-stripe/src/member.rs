@@ -185,7 +185,10 @@ mod tests {
         let held = accept(&Held::default(), &one);
         assert_eq!(stage(&held, &one), StageVerdict::Already);
         assert_eq!(stage(&committed(&held), &one), StageVerdict::Already);
-        assert_eq!(stage(&held, &ask(2, 1, 2, Earlier::Unknown)), StageVerdict::Refuse);
+        for base in [0, 1] {
+            let other = ask(2, base, 2, Earlier::Unknown);
+            assert_eq!(stage(&held, &other), StageVerdict::Refuse, "on {base}");
+        }
         let two = accept(&held, &ask(2, 1, 2, Earlier::Decided(V(1))));
         assert_eq!((two.covers.newest(), two.newest()), (V(1), V(2)));
         let other = accept(&held, &ask(3, 0, 2, Earlier::Aborted(V(1))));
