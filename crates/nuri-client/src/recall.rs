@@ -112,16 +112,18 @@ impl Shared {
             }
             state.revoking = true;
         }
+        self.leave_directory(node);
         for _ in 0..ROUNDS {
             let reads = node.state.lock().reads;
             if keep.is_none() {
                 self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
+            let told = self.tell_log().is_ok() || cfg!(nuri_break = "recall_keeps_log");
             let mut state = node.state.lock();
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
-            if !dirty && !overlapped && state.active == 0 {
+            if told && !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
                 let may_write = state.mode == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
@@ -269,6 +271,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
+        self.lose_log(0);
         self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {
@@ -314,6 +317,11 @@ impl Shared {
             self.drop_idle_windows();
             self.tell_accesses();
             let orphans = std::mem::take(&mut *self.orphans.lock());
+            // After their removal, which may be logged.
+            if !orphans.is_empty() && self.tell_log().is_err() {
+                self.orphans.lock().extend(orphans);
+                continue;
+            }
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);
             }

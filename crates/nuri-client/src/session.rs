@@ -50,8 +50,9 @@ impl Standing {
     }
 }
 
+/// Reply slots make a change happen once: the same number and sequence is the same change.
 #[derive(Clone, Copy)]
-struct Slot {
+pub(crate) struct Slot {
     number: u32,
     next: u64,
 }
@@ -145,17 +146,32 @@ impl MetaSession {
     /// A call that must not be done twice: it holds a reply slot until its outcome is known.
     pub(crate) fn change<C: Call>(&self, call: &C, payload: &[u8]) -> Result<C::Reply, Status> {
         let slot = self.take_slot();
-        let context = CallContext { slot: slot.number, sequence: slot.next, ..self.context() };
-        let outcome = self.cluster.until(Deadline::after(REQUEST), |left| {
-            let meta = self.cluster.meta()?;
-            meta.call(context, call, payload, &mut [], left).map(|(reply, _)| reply)
-        });
-        self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
-        self.slot_free.notify_one();
+        let outcome = self.change_in(slot, call, payload);
+        self.free_slot(slot);
         outcome
     }
 
-    fn take_slot(&self) -> Slot {
+    /// Sends a change in its slot; once more if its outcome is not known.
+    pub(crate) fn change_in<C: Call>(
+        &self,
+        slot: Slot,
+        call: &C,
+        payload: &[u8],
+    ) -> Result<C::Reply, Status> {
+        let context = CallContext { slot: slot.number, sequence: slot.next, ..self.context() };
+        self.cluster.until(Deadline::after(REQUEST), |left| {
+            let meta = self.cluster.meta()?;
+            meta.call(context, call, payload, &mut [], left).map(|(reply, _)| reply)
+        })
+    }
+
+    /// The change in it is over.
+    pub(crate) fn free_slot(&self, slot: Slot) {
+        self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
+        self.slot_free.notify_one();
+    }
+
+    pub(crate) fn take_slot(&self) -> Slot {
         let mut slots = self.slots.lock();
         loop {
             match slots.pop() {

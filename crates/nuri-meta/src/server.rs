@@ -12,10 +12,12 @@ use nuri_io::clock::Clock;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
 use nuri_proto::Status;
+use nuri_proto::change::S_IFDIR;
 use nuri_proto::clock::{GRACE, REQUEST, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
+use nuri_proto::op::log::{Apply, Reserve};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
     Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
@@ -149,6 +151,8 @@ impl MetaServer {
             Op::StatFs => self.run::<StatFs>(request),
             Op::OrphanRelease => self.run::<OrphanRelease>(request),
             Op::TruncateDone => self.run::<TruncateDone>(request),
+            Op::Reserve => self.run::<Reserve>(request),
+            Op::Apply => self.run::<Apply>(request),
             _ => self.serve_locks(request),
         }
     }
@@ -519,7 +523,7 @@ fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status>
     let attr = Attr {
         ino: Ino::ROOT,
         generation: 1,
-        mode: schema::S_IFDIR | 0o755,
+        mode: S_IFDIR | 0o755,
         nlink: 2,
         atime: now,
         mtime: now,

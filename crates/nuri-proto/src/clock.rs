@@ -41,6 +41,8 @@ pub const COMMIT_DELAY: Duration = Duration::from_millis(50);
 pub const COPY: Duration = FAILURE_DETECTION;
 /// Unsynced data of a quiet file goes to the targets after this long.
 pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
+/// A client tells the metadata server what it logged so long after it did, at the latest.
+pub const LOG_DELAY: Duration = Duration::from_millis(100);
 /// Longest time the kernel may cache an attribute or a name.
 pub const KERNEL_TTL: Duration = Duration::from_secs(4);
 

@@ -1,0 +1,239 @@
+//! Telling the server what was logged.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::{LOG_DELAY, REQUEST};
+use nuri_proto::id::Ino;
+use nuri_proto::limit::{MAX_ARGS, MAX_INLINE, MAX_PAYLOAD};
+use nuri_proto::op::log::{Applied, Apply, Change, Step};
+use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
+use nuri_proto::status::RetryClass;
+
+use super::{Log, LogState, Logged};
+use crate::fs::Shared;
+use crate::node::{Node, NodeState};
+use crate::session::Slot;
+
+/// Steps of one call.
+const BATCH: usize = 256;
+/// Their bytes, of what a call may have.
+const BATCH_ARGS: usize = MAX_ARGS / 2;
+const BATCH_PAYLOAD: usize = MAX_PAYLOAD / 2;
+
+/// Steps on their way.
+pub(super) struct Batch {
+    call: Apply,
+    payload: Vec<u8>,
+    /// Number of its last step.
+    last: u64,
+    made: Vec<Ino>,
+    published: Vec<Published>,
+    touched: Vec<Ino>,
+    /// Where it was sent before, without an answer.
+    slot: Option<Slot>,
+}
+
+/// A file whose data went along.
+struct Published {
+    node: Arc<Node>,
+    size: u64,
+    version: u64,
+}
+
+/// The file's inline data as a step, and what it changes here.
+pub(super) fn publication(state: &mut NodeState, now: Time) -> Option<Logged> {
+    let (attr, file) = (state.attr.as_mut()?, state.file.as_ref()?);
+    let inline = file.inline.clone().filter(|data| data.len() as u64 == file.size)?;
+    let at = now.max(attr.ctime).max(file.mtime.unwrap_or_default());
+    let (size, allocated) = (file.size, file.size.next_multiple_of(512));
+    attr.changed(at);
+    (attr.size, attr.allocated) = (size, allocated);
+    attr.mtime = file.mtime.unwrap_or(attr.mtime);
+    let (ino, mtime, data) = (attr.ino, file.mtime.map(SetTime::At), PublishData::Inline);
+    let call = Publish { ino, size, allocated, mtime, data };
+    let step = Step { at, change: Change::Publish(call) };
+    Some(Logged { step, inline, touched: vec![ino] })
+}
+
+impl Batch {
+    /// The oldest steps, as many as fit.
+    fn take(state: &mut LogState, told: u64) -> Batch {
+        let (mut steps, mut payload, mut touched) = (Vec::new(), Vec::new(), Vec::new());
+        let mut args = 0;
+        while let Some(next) = state.steps.front() {
+            args += next.len();
+            let full = steps.len() == BATCH
+                || args > BATCH_ARGS
+                || payload.len() + next.inline.len() > BATCH_PAYLOAD;
+            if full && !steps.is_empty() {
+                break;
+            }
+            let Some(next) = state.steps.pop_front() else { break };
+            payload.extend(next.inline);
+            touched.extend(next.touched);
+            steps.push(next.step);
+        }
+        state.since = (!state.steps.is_empty()).then(Instant::now);
+        let last = told + steps.len() as u64;
+        let made = |step: &Step| match &step.change {
+            Change::Make(ino, _) => Some(*ino),
+            _ => None,
+        };
+        let made = steps.iter().filter_map(made).collect();
+        let call = Apply { steps };
+        Batch { call, payload, last, made, published: Vec::new(), touched, slot: None }
+    }
+
+    /// Adds what was written to the files that it makes.
+    fn add_data(&mut self, shared: &Shared) {
+        for ino in &self.made {
+            let Some(node) = shared.find(*ino) else { continue };
+            let mut state = node.state.lock();
+            let is_wanted = state.file.as_ref().is_some_and(|f| f.unpublished.is_some());
+            let room = self.payload.len() + MAX_INLINE as usize <= MAX_PAYLOAD;
+            if !is_wanted || !room || state.orphan {
+                continue;
+            }
+            let Some(data) = publication(&mut state, shared.session.now()) else { continue };
+            let Some(file) = &state.file else { continue };
+            let (size, version) = (file.size, file.version);
+            drop(state);
+            self.call.steps.push(data.step);
+            self.payload.extend(data.inline);
+            self.published.push(Published { node, size, version });
+        }
+    }
+}
+
+impl Shared {
+    /// Tells everything that is logged by now; durable when it returns.
+    ///
+    /// # Errors
+    /// The server is not reached, or has no room: what is not told is told later. What was lost
+    /// with a session is no error here: the open files know.
+    pub(crate) fn tell_log(&self) -> Result<(), Status> {
+        let upto = self.log.state.lock().last;
+        if self.log.is_told(upto) {
+            return Ok(());
+        }
+        let Some(_teller) = self.log.telling.try_lock_for(REQUEST) else {
+            return Err(Status::UNREACHABLE);
+        };
+        while !self.log.is_told(upto) {
+            let unsure = self.log.state.lock().unsure.take();
+            let batch = match unsure {
+                Some(batch) => batch,
+                None => {
+                    let told = self.log.told.load(Ordering::SeqCst);
+                    let mut batch = Batch::take(&mut self.log.state.lock(), told);
+                    batch.add_data(self);
+                    batch
+                }
+            };
+            self.tell(batch)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, mut batch: Batch) -> Result<(), Status> {
+        let slot = batch.slot.take().unwrap_or_else(|| self.session.take_slot());
+        let outcome = self.session.change_in(slot, &batch.call, &batch.payload);
+        let is_unsure = |status: &Status| {
+            *status != Status::SESSION_GONE
+                && (status.retry() == RetryClass::Later || *status == Status::NOSPC)
+        };
+        match outcome {
+            Ok(applied) => {
+                self.session.free_slot(slot);
+                self.told(batch, &applied);
+                Ok(())
+            }
+            Err(status) if is_unsure(&status) => {
+                batch.slot = Some(slot);
+                self.log.state.lock().unsure = Some(batch);
+                Err(status)
+            }
+            Err(status) => {
+                self.session.free_slot(slot);
+                if status != Status::SESSION_GONE {
+                    eprintln!("client: the server refused what was logged: {status}");
+                }
+                self.lose_log(batch.last);
+                Err(Status::IO)
+            }
+        }
+    }
+
+    fn told(&self, batch: Batch, applied: &Applied) {
+        let standing = self.session.standing();
+        for (ino, grant) in batch.made.iter().zip(&applied.made) {
+            if let Some(node) = self.find(*ino) {
+                node.state.lock().take_lease(*grant, standing);
+            }
+        }
+        for Published { node, size, version } in batch.published {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { continue };
+            file.published_size = size;
+            if file.version == version {
+                file.unpublished = None;
+            }
+        }
+        self.log.told.store(batch.last, Ordering::SeqCst);
+        for node in batch.touched.iter().filter_map(|ino| self.find(*ino)) {
+            self.drop_if_unused(&node);
+        }
+    }
+
+    /// What is logged cannot be told any more: programs hear of it from their open files, and
+    /// whoever syncs a directory.
+    pub(crate) fn lose_log(&self, at_least: u64) {
+        let mut log = self.log.state.lock();
+        let steps: Vec<_> = log.steps.drain(..).collect();
+        let unsure = log.unsure.take();
+        (log.since, log.numbers) = (None, 0..0);
+        log.directories.clear();
+        let last = log.last;
+        drop(log);
+        let is_lost = !steps.is_empty() || unsure.is_some() || !self.log.is_told(at_least);
+        self.log.told.store(last, Ordering::SeqCst);
+        if let Some(slot) = unsure.and_then(|batch| batch.slot) {
+            self.session.free_slot(slot);
+        }
+        for node in self.all_nodes() {
+            let mut state = node.state.lock();
+            state.names_known = false;
+            if is_lost && state.logged > 0 {
+                state.note_error(Status::IO);
+            }
+        }
+        if is_lost {
+            eprintln!("client: names and attributes that were not synced are lost");
+        }
+    }
+
+    /// Tells what waits for long.
+    pub(crate) fn log_worker(&self) {
+        while !self.stopping() {
+            self.log.wait_logged(Duration::from_millis(200));
+            if self.log.is_due() {
+                if self.tell_log().is_err() {
+                    std::thread::sleep(LOG_DELAY);
+                }
+            } else {
+                std::thread::sleep(LOG_DELAY / 4);
+            }
+        }
+    }
+}
+
+impl Log {
+    fn is_due(&self) -> bool {
+        let state = self.state.lock();
+        let is_old = state.since.is_some_and(|since| since.elapsed() >= LOG_DELAY);
+        is_old || state.unsure.is_some() || state.steps.len() >= BATCH
+    }
+}
