@@ -1,4 +1,5 @@
-//! The client's API: its life, attributes and layouts. Names are in `names.rs`, file data in `file.rs`.
+//! The client's API: its life, attributes and layouts. Names are in `names.rs`, file data in
+//! `file.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -191,7 +191,10 @@ impl Client {
     /// # Errors
     /// The server is not reached; once, something of the directory could not be kept.
     pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
-        let told = self.shared.tell_log();
+        let told = match cfg!(nuri_break = "sync_without_log") {
+            true => Ok(()),
+            false => self.shared.tell_log(),
+        };
         let lost = self.shared.with(ino, |_, state| std::mem::take(&mut state.errors));
         if lost > 0 { Err(Status::IO) } else { told }
     }

@@ -271,7 +271,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
-        self.lose_log(0);
+        self.lose_log();
         self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {

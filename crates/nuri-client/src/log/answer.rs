@@ -67,6 +67,9 @@ impl Shared {
 
     /// Finds a name in a known directory.
     pub(crate) fn lookup_logged(&self, parent: Ino, name: &[u8]) -> Option<Option<Entry>> {
+        if !is_plain_name(name) {
+            return None;
+        }
         let mut log = self.open_log()?;
         let dir = self.find(parent)?;
         dir.state.lock().known_directory()?;
@@ -136,6 +139,9 @@ impl Shared {
         name: &[u8],
         kind: RemoveKind,
     ) -> Option<Result<(), Status>> {
+        if !is_plain_name(name) {
+            return None;
+        }
         let mut log = self.open_log()?;
         let dir = self.find(parent)?;
         dir.state.lock().known_directory()?;
@@ -200,6 +206,7 @@ impl Shared {
         // A publication on its way must not overwrite the times that are set here.
         let is_unknown = !self.log.is_told(state.logged);
         let is_clean = state.file.as_ref().is_none_or(|f| !f.is_dirty());
+        let no_publication = node.sync.try_lock()?;
         if change.size.is_some() || !(is_unknown || is_clean) {
             return None;
         }
@@ -215,12 +222,14 @@ impl Shared {
         }
         let step = Step { at: now, change: Change::SetAttr(change.clone()) };
         state.logged = log.append(Logged::new(step, &[change.ino]));
+        drop(no_publication);
         state.view()
     }
 
     /// Moves a file or a link, over such or over nothing.
     pub(crate) fn rename_logged(&self, call: &Rename) -> Option<Result<(), Status>> {
-        if call.mode == RenameMode::Exchange || !is_plain_name(&call.new_name) {
+        let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
+        if call.mode == RenameMode::Exchange || !are_plain {
             return None;
         }
         let mut log = self.open_log()?;

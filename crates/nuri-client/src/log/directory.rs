@@ -94,7 +94,7 @@ impl Shared {
             let is_ours = state.mode == Some(LeaseMode::Write) && !state.revoking;
             let is_untouched = state.attr.is_some_and(|known| known.change == 1);
             if is_ours && is_untouched && state.usage.begun == 0 {
-                state.names_known = true;
+                (state.names, state.names_known) = (true, true);
                 log.directories.insert(attr.ino, Names::default());
             }
         });
@@ -146,7 +146,7 @@ impl Shared {
         let is_ours = state.mode == Some(LeaseMode::Write) && !state.revoking;
         let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
         if is_ours && is_untouched && state.attr.is_some() && state.absent.hands_down_nothing() {
-            state.names_known = true;
+            (state.names, state.names_known) = (true, true);
             log.directories.insert(dir, names);
         }
         Ok(())

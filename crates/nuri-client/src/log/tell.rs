@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{LOG_DELAY, REQUEST};
-use nuri_proto::id::Ino;
+use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::{MAX_ARGS, MAX_INLINE, MAX_PAYLOAD};
 use nuri_proto::op::log::{Applied, Apply, Change, Step};
 use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
@@ -34,6 +34,8 @@ pub(super) struct Batch {
     touched: Vec<Ino>,
     /// Where it was sent before, without an answer.
     slot: Option<Slot>,
+    /// Whose leases it relies on.
+    session: SessionId,
 }
 
 /// A file whose data went along.
@@ -60,7 +62,7 @@ pub(super) fn publication(state: &mut NodeState, now: Time) -> Option<Logged> {
 
 impl Batch {
     /// The oldest steps, as many as fit.
-    fn take(state: &mut LogState, told: u64) -> Batch {
+    fn take(state: &mut LogState, told: u64, session: SessionId) -> Batch {
         let (mut steps, mut payload, mut touched) = (Vec::new(), Vec::new(), Vec::new());
         let mut args = 0;
         while let Some(next) = state.steps.front() {
@@ -84,7 +86,7 @@ impl Batch {
         };
         let made = steps.iter().filter_map(made).collect();
         let call = Apply { steps };
-        Batch { call, payload, last, made, published: Vec::new(), touched, slot: None }
+        Batch { call, payload, last, made, published: Vec::new(), touched, slot: None, session }
     }
 
     /// Adds what was written to the files that it makes.
@@ -128,7 +130,8 @@ impl Shared {
                 Some(batch) => batch,
                 None => {
                     let told = self.log.told.load(Ordering::SeqCst);
-                    let mut batch = Batch::take(&mut self.log.state.lock(), told);
+                    let session = self.session.id();
+                    let mut batch = Batch::take(&mut self.log.state.lock(), told, session);
                     batch.add_data(self);
                     batch
                 }
@@ -140,7 +143,10 @@ impl Shared {
 
     fn tell(&self, mut batch: Batch) -> Result<(), Status> {
         let slot = batch.slot.take().unwrap_or_else(|| self.session.take_slot());
-        let outcome = self.session.change_in(slot, &batch.call, &batch.payload);
+        let outcome = match batch.session == self.session.id() {
+            true => self.session.change_in(slot, &batch.call, &batch.payload),
+            false => Err(Status::SESSION_GONE),
+        };
         let is_unsure = |status: &Status| {
             *status != Status::SESSION_GONE
                 && (status.retry() == RetryClass::Later || *status == Status::NOSPC)
@@ -161,7 +167,7 @@ impl Shared {
                 if status != Status::SESSION_GONE {
                     eprintln!("client: the server refused what was logged: {status}");
                 }
-                self.lose_log(batch.last);
+                self.lose_log();
                 Err(Status::IO)
             }
         }
@@ -182,7 +188,7 @@ impl Shared {
                 file.unpublished = None;
             }
         }
-        self.log.told.store(batch.last, Ordering::SeqCst);
+        self.log.told.fetch_max(batch.last, Ordering::SeqCst);
         for node in batch.touched.iter().filter_map(|ino| self.find(*ino)) {
             self.drop_if_unused(&node);
         }
@@ -190,28 +196,31 @@ impl Shared {
 
     /// What is logged cannot be told any more: programs hear of it from their open files, and
     /// whoever syncs a directory.
-    pub(crate) fn lose_log(&self, at_least: u64) {
+    pub(crate) fn lose_log(&self) {
         let mut log = self.log.state.lock();
-        let steps: Vec<_> = log.steps.drain(..).collect();
+        log.steps.clear();
         let unsure = log.unsure.take();
         (log.since, log.numbers) = (None, 0..0);
         log.directories.clear();
-        let last = log.last;
+        // What a teller has taken is lost too: its session ended, or it says so itself.
+        let told = self.log.told.fetch_max(log.last, Ordering::SeqCst);
         drop(log);
-        let is_lost = !steps.is_empty() || unsure.is_some() || !self.log.is_told(at_least);
-        self.log.told.store(last, Ordering::SeqCst);
         if let Some(slot) = unsure.and_then(|batch| batch.slot) {
             self.session.free_slot(slot);
         }
+        let mut lost = 0;
         for node in self.all_nodes() {
             let mut state = node.state.lock();
             state.names_known = false;
-            if is_lost && state.logged > 0 {
+            if state.logged > told {
                 state.note_error(Status::IO);
+                lost += 1;
             }
         }
-        if is_lost {
-            eprintln!("client: names and attributes that were not synced are lost");
+        if lost > 0 {
+            eprintln!(
+                "client: names and attributes of {lost} inodes that were not synced are lost"
+            );
         }
     }
 
