@@ -16,7 +16,7 @@ use nuri_proto::op::log::Reserve;
 use nuri_proto::op::meta::{Acquire, Attr, LeaseMode, ReadDir, WithAttrs};
 
 use crate::fs::Shared;
-use crate::node::Node;
+use crate::node::{Node, NodeState};
 use crate::xattr::DEFAULT_LIST;
 
 /// Own changes of a directory before it is worth having it alone.
@@ -61,6 +61,15 @@ pub(crate) struct Use {
     /// Those since it was asked for elsewhere.
     own: u32,
     asked_elsewhere: Option<Instant>,
+    /// It has too many names, or hands down access control lists.
+    is_unfit: bool,
+}
+
+/// What is the same as long as no lease was given back and no direct change begun.
+type Since = (u64, u64, u64);
+
+fn since(state: &NodeState) -> Since {
+    (state.usage.begun, state.recalled, state.forgotten)
 }
 
 impl Use {
@@ -78,7 +87,7 @@ impl Use {
     /// Whether to ask for the directory alone.
     fn is_worth_it(&self) -> bool {
         let is_shared = self.asked_elsewhere.is_some_and(|at| at.elapsed() < SHARED_FOR);
-        self.own >= WORTH && !is_shared && self.direct == 0
+        self.own >= WORTH && !is_shared && self.direct == 0 && !self.is_unfit
     }
 }
 
@@ -103,19 +112,21 @@ impl Shared {
     /// Takes a directory to itself where that is worth it. What fails is left as it is.
     pub(crate) fn take_directory(&self, dir: Ino) {
         let Some(node) = self.find(dir) else { return };
-        let begun = {
+        let before = {
             let state = node.state.lock();
             if state.names_known || state.revoking || !state.usage.is_worth_it() {
                 return;
             }
-            state.usage.begun
+            since(&state)
         };
-        if self.fetch_directory(&node, begun).is_err() {
-            node.state.lock().usage.asked_elsewhere();
+        match self.fetch_directory(&node, before) {
+            Ok(()) => {}
+            Err(Status::FBIG | Status::NOTSUP) => node.state.lock().usage.is_unfit = true,
+            Err(_) => node.state.lock().usage.asked_elsewhere(),
         }
     }
 
-    fn fetch_directory(&self, node: &Arc<Node>, begun: u64) -> Result<(), Status> {
+    fn fetch_directory(&self, node: &Arc<Node>, before: Since) -> Result<(), Status> {
         let dir = node.ino;
         let reply = self.session.call(&Acquire { ino: dir, mode: LeaseMode::Write })?;
         self.learn(&reply.inode);
@@ -144,7 +155,7 @@ impl Shared {
         let mut log = self.log.state.lock();
         let mut state = node.state.lock();
         let is_ours = state.mode == Some(LeaseMode::Write) && !state.revoking;
-        let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
+        let is_untouched = state.usage.direct == 0 && since(&state) == before;
         if is_ours && is_untouched && state.attr.is_some() && state.absent.hands_down_nothing() {
             (state.names, state.names_known) = (true, true);
             log.directories.insert(dir, names);
@@ -161,5 +172,28 @@ impl Shared {
             let first = reserved.first.0;
             self.log.state.lock().numbers = first..first + u64::from(reserved.count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_taken_after_some_changes_and_left_when_others_want_it() {
+        let mut usage = Use::default();
+        for _ in 0..WORTH {
+            assert!(!usage.is_worth_it());
+            usage.begin();
+            assert!(!usage.is_worth_it(), "a direct change is under way");
+            usage.direct -= 1;
+        }
+        assert!(usage.is_worth_it());
+        usage.asked_elsewhere();
+        (0..WORTH).for_each(|_| usage.begin());
+        usage.direct = 0;
+        assert!(!usage.is_worth_it(), "somebody asked for it just now");
+        usage.asked_elsewhere = Instant::now().checked_sub(SHARED_FOR);
+        assert!(usage.is_worth_it());
     }
 }

@@ -246,3 +246,51 @@ impl Log {
         is_old || state.unsure.is_some() || state.steps.len() >= BATCH
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::op::meta::SetAttr;
+
+    use super::*;
+
+    fn logged(ino: u64, inline: usize) -> Logged {
+        let set = SetAttr { ino: Ino(ino), ..SetAttr::default() };
+        let step = Step { at: Time::default(), change: Change::SetAttr(set) };
+        Logged { step, inline: vec![7; inline], touched: vec![Ino(ino)] }
+    }
+
+    fn inos(batch: &Batch) -> Vec<u64> {
+        batch.touched.iter().map(|ino| ino.0).collect()
+    }
+
+    #[test]
+    fn batches_take_the_oldest_in_order_and_as_many_as_fit() {
+        let mut state = LogState::default();
+        (0..BATCH as u64 + 3).for_each(|ino| {
+            state.append(logged(ino, 0));
+        });
+        let first = Batch::take(&mut state, 0, SessionId(1));
+        assert_eq!(inos(&first), (0..BATCH as u64).collect::<Vec<_>>());
+        assert_eq!((first.last, state.since.is_some()), (BATCH as u64, true));
+        let rest = Batch::take(&mut state, first.last, SessionId(1));
+        assert_eq!(inos(&rest), (BATCH as u64..BATCH as u64 + 3).collect::<Vec<_>>());
+        assert_eq!((rest.last, state.last), (state.last, rest.last));
+        assert!(state.since.is_none());
+    }
+
+    #[test]
+    fn data_of_a_batch_is_bounded_but_one_step_always_fits() {
+        let mut state = LogState::default();
+        for size in [BATCH_PAYLOAD, 1, MAX_INLINE as usize] {
+            state.append(logged(1, size));
+        }
+        let lens = |state: &mut LogState| {
+            std::iter::from_fn(|| {
+                (!state.steps.is_empty()).then(|| Batch::take(state, 0, SessionId(1)))
+            })
+            .map(|batch| batch.payload.len())
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(lens(&mut state), [BATCH_PAYLOAD, 1 + MAX_INLINE as usize]);
+    }
+}
