@@ -1,6 +1,7 @@
 //! Real programs on a mount: trees, git, cargo, SQLite, PostgreSQL, fsx, fio.
 
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, root, run as run_command, script};
@@ -67,6 +68,22 @@ impl Drop for Mounted {
         let (n, s, _) = self.names();
         let _ = script(&format!("{n} down --force --dir {s}"), Duration::from_secs(60));
     }
+}
+
+/// Waits until something is mounted there.
+pub(crate) fn wait_mounted(point: &Path) -> Result<(), String> {
+    let shown = point.display();
+    script(&format!("until mountpoint -q {shown}; do sleep 0.05; done"), Duration::from_secs(30))
+        .map(drop)
+        .map_err(|_| format!("{shown} is not mounted after 30 s"))
+}
+
+/// Takes a mount away, whatever its process does.
+pub(crate) fn end_mount(point: &Path, daemon: &mut Child) {
+    let text = format!("umount -f -l {} || true", point.display());
+    let _ = script(&text, Duration::from_secs(60));
+    let _ = daemon.kill();
+    let _ = daemon.wait();
 }
 
 /// Name, script in `scripts/apps`, its size in CI and in full.
