@@ -206,6 +206,7 @@ impl Shared {
     }
 
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
+        self.tell_of(ino)?;
         let session = self.session.id();
         let reply = self.session.call(&Acquire { ino, mode })?;
         let Some(record) = reply.file else {

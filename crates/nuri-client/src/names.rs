@@ -20,6 +20,8 @@ impl Client {
         if let Some(found) = self.shared.lookup_logged(parent, name) {
             return Ok(found);
         }
+        // While the directory is being given back its last names may not be told yet.
+        self.shared.tell_of(parent)?;
         let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
         self.learn_dir(parent, reply.dir_lease);
         Ok(reply.inode.map(|inode| self.refer(&inode)))

@@ -7,7 +7,8 @@
 //!
 //! L3 The log is told in the order in which it was written, by one teller at a time.
 //! L4 A lease is given back only after everything that was logged under it is told.
-//! L5 A change that goes to the server directly follows everything logged before it.
+//! L5 A change that goes to the server directly follows everything logged before it, a question
+//!    what was logged of the inode: a directory that is being given back is asked for already.
 //! L6 What is logged and not told keeps its inodes and leases here.
 //!
 //! A crash of the client loses what was not told, and nothing in between. The rules of the server's
