@@ -166,6 +166,9 @@ impl Client {
         for dir in [from.0, to.0] {
             self.shared.take_directory(dir);
         }
+        if let Some(moved) = self.shared.with_pushed_data(from.0, from.1) {
+            self.shared.sync_node(&moved, SyncScope::All)?;
+        }
         if let Some(outcome) = self.shared.rename_logged(&call) {
             return outcome;
         }

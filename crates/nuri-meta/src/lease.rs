@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall};
 
+/// So often nothing is granted in passing on an inode that was taken back from caches.
+const WARY: u32 = 64;
+
 /// What an operation needs of the other sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Want {
@@ -39,6 +42,8 @@ pub struct LeaseTable {
     inodes: HashMap<Ino, Vec<Holder>>,
     /// Those that operations wait to have alone, with their number.
     awaited: HashMap<Ino, u32>,
+    /// Those that were taken back from caches: how often to grant nothing in passing.
+    wary: HashMap<Ino, u32>,
     next: u64,
     /// Beyond this many inodes only leases that were asked for are granted.
     limit: usize,
@@ -47,8 +52,8 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        let (inodes, awaited) = Default::default();
-        LeaseTable { inodes, awaited, next: epoch << Grant::EPOCH_SHIFT, limit }
+        let (inodes, awaited, wary) = Default::default();
+        LeaseTable { inodes, awaited, wary, next: epoch << Grant::EPOCH_SHIFT, limit }
     }
 
     /// Number of the last grant.
@@ -80,6 +85,9 @@ impl LeaseTable {
             let send = holder.recalled.is_none_or(|already| already > keep);
             if send {
                 holder.recalled = Some(keep);
+                if keep.is_none() {
+                    self.wary.insert(claim.ino, WARY);
+                }
             }
             let recall = Recall { ino: claim.ino, number: holder.number, keep };
             out.push((holder.session, send.then_some(recall)));
@@ -111,11 +119,26 @@ impl LeaseTable {
         }
     }
 
+    /// Whether the inode was just taken back from caches because it changes: who shares it asks
+    /// each time then, which costs less than to be recalled each time.
+    fn is_wary(&mut self, ino: Ino) -> bool {
+        let Some(left) = self.wary.get_mut(&ino) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.wary.remove(&ino);
+        }
+        true
+    }
+
     /// Grants in passing, where there is room and nothing is in the way. A stronger lease that
     /// the session has already stays and is answered.
     pub fn offer(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         let known = self.inodes.contains_key(&ino);
         if !known && self.inodes.len() >= self.limit || self.awaited.contains_key(&ino) {
+            return None;
+        }
+        let is_alone = self.holders(ino).iter().all(|h| h.session == session);
+        if !is_alone && self.is_wary(ino) {
             return None;
         }
         let others = |h: &&Holder| h.session != session && h.mode.is_some();
@@ -176,6 +199,7 @@ impl LeaseTable {
         };
         holders.retain(|h| h.session != session || h.number > number);
         if holders.is_empty() {
+            self.wary.remove(&ino);
             self.inodes.remove(&ino);
         }
     }
@@ -316,6 +340,18 @@ mod tests {
         assert_eq!(table.offer(F, B, LeaseMode::Read), None);
         assert!(table.grant(F, B, LeaseMode::Read).is_some(), "it was asked for");
         table.end_wait(&waits);
+        assert!(table.offer(F, B, LeaseMode::Read).is_some());
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_granted_in_passing_for_a_while() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Read).unwrap();
+        table.conflicts(claim(Want::Alone), B);
+        table.recall_done(F, A, grant.number, None);
+        for _ in 0..WARY {
+            assert_eq!(table.offer(F, B, LeaseMode::Read), None);
+        }
         assert!(table.offer(F, B, LeaseMode::Read).is_some());
     }
 

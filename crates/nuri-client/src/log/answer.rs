@@ -269,6 +269,18 @@ impl Shared {
         Some(Ok(()))
     }
 
+    /// The file of a known directory, if it has unpublished data that the log does not take.
+    pub(crate) fn with_pushed_data(&self, parent: Ino, name: &[u8]) -> Option<Arc<Node>> {
+        let child = self.open_log()?.names(parent)?.get(name)?;
+        let node = self.find(child.ino)?;
+        let state = node.state.lock();
+        let is_told = self.log.is_told(state.logged);
+        let file = state.file.as_ref().filter(|f| f.is_dirty())?;
+        let waits = file.inline.is_none() || is_told;
+        drop(state);
+        waits.then_some(node)
+    }
+
     /// Data must not come after the name that it is moved to: what is not published goes into the
     /// log first.
     fn publish_before(&self, log: &mut LogState, node: &Arc<Node>) -> Option<()> {
