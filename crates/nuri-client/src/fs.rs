@@ -208,6 +208,8 @@ impl Shared {
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
         self.tell_of(ino)?;
         let session = self.session.id();
+        let held = |s: &NodeState| (s.mode >= Some(mode)).then_some(s.forgotten);
+        let before = self.with(ino, |_, state| held(state));
         let reply = self.session.call(&Acquire { ino, mode })?;
         let Some(record) = reply.file else {
             let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
@@ -217,14 +219,19 @@ impl Shared {
             let (lease, standing) = (reply.inode.lease, self.session.standing());
             state.apply(&reply.inode.attr, lease, standing);
             // Another grant may count where this one does not: its answer told of something newer.
-            let counts = lease.is_some_and(|grant| state.counts(grant, standing));
+            let counts = match lease {
+                Some(grant) => state.counts(grant, standing),
+                // Our own recall is under way, and may wait for us: the old lease is good for
+                // what was answered while it was held.
+                None => before.is_some() && before == held(state),
+            };
             // Counted from here on: a recall waits until the data is taken over.
             let granted = counts && state.mode >= Some(mode);
             state.active += u32::from(granted);
             granted.then(|| Entered(node.clone()))
         });
         let Some(entered) = entered else {
-            // Our own recall is under way: its end comes first.
+            // The end of our own recall comes first.
             std::thread::sleep(Duration::from_millis(1));
             return Ok(());
         };

@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
+use nuri_proto::clock::RECALL;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim, Release};
 
@@ -30,8 +31,8 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_entries(&self, dir: Ino);
 }
 
-/// Attempts to find a moment without overlapping reads.
-const ROUNDS: u32 = 200;
+/// An operation that is under way is waited for in steps of so long; its end is told.
+const STEP: Duration = Duration::from_millis(20);
 const RECLAIM_BATCH: usize = 2048;
 /// Threads that empty the kernel's caches after a loss, and how long they are waited for.
 const INVALIDATORS: usize = 8;
@@ -110,10 +111,16 @@ impl Shared {
             if state.number > number {
                 return state.mode;
             }
+            // Nothing held: the recall overtook its grant, which does not count any more. Nothing
+            // is cached, and a read that asks for another one may keep a page that would be waited
+            // for.
+            state.mode?;
             state.revoking = true;
         }
         self.leave_directory(node);
-        for _ in 0..ROUNDS {
+        // Operations under way may wait for a target. Well before the server ends the session.
+        let start = Instant::now();
+        while start.elapsed() < RECALL / 2 {
             let reads = node.state.lock().reads;
             if keep.is_none() {
                 self.empty_kernel_for_recall(node);
@@ -136,7 +143,8 @@ impl Shared {
                 node.changed.notify_all();
                 return state.mode;
             }
-            node.changed.wait_for(&mut state, Duration::from_millis(2));
+            let pause = if state.active > 0 { STEP } else { STEP / 10 };
+            node.changed.wait_for(&mut state, pause);
         }
         self.give_up(node, "busy during a recall")
     }
