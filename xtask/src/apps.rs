@@ -1,6 +1,7 @@
 //! Real programs on a mount: trees, git, cargo, SQLite, PostgreSQL, fsx, fio.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, root, run as run_command, script};
@@ -54,6 +55,20 @@ impl Mounted {
         (show(&self.nuri), show(&self.space), show(&self.mnt))
     }
 
+    /// Mounts the space once more, beside the first mount.
+    pub(crate) fn another(&self) -> Result<Another, String> {
+        let mnt = self.space.with_file_name("another");
+        std::fs::create_dir(&mnt).map_err(|e| format!("{}: {e}", mnt.display()))?;
+        let log = std::fs::File::create(mnt.with_extension("log")).map_err(|e| e.to_string())?;
+        let mut command = Command::new(&self.nuri);
+        command.args(["fs", "mount", "--foreground"]).arg(&self.space).arg(&mnt);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let daemon = command.spawn().map_err(|e| format!("another mount: {e}"))?;
+        let another = Another { mnt, daemon };
+        wait_mounted(&another.mnt)?;
+        Ok(another)
+    }
+
     /// Stops the space and checks it.
     pub(crate) fn down_clean(&self) -> Result<(), String> {
         let (n, s, _) = self.names();
@@ -67,6 +82,40 @@ impl Drop for Mounted {
         let (n, s, _) = self.names();
         let _ = script(&format!("{n} down --force --dir {s}"), Duration::from_secs(60));
     }
+}
+
+/// A mount that no supervisor looks after; ends with the value.
+pub(crate) struct Another {
+    pub(crate) mnt: PathBuf,
+    daemon: Child,
+}
+
+impl Another {
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.id()
+    }
+}
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        end_mount(&self.mnt, &mut self.daemon);
+    }
+}
+
+/// Waits until something is mounted there.
+pub(crate) fn wait_mounted(point: &Path) -> Result<(), String> {
+    let shown = point.display();
+    script(&format!("until mountpoint -q {shown}; do sleep 0.05; done"), Duration::from_secs(30))
+        .map(drop)
+        .map_err(|_| format!("{shown} is not mounted after 30 s"))
+}
+
+/// Takes a mount away, whatever its process does.
+pub(crate) fn end_mount(point: &Path, daemon: &mut Child) {
+    let text = format!("umount -f -l {} || true", point.display());
+    let _ = script(&text, Duration::from_secs(60));
+    let _ = daemon.kill();
+    let _ = daemon.wait();
 }
 
 /// Name, script in `scripts/apps`, its size in CI and in full.

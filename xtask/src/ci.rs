@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, run as call};
-use crate::{apps, broken, faults, tidy};
+use crate::{apps, broken, faults, litmus, tidy};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Seconds of fuzzing in CI.
@@ -12,6 +12,9 @@ const FUZZ_SECONDS: u64 = 40;
 const FAULT_MINUTES: u64 = 2;
 /// The same faults each time; `cargo xtask faults` draws others.
 const FAULT_SEED: u64 = 7;
+/// Of litmus tests in CI: so long the same rounds each time, and so long others.
+const LITMUS: Duration = Duration::from_secs(30);
+const LITMUS_SEED: u64 = 7;
 /// Of the simulator in CI, builds included where they take long.
 const SIMULATE: Duration = Duration::from_secs(180);
 /// Of fresh seeds, at least.
@@ -47,6 +50,10 @@ const SUITES: &[Suite] = &[
     }),
     ("simulator", simulate),
     ("real programs", || apps::run(apps::Share::Quick)),
+    ("litmus tests", || {
+        litmus::run(LITMUS, Some(LITMUS_SEED), "")?;
+        litmus::run(LITMUS, None, "")
+    }),
     ("faults under programs", || faults::run(FAULT_MINUTES, Some(FAULT_SEED))),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
     ("broken builds", || broken::run(BROKEN_EVERY)),

@@ -87,6 +87,21 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// What names and coherence between mounts cost
+    BenchCoherence {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+        /// Only the rows whose name contains this
+        #[arg(long, default_value = "")]
+        only: String,
+        /// A tenth of everything, to see that it runs
+        #[arg(long, hide = true)]
+        quick: bool,
+    },
     #[command(hide = true)]
     LinkSink { address: String },
     #[command(hide = true)]
@@ -121,6 +136,10 @@ fn main() -> std::process::ExitCode {
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
+        Command::BenchCoherence { rounds, dir, only, quick } => {
+            let extent = bench::coherence::Extent { rounds, only: &only, quick };
+            bench::coherence::run(&dir, &extent)
+        }
         Command::LinkSink { address } => bench::link::sink(&address),
         Command::LinkSource { address, mib } => bench::link::source(&address, mib),
         Command::Bench { rounds, dir, only } => bench::run(rounds, &dir, &only),

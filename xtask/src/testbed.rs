@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::apps::Mounted;
+use crate::apps::{Mounted, end_mount, wait_mounted};
 use crate::shell::script;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -137,14 +137,7 @@ impl Testbed {
         command.arg("--token-file").arg(self.mounted.space.join("token"));
         let daemon = command.spawn().map_err(|e| format!("mount {machine}: {e}"))?;
         self.mounts.push((point.clone(), daemon));
-        let shown = point.display().to_string();
-        let start = Instant::now();
-        while sh(&format!("mountpoint -q {shown}")).is_err() {
-            if start.elapsed() > STARTING {
-                return Err(format!("{shown} is not mounted after {STARTING:?}"));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_mounted(&point)?;
         Ok(point)
     }
 
@@ -282,9 +275,7 @@ impl Testbed {
 
     fn end_mounts(&mut self) {
         for (point, mut daemon) in self.mounts.drain(..) {
-            let _ = sh(&format!("umount -f -l {} || true", point.display()));
-            let _ = daemon.kill();
-            let _ = daemon.wait();
+            end_mount(&point, &mut daemon);
         }
     }
 

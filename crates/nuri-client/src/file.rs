@@ -237,26 +237,45 @@ impl Client {
                 return Err(status);
             }
         };
-        let now = self.shared.session.now();
-        let (at, used, full) = {
-            let mut state = entered.0.state.lock();
-            let Some(file) = &mut state.file else {
+        let (at, used, full) = match self.buffer_at(&entered, position, data) {
+            Ok(written) => written,
+            Err(status) => {
                 self.shared.unreserve(len);
-                return Err(Status::IO);
-            };
-            let at = match position {
-                Position::At(offset) => offset,
-                Position::End => file.size,
-            };
-            let (used, full) = buffer_write(file, at, data);
-            file.size = file.size.max(at + len);
-            file.touch(now);
-            (at, used, full)
+                return Err(status);
+            }
         };
         self.shared.adjust(len, used);
         self.shared.mark_dirty(&entered.0);
         full.iter().for_each(|block| self.shared.queue_push(&entered.0, *block, Rows::Full));
         Ok(at)
+    }
+
+    /// Buffers a write; returns where it went, bytes charged, and blocks that are full.
+    fn buffer_at(
+        &self,
+        entered: &Entered,
+        position: Position,
+        data: &[u8],
+    ) -> Result<(u64, u64, Vec<u64>), Status> {
+        let now = self.shared.session.now();
+        loop {
+            let mut state = entered.0.state.lock();
+            let file = state.file.as_mut().ok_or(Status::IO)?;
+            let at = match position {
+                Position::At(offset) => offset,
+                Position::End => file.size,
+            };
+            let end = at + data.len() as u64;
+            if end > MAX_INLINE && !file.is_placed() {
+                drop(state);
+                self.shared.ensure_placed(entered.0.ino)?;
+                continue;
+            }
+            let (used, full) = buffer_write(file, at, data);
+            file.size = file.size.max(end);
+            file.touch(now);
+            return Ok((at, used, full));
+        }
     }
 
     /// At `close`: what was written leaves this node, so that errors appear here.
@@ -282,7 +301,9 @@ impl Client {
             Sync::Data => SyncScope::Data,
             Sync::All => SyncScope::All,
         };
-        let outcome = self.shared.sync_node(&handle.node, scope);
+        // With the names that lead to it.
+        let told = self.shared.tell_log();
+        let outcome = told.and_then(|()| self.shared.sync_node(&handle.node, scope));
         report_error(&handle.node, &handle.told_at_sync)?;
         outcome
     }
@@ -295,6 +316,8 @@ impl Client {
         }
         let entered = self.shared.enter(change.ino, LeaseMode::Write)?;
         let node = &entered.0;
+        self.shared.tell_log()?;
+        self.shared.ensure_placed(change.ino)?;
         if size > 0 {
             self.shared.sync_node(node, SyncScope::All)?;
         }
@@ -327,6 +350,7 @@ impl Client {
     /// The servers'.
     pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
         let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
+        self.shared.ensure_placed(ino)?;
         let extend = matches!(how, Allocate::Extend | Allocate::Zero);
         if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
             self.punch(ino, at, end)?;

@@ -1,4 +1,5 @@
-//! The client's API: names and attributes. File data is in `file.rs`.
+//! The client's API: its life, attributes and layouts. Names are in `names.rs`, file data in
+//! `file.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +12,7 @@ use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
-    Link, Lookup, Make, MakeUnnamed, ReadDir, RemoveKind, RemoveReply, Rename, RenameMode, SetAttr,
-    StatFs, TruncateDone, Unlink, WithAttrs,
+    RemoveReply, SetAttr, StatFs, TruncateDone,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -23,10 +23,11 @@ use crate::data::DataPlane;
 use crate::file::Handle;
 use crate::invalidate::Awaiting;
 use crate::lock::Locks;
+use crate::log::Log;
 use crate::node::{FileData, Node, NodeState};
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
-use crate::writeback::{Pipeline, SyncScope};
+use crate::writeback::Pipeline;
 
 /// Workers that push blocks to targets.
 const PUSH_WORKERS: usize = 4;
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) orphans: Mutex<Vec<Ino>>,
     pub(crate) accesses: Accesses,
     pub(crate) locks: Locks,
+    pub(crate) log: Log,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -129,6 +131,7 @@ impl Shared {
         let busy = state.opens > 0
             || state.active > 0
             || state.revoking
+            || !self.log.is_told(state.logged)
             || state.file.as_ref().is_some_and(|f| f.is_dirty());
         if !busy && nodes.len() > KEEP_CLOSED {
             state.file = None;
@@ -203,7 +206,10 @@ impl Shared {
     }
 
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
+        self.tell_of(ino)?;
         let session = self.session.id();
+        let held = |s: &NodeState| (s.mode >= Some(mode)).then_some(s.forgotten);
+        let before = self.with(ino, |_, state| held(state));
         let reply = self.session.call(&Acquire { ino, mode })?;
         let Some(record) = reply.file else {
             let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
@@ -213,14 +219,19 @@ impl Shared {
             let (lease, standing) = (reply.inode.lease, self.session.standing());
             state.apply(&reply.inode.attr, lease, standing);
             // Another grant may count where this one does not: its answer told of something newer.
-            let counts = lease.is_some_and(|grant| state.counts(grant, standing));
+            let counts = match lease {
+                Some(grant) => state.counts(grant, standing),
+                // Our own recall is under way, and may wait for us: the old lease is good for
+                // what was answered while it was held.
+                None => before.is_some() && before == held(state),
+            };
             // Counted from here on: a recall waits until the data is taken over.
             let granted = counts && state.mode >= Some(mode);
             state.active += u32::from(granted);
             granted.then(|| Entered(node.clone()))
         });
         let Some(entered) = entered else {
-            // Our own recall is under way: its end comes first.
+            // The end of our own recall comes first.
             std::thread::sleep(Duration::from_millis(1));
             return Ok(());
         };
@@ -271,7 +282,7 @@ impl Shared {
         self.session.change(&TruncateDone { ino }, &[])
     }
 
-    fn removed(&self, reply: RemoveReply) {
+    pub(crate) fn removed(&self, reply: RemoveReply) {
         if reply.orphan {
             self.note_orphan(reply.ino);
         }
@@ -308,6 +319,7 @@ impl Client {
             orphans: Mutex::default(),
             accesses: Accesses::default(),
             locks: Locks::default(),
+            log: Log::default(),
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -325,6 +337,7 @@ impl Client {
         spawn("commit", |s| s.commit_worker())?;
         spawn("repair", |s| s.repair_worker())?;
         spawn("flush", |s| s.flush_worker())?;
+        spawn("log", |s| s.log_worker())?;
         shared.locks.began(shared.session.standing().server_boot);
         spawn("locks", |s| s.lock_worker())?;
         spawn("events", |s| s.event_worker())?;
@@ -345,6 +358,8 @@ impl Client {
 
     /// Writes out everything that is buffered and publishes it.
     pub fn sync_all(&self) {
+        // What cannot be told now is told later.
+        let _ = self.shared.tell_log();
         for node in self.shared.all_nodes() {
             let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
             if dirty {
@@ -372,34 +387,6 @@ impl Client {
         if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
     }
 
-    /// Finds a name.
-    ///
-    /// # Errors
-    /// The server's; a missing name is `Ok(None)`.
-    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
-        let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
-        self.learn_dir(parent, reply.dir_lease);
-        Ok(reply.inode.map(|inode| self.refer(&inode)))
-    }
-
-    fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
-        self.shared.with(dir, |_, state| {
-            state.names = true;
-            state.take_lease(lease, self.shared.session.standing());
-        });
-    }
-
-    /// Takes over a reply that gives the kernel one more reference to the inode.
-    fn refer(&self, reply: &InodeReply) -> Entry {
-        let ino = reply.attr.ino;
-        let attr = self.shared.with(ino, |_, state| {
-            state.apply(&reply.attr, reply.lease, self.shared.session.standing());
-            state.lookups += 1;
-            state.view().unwrap_or(reply.attr)
-        });
-        Entry { ino, attr }
-    }
-
     /// The kernel dropped references.
     pub fn forget(&self, ino: Ino, count: u64) {
         let node = self.shared.with(ino, |node, state| {
@@ -422,7 +409,10 @@ impl Client {
         });
         match cached.filter(|_| self.shared.trusts_leases()) {
             Some(attr) => Ok(attr),
-            None => Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?)),
+            None => {
+                self.shared.tell_of(ino)?;
+                Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?))
+            }
         }
     }
 
@@ -436,6 +426,10 @@ impl Client {
         }
         // An earlier read must not overwrite an access time that is set here.
         let _no_access = change.atime.map(|_| self.shared.accesses.withdraw(change.ino));
+        if let Some(attr) = self.shared.setattr_logged(change) {
+            return Ok(attr);
+        }
+        self.shared.tell_log()?;
         let node = self.shared.find(change.ino);
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());
@@ -454,169 +448,12 @@ impl Client {
         }))
     }
 
-    /// Makes a directory entry. Files come with their data record, ready to be written.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn make(&self, call: &Make) -> Result<Entry, Status> {
-        let forgotten = self.forgotten(call.parent);
-        let reply = self.shared.session.change(call, &[])?;
-        self.learn_dir(call.parent, reply.entry.dir_lease);
-        self.directory_changed(call.parent, reply.parent, forgotten);
-        let inode = &reply.entry.inode;
-        let entry = self.refer(inode);
-        self.take_record(reply.file, &inode.attr);
-        Ok(entry)
-    }
-
-    fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
-        let Some(record) = record else { return };
-        self.shared.with(attr.ino, |_, state| {
-            if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                self.shared.data.groups().forget_object(record.object);
-                let is_writable = state.mode == Some(LeaseMode::Write);
-                let data = FileData::new(self.shared.session.id(), record, attr);
-                state.file = Some(Box::new(FileData { is_writable, ..data }));
-            }
-        });
-    }
-
-    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
-    /// with its last close.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn make_unnamed(&self, call: &MakeUnnamed) -> Result<(Entry, u64), Status> {
-        let reply = self.shared.session.change(call, &[])?;
-        let entry = self.refer(&reply.inode);
-        self.take_record(reply.file, &reply.inode.attr);
-        self.shared.with(entry.ino, |_, state| state.orphan = true);
-        let opened = self.open(entry.ino);
-        if opened.is_err() {
-            self.shared.note_orphan(entry.ino);
-            self.forget(entry.ino, 1);
-        }
-        Ok((entry, opened?))
-    }
-
-    fn forgotten(&self, dir: Ino) -> u64 {
-        self.shared.find(dir).map_or(0, |node| node.state.lock().forgotten)
-    }
-
-    /// An own call changed a directory, if the answer has its attributes.
-    fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
-        if let Some(attr) = attr {
-            self.shared.with(dir, |_, state| state.directory_changed(attr, forgotten));
-        }
-    }
-
-    /// A directory's own attributes changed with its entries.
-    fn forget_dir_attr(&self, dir: Ino) {
-        self.shared.forget_attr(dir);
-    }
-
-    /// A further name for an inode.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
-        let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
-        self.learn_dir(parent, reply.dir_lease);
-        self.forget_dir_attr(parent);
-        // A file that never had a name has one now.
-        self.shared.with(ino, |_, state| state.orphan = false);
-        Ok(self.refer(&reply.inode))
-    }
-
-    /// Removes a name.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
-        let call = Unlink { parent, name: name.to_vec(), kind };
-        let forgotten = self.forgotten(parent);
-        let reply = self.shared.session.change(&call, &[])?;
-        self.directory_changed(parent, Some(reply.parent), forgotten);
-        self.shared.removed(reply.removed);
-        Ok(())
-    }
-
-    /// Moves a name. Unsynced data of the moved file is made durable first, so that a crash
-    /// never leaves the new name without the data.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn rename(
-        &self,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-        mode: RenameMode,
-    ) -> Result<(), Status> {
-        if self.shared.has_dirty_files() {
-            let call = Lookup { parent: from.0, name: from.1.to_vec() };
-            let found = self.shared.session.call(&call)?.inode;
-            if let Some(node) = found.and_then(|inode| self.shared.find(inode.attr.ino)) {
-                self.shared.sync_node(&node, SyncScope::All)?;
-            }
-        }
-        let call = Rename {
-            parent: from.0,
-            name: from.1.to_vec(),
-            new_parent: to.0,
-            new_name: to.1.to_vec(),
-            mode,
-        };
-        let reply = self.shared.session.change(&call, &[])?;
-        self.forget_dir_attr(from.0);
-        self.forget_dir_attr(to.0);
-        self.shared.forget_attr(reply.moved);
-        if let Some(replaced) = reply.replaced {
-            self.shared.removed(replaced);
-        }
-        Ok(())
-    }
-
-    /// Where a symbolic link points.
-    ///
-    /// # Errors
-    /// `INVAL` for other inodes.
-    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
-        let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
-        self.shared.learn(&reply.inode);
-        reply.symlink.ok_or(Status::INVAL)
-    }
-
-    /// Lists a directory after `cookie`.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn readdir(
-        &self,
-        ino: Ino,
-        cookie: u64,
-        max: u32,
-        attrs: WithAttrs,
-    ) -> Result<Listing, Status> {
-        let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
-        self.learn_dir(ino, reply.dir_lease);
-        let entry = |e: nuri_proto::op::meta::DirEntry| {
-            let attr = e.inode.map(|inode| self.shared.learn(&inode));
-            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
-        };
-        let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing { entries, parent: reply.parent, end: reply.end })
-    }
-
-    /// The kernel took a reference to an inode of a listing.
-    pub fn refer_listed(&self, ino: Ino) {
-        self.shared.with(ino, |_, state| state.lookups += 1);
-    }
-
     /// A file's layout, or what a directory's new files inherit.
     ///
     /// # Errors
     /// The server's.
     pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
+        self.shared.tell_of(ino)?;
         self.shared.session.call(&LayoutGet { ino })
     }
 
@@ -625,6 +462,7 @@ impl Client {
     /// # Errors
     /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
     pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
+        self.shared.tell_log()?;
         self.shared.session.change(&LayoutSet { ino, policy }, &[])
     }
 

@@ -16,6 +16,8 @@ mod hole;
 mod invalidate;
 mod lock;
 mod lock_record;
+mod log;
+mod names;
 mod node;
 mod push_row;
 mod range;

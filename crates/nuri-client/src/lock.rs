@@ -157,7 +157,8 @@ impl Shared {
         let start = Instant::now();
         loop {
             self.locks.record.lock().ask_for(key, call.span, call.mode);
-            let reply = match self.session.change(call, &[]) {
+            let told = self.tell_of(call.ino);
+            let reply = match told.and_then(|()| self.session.change(call, &[])) {
                 Ok(reply) => reply,
                 Err(status) if is_refusal(status) => return Err(status),
                 Err(status) => {
@@ -380,6 +381,7 @@ impl Client {
     ) -> Result<Option<LockHolder>, Status> {
         self.shared.check_locks(place.fh)?;
         let (ino, owner, span) = (place.ino, place.owner, place.span);
+        self.shared.tell_of(ino)?;
         self.shared.session.call(&LockTest { ino, owner, span, mode })
     }
 

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
+use crate::log::Use;
 use crate::session::Standing;
 use crate::xattr::Absent;
 
@@ -43,6 +44,11 @@ pub(crate) struct NodeState {
     pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
+    /// Of a directory: the client log knows all its names, under the write lease.
+    pub(crate) names_known: bool,
+    pub(crate) usage: Use,
+    /// The last step of the client log that concerns it: until that is told it stays here.
+    pub(crate) logged: u64,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
     /// Attributes known under the lease not to be set.
@@ -132,6 +138,11 @@ impl FileData {
         self.unpublished.get_or_insert_with(Instant::now);
     }
 
+    /// Whether it has a place on the targets, or is as small as to need none yet.
+    pub(crate) fn is_placed(&self) -> bool {
+        !self.layout.components.is_empty()
+    }
+
     /// Whether something here is not durable at the servers.
     pub(crate) fn is_dirty(&self) -> bool {
         self.unpublished.is_some() || !self.buffer.is_empty()
@@ -213,6 +224,7 @@ impl NodeState {
         self.forgotten += 1;
         (self.file, self.attr, self.accessed) = (None, None, None);
         self.absent = Absent::default();
+        self.names_known = false;
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {

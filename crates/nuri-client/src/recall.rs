@@ -8,9 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
+use nuri_proto::clock::RECALL;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim, Release};
 
@@ -30,8 +31,8 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_entries(&self, dir: Ino);
 }
 
-/// Attempts to find a moment without overlapping reads.
-const ROUNDS: u32 = 200;
+/// An operation that is under way is waited for in steps of so long; its end is told.
+const STEP: Duration = Duration::from_millis(20);
 const RECLAIM_BATCH: usize = 2048;
 /// Threads that empty the kernel's caches after a loss, and how long they are waited for.
 const INVALIDATORS: usize = 8;
@@ -110,18 +111,26 @@ impl Shared {
             if state.number > number {
                 return state.mode;
             }
+            // Nothing held: the recall overtook its grant, which does not count any more. Nothing
+            // is cached, and a read that asks for another one may keep a page that would be waited
+            // for.
+            state.mode?;
             state.revoking = true;
         }
-        for _ in 0..ROUNDS {
+        self.leave_directory(node);
+        // Operations under way may wait for a target. Well before the server ends the session.
+        let start = Instant::now();
+        while start.elapsed() < RECALL / 2 {
             let reads = node.state.lock().reads;
             if keep.is_none() {
                 self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
+            let told = self.tell_log().is_ok() || cfg!(nuri_break = "recall_keeps_log");
             let mut state = node.state.lock();
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
-            if !dirty && !overlapped && state.active == 0 {
+            if told && !dirty && !overlapped && state.active == 0 {
                 state.mode = state.mode.min(keep);
                 let may_write = state.mode == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
@@ -134,7 +143,8 @@ impl Shared {
                 node.changed.notify_all();
                 return state.mode;
             }
-            node.changed.wait_for(&mut state, Duration::from_millis(2));
+            let pause = if state.active > 0 { STEP } else { STEP / 10 };
+            node.changed.wait_for(&mut state, pause);
         }
         self.give_up(node, "busy during a recall")
     }
@@ -269,6 +279,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         eprintln!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
+        self.lose_log();
         self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {
@@ -314,6 +325,11 @@ impl Shared {
             self.drop_idle_windows();
             self.tell_accesses();
             let orphans = std::mem::take(&mut *self.orphans.lock());
+            // After their removal, which may be logged.
+            if !orphans.is_empty() && self.tell_log().is_err() {
+                self.orphans.lock().extend(orphans);
+                continue;
+            }
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{REQUEST, SESSION_RENEW};
+use nuri_proto::clock::{FAILURE_DETECTION, REQUEST, SESSION_RENEW};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::SESSION_SLOTS;
 use nuri_proto::op::Call;
@@ -28,8 +28,7 @@ pub(crate) struct MetaSession {
     void_grants: AtomicU64,
     /// Server's wall clock less ours, nanoseconds.
     offset: AtomicI64,
-    /// When the call was sent that renewed the session last.
-    renewed: Mutex<Instant>,
+    renewed: Renewed,
     slots: Mutex<Vec<Slot>>,
     slot_free: Condvar,
     recalled: Mutex<HashMap<Ino, (u64, Instant)>>,
@@ -50,10 +49,30 @@ impl Standing {
     }
 }
 
+/// Reply slots make a change happen once: the same number and sequence is the same change.
 #[derive(Clone, Copy)]
-struct Slot {
+pub(crate) struct Slot {
     number: u32,
     next: u64,
+}
+
+/// When the latest call was sent that renewed the session.
+struct Renewed(Mutex<Instant>);
+
+impl Renewed {
+    fn new(sent: Instant) -> Renewed {
+        Renewed(Mutex::new(sent))
+    }
+
+    /// A call was answered that was sent then. Answers may overtake each other.
+    fn note(&self, sent: Instant) {
+        let mut latest = self.0.lock();
+        *latest = sent.max(*latest);
+    }
+
+    fn silence(&self) -> Duration {
+        self.0.lock().elapsed()
+    }
 }
 
 impl MetaSession {
@@ -67,7 +86,7 @@ impl MetaSession {
             server_boot: AtomicU64::new(0),
             void_grants: AtomicU64::new(0),
             offset: AtomicI64::new(0),
-            renewed: Mutex::new(Instant::now()),
+            renewed: Renewed::new(Instant::now()),
             slots: Mutex::new(slots),
             slot_free: Condvar::new(),
             recalled: Mutex::default(),
@@ -90,7 +109,7 @@ impl MetaSession {
         self.server_boot.store(reply.server_boot, Ordering::SeqCst);
         let offset = nanos(reply.server_time) - nanos(local_time());
         self.offset.store(offset, Ordering::SeqCst);
-        *self.renewed.lock() = sent;
+        self.renewed.note(sent);
         Ok(())
     }
 
@@ -107,7 +126,7 @@ impl MetaSession {
 
     /// How long ago the last call was sent that renewed the session.
     pub(crate) fn silence(&self) -> Duration {
-        self.renewed.lock().elapsed()
+        self.renewed.silence()
     }
 
     pub(crate) fn id(&self) -> SessionId {
@@ -129,10 +148,8 @@ impl MetaSession {
         let deadline = Deadline::after(REQUEST);
         loop {
             let context = self.context();
-            let outcome = self.cluster.until(deadline, |left| {
-                let meta = self.cluster.meta()?;
-                meta.call(context, call, &[], &mut [], left).map(|(reply, _)| reply)
-            });
+            let attempt = |left| self.attempt(context, call, &[], left);
+            let outcome = self.cluster.until(deadline, attempt);
             let gone = outcome.as_ref().is_err_and(|status| *status == Status::SESSION_GONE);
             if !gone || deadline.passed() {
                 return outcome;
@@ -145,17 +162,44 @@ impl MetaSession {
     /// A call that must not be done twice: it holds a reply slot until its outcome is known.
     pub(crate) fn change<C: Call>(&self, call: &C, payload: &[u8]) -> Result<C::Reply, Status> {
         let slot = self.take_slot();
-        let context = CallContext { slot: slot.number, sequence: slot.next, ..self.context() };
-        let outcome = self.cluster.until(Deadline::after(REQUEST), |left| {
-            let meta = self.cluster.meta()?;
-            meta.call(context, call, payload, &mut [], left).map(|(reply, _)| reply)
-        });
-        self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
-        self.slot_free.notify_one();
+        let outcome = self.change_in(slot, call, payload);
+        self.free_slot(slot);
         outcome
     }
 
-    fn take_slot(&self) -> Slot {
+    /// Sends a change in its slot; once more if its outcome is not known.
+    pub(crate) fn change_in<C: Call>(
+        &self,
+        slot: Slot,
+        call: &C,
+        payload: &[u8],
+    ) -> Result<C::Reply, Status> {
+        let context = CallContext { slot: slot.number, sequence: slot.next, ..self.context() };
+        let attempt = |left| self.attempt(context, call, payload, left);
+        self.cluster.until(Deadline::after(REQUEST), attempt)
+    }
+
+    /// One attempt. The server hears of the session by every call, so what it answered renews it.
+    fn attempt<C: Call>(
+        &self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<C::Reply, Status> {
+        let (meta, sent) = (self.cluster.meta()?, Instant::now());
+        let (reply, _) = meta.call(context, call, payload, &mut [], timeout)?;
+        self.renewed.note(sent);
+        Ok(reply)
+    }
+
+    /// The change in it is over.
+    pub(crate) fn free_slot(&self, slot: Slot) {
+        self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
+        self.slot_free.notify_one();
+    }
+
+    pub(crate) fn take_slot(&self) -> Slot {
         let mut slots = self.slots.lock();
         loop {
             match slots.pop() {
@@ -167,13 +211,9 @@ impl MetaSession {
 
     /// Waits for events, one attempt.
     pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
-        let meta = self.cluster.meta()?;
-        let timeout = SESSION_RENEW * 2;
         let server_boot = self.standing().server_boot;
-        let (call, sent) = (Events { acknowledged, server_boot }, Instant::now());
-        let (reply, _) = meta.call(self.context(), &call, &[], &mut [], timeout)?;
-        *self.renewed.lock() = sent;
-        Ok(reply)
+        let call = Events { acknowledged, server_boot };
+        self.attempt(self.context(), &call, &[], SESSION_RENEW + FAILURE_DETECTION)
     }
 
     /// Ends the session.
@@ -205,4 +245,18 @@ fn local_time() -> Time {
 
 fn nanos(time: Time) -> i64 {
     time.sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_waited_for_long_takes_no_time_from_a_later_one() {
+        let now = Instant::now();
+        let renewed = Renewed::new(now - Duration::from_secs(9));
+        renewed.note(now - Duration::from_secs(1));
+        renewed.note(now - Duration::from_secs(5));
+        assert!(renewed.silence() < Duration::from_secs(3));
+    }
 }

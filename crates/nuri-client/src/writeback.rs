@@ -362,6 +362,7 @@ impl Shared {
 
     /// Tells the metadata server size, times and inline data.
     fn publish(&self, node: &Arc<Node>, scope: SyncScope) -> Result<(), Status> {
+        self.tell_of(node.ino)?;
         let (call, inline, version) = {
             let state = node.state.lock();
             let Some(file) = &state.file else {

@@ -5,6 +5,7 @@
 //! `security.capability` before every write. That none is set is known under the lease.
 
 use nuri_proto::Status;
+use nuri_proto::change::{S_IFMT, S_IFREG, S_ISGID};
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
@@ -13,12 +14,11 @@ use nuri_proto::op::meta::{
 use crate::fs::{Client, Shared};
 
 const CAPABILITY: &[u8] = b"security.capability";
+/// What new inodes of a directory inherit.
+pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What the kernel asks for again and again: before writes and at every check of rights.
-const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", b"system.posix_acl_default"];
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
+const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", DEFAULT_LIST];
 const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
 /// What a change takes away.
@@ -60,6 +60,11 @@ impl Absent {
         }
     }
 
+    /// Of a directory: new inodes get the rights that were asked for.
+    pub(crate) fn hands_down_nothing(self) -> bool {
+        Absent::of(DEFAULT_LIST).is_some_and(|list| self.covers(list))
+    }
+
     fn covers(self, one: Absent) -> bool {
         self.0 & one.0 == one.0
     }
@@ -70,6 +75,29 @@ impl Shared {
         if let Some(node) = self.find(ino) {
             node.state.lock().absent = Absent(Absent::DOUBT);
         }
+    }
+
+    pub(crate) fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
+        let call = XattrGet { ino, name: name.to_vec() };
+        let (Some(node), Some(one)) = (self.find(ino), Absent::of(name)) else {
+            self.tell_of(ino)?;
+            return self.session.call(&call);
+        };
+        let leased = {
+            let state = node.state.lock();
+            if state.mode.is_some() && state.absent.covers(one) && self.trusts_leases() {
+                return Err(Status::NODATA);
+            }
+            state.mode.map(|_| state.number)
+        };
+        self.tell_of(ino)?;
+        let reply = self.session.call(&call);
+        let mut state = node.state.lock();
+        let held = state.mode.is_some() && !state.revoking && leased == Some(state.number);
+        if held && reply == Err(Status::NODATA) {
+            state.absent.0 |= one.0;
+        }
+        reply
     }
 
     /// Known without asking: there is nothing to take away.
@@ -113,24 +141,7 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
-        let call = XattrGet { ino, name: name.to_vec() };
-        let (Some(node), Some(one)) = (self.shared.find(ino), Absent::of(name)) else {
-            return self.shared.session.call(&call);
-        };
-        let leased = {
-            let state = node.state.lock();
-            if state.mode.is_some() && state.absent.covers(one) && self.shared.trusts_leases() {
-                return Err(Status::NODATA);
-            }
-            state.mode.map(|_| state.number)
-        };
-        let reply = self.shared.session.call(&call);
-        let mut state = node.state.lock();
-        let held = state.mode.is_some() && !state.revoking && leased == Some(state.number);
-        if held && reply == Err(Status::NODATA) {
-            state.absent.0 |= one.0;
-        }
-        reply
+        self.shared.xattr_get(ino, name)
     }
 
     /// Sets an extended attribute.
@@ -147,6 +158,7 @@ impl Client {
         let (name, value) = (name.to_vec(), value.to_vec());
         let call = XattrSet { ino, name, value, mode, group_id };
         self.shared.forget_absent(ino);
+        self.shared.tell_log()?;
         let outcome = self.shared.session.change(&call, &[]);
         // A reader of it may have noted its absence meanwhile.
         self.shared.forget_absent(ino);
@@ -159,6 +171,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
+        self.shared.tell_of(ino)?;
         self.shared.session.call(&XattrList { ino })
     }
 
@@ -167,6 +180,7 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
+        self.shared.tell_log()?;
         self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
         self.shared.forget_attr(ino);
         Ok(())

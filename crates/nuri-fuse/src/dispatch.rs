@@ -98,7 +98,17 @@ impl Dispatcher {
             abi::READDIR => self.readdir(request, reply),
             abi::READDIRPLUS => self.readdirplus(request, reply),
             // Names are durable when their call returned.
-            abi::RELEASEDIR | abi::FSYNCDIR | abi::SYNCFS | abi::DESTROY => {
+            abi::FSYNCDIR => {
+                self.client.sync_directory(Self::ino(request))?;
+                reply.ok();
+                Ok(())
+            }
+            abi::SYNCFS => {
+                self.client.sync_all();
+                reply.ok();
+                Ok(())
+            }
+            abi::RELEASEDIR | abi::DESTROY => {
                 reply.ok();
                 Ok(())
             }

@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall};
 
+/// So often nothing is granted in passing on an inode that was taken back from caches.
+const WARY: u32 = 64;
+
 /// What an operation needs of the other sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Want {
@@ -34,12 +37,22 @@ struct Holder {
     recalled: Option<Option<LeaseMode>>,
 }
 
+/// An operation's place among those that wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    number: u64,
+    pub(crate) session: SessionId,
+}
+
 /// All leases of one metadata server.
 pub struct LeaseTable {
     inodes: HashMap<Ino, Vec<Holder>>,
-    /// Those that operations wait to have alone, with their number.
-    awaited: HashMap<Ino, u32>,
+    /// Those that operations wait to have alone, with their turns.
+    awaited: HashMap<Ino, Vec<Turn>>,
+    /// Those that were taken back from caches: how often to grant nothing in passing.
+    wary: HashMap<Ino, u32>,
     next: u64,
+    turns: u64,
     /// Beyond this many inodes only leases that were asked for are granted.
     limit: usize,
 }
@@ -47,8 +60,8 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        let (inodes, awaited) = Default::default();
-        LeaseTable { inodes, awaited, next: epoch << Grant::EPOCH_SHIFT, limit }
+        let (inodes, awaited, wary) = Default::default();
+        LeaseTable { inodes, awaited, wary, next: epoch << Grant::EPOCH_SHIFT, turns: 0, limit }
     }
 
     /// Number of the last grant.
@@ -80,6 +93,9 @@ impl LeaseTable {
             let send = holder.recalled.is_none_or(|already| already > keep);
             if send {
                 holder.recalled = Some(keep);
+                if keep.is_none() {
+                    self.wary.insert(claim.ino, WARY);
+                }
             }
             let recall = Recall { ino: claim.ino, number: holder.number, keep };
             out.push((holder.session, send.then_some(recall)));
@@ -93,22 +109,48 @@ impl LeaseTable {
         self.holders(ino).iter().any(writes)
     }
 
+    /// The place of an operation that begins now.
+    pub fn turn(&mut self, session: SessionId) -> Turn {
+        self.turns += 1;
+        Turn { number: self.turns, session }
+    }
+
     /// An operation waits for these claims. Until it is done nothing is granted in passing that
     /// would be in its way: else many readers keep it waiting, each recalled and back again.
-    pub fn begin_wait(&mut self, claims: &[Claim]) {
+    pub fn begin_wait(&mut self, claims: &[Claim], turn: Turn) {
         for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
-            *self.awaited.entry(claim.ino).or_default() += 1;
+            self.awaited.entry(claim.ino).or_default().push(turn);
         }
     }
 
     /// It does not wait for them any more.
-    pub fn end_wait(&mut self, claims: &[Claim]) {
+    pub fn end_wait(&mut self, claims: &[Claim], turn: Turn) {
         for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
-            if let Some(count) = self.awaited.get_mut(&claim.ino) {
-                *count -= 1;
+            if let Some(turns) = self.awaited.get_mut(&claim.ino) {
+                turns.retain(|other| *other != turn);
             }
-            self.awaited.retain(|_, count| *count > 0);
+            self.awaited.retain(|_, turns| !turns.is_empty());
         }
+    }
+
+    /// Whether the inode was just taken back from caches because it changes: who shares it asks
+    /// each time then, which costs less than to be recalled each time.
+    fn is_wary(&mut self, ino: Ino) -> bool {
+        let Some(left) = self.wary.get_mut(&ino) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            self.wary.remove(&ino);
+        }
+        true
+    }
+
+    /// Whether a lease that is asked for comes after an operation of another session that waits
+    /// to have the inode alone. Who holds one already does not wait: what it does may be what the
+    /// recall of its lease waits for.
+    pub fn comes_after(&self, claim: Claim, turn: Turn) -> bool {
+        let before = |t: &Turn| t.session != turn.session && t.number < turn.number;
+        let awaited = self.awaited.get(&claim.ino).is_some_and(|turns| turns.iter().any(before));
+        awaited && claim.want == Want::Shared && self.held(claim.ino, turn.session).is_none()
     }
 
     /// Grants in passing, where there is room and nothing is in the way. A stronger lease that
@@ -116,6 +158,10 @@ impl LeaseTable {
     pub fn offer(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         let known = self.inodes.contains_key(&ino);
         if !known && self.inodes.len() >= self.limit || self.awaited.contains_key(&ino) {
+            return None;
+        }
+        let is_alone = self.holders(ino).iter().all(|h| h.session == session);
+        if !is_alone && self.is_wary(ino) {
             return None;
         }
         let others = |h: &&Holder| h.session != session && h.mode.is_some();
@@ -176,6 +222,7 @@ impl LeaseTable {
         };
         holders.retain(|h| h.session != session || h.number > number);
         if holders.is_empty() {
+            self.wary.remove(&ino);
             self.inodes.remove(&ino);
         }
     }
@@ -241,6 +288,7 @@ mod tests {
 
     const A: SessionId = SessionId(1);
     const B: SessionId = SessionId(2);
+    const C: SessionId = SessionId(3);
     const F: Ino = Ino(7);
     const READ: Option<LeaseMode> = Some(LeaseMode::Read);
 
@@ -309,14 +357,40 @@ mod tests {
         let mut table = LeaseTable::new(1, 100);
         table.grant(F, A, LeaseMode::Read);
         let waits = [claim(Want::Alone)];
-        table.begin_wait(&waits);
-        table.begin_wait(&waits);
+        let turns = [table.turn(C), table.turn(C)];
+        table.begin_wait(&waits, turns[0]);
+        table.begin_wait(&waits, turns[1]);
         assert_eq!(table.offer(F, B, LeaseMode::Read), None);
-        table.end_wait(&waits);
+        table.end_wait(&waits, turns[0]);
         assert_eq!(table.offer(F, B, LeaseMode::Read), None);
-        assert!(table.grant(F, B, LeaseMode::Read).is_some(), "it was asked for");
-        table.end_wait(&waits);
+        table.end_wait(&waits, turns[1]);
         assert!(table.offer(F, B, LeaseMode::Read).is_some());
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_granted_in_passing_for_a_while() {
+        let mut table = LeaseTable::new(1, 100);
+        let grant = table.grant(F, A, LeaseMode::Read).unwrap();
+        table.conflicts(claim(Want::Alone), B);
+        table.recall_done(F, A, grant.number, None);
+        for _ in 0..WARY {
+            assert_eq!(table.offer(F, B, LeaseMode::Read), None);
+        }
+        assert!(table.offer(F, B, LeaseMode::Read).is_some());
+    }
+
+    #[test]
+    fn who_asks_to_read_comes_after_writers_that_wait_already() {
+        let mut table = LeaseTable::new(1, 100);
+        table.grant(F, A, LeaseMode::Read);
+        let [before, writer] = [table.turn(B), table.turn(C)];
+        table.begin_wait(&[claim(Want::Alone)], writer);
+        assert!(!table.comes_after(claim(Want::Shared), before));
+        let after = [A, B, C].map(|session| table.turn(session));
+        let comes_after = |turn: &Turn| table.comes_after(claim(Want::Shared), *turn);
+        assert_eq!(after.each_ref().map(comes_after), [false, true, false]);
+        table.end_wait(&[claim(Want::Alone)], writer);
+        assert!(!table.comes_after(claim(Want::Shared), after[1]));
     }
 
     #[test]

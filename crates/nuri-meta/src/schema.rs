@@ -3,18 +3,13 @@
 //! A record begins with its format number; unknown numbers are refused, never guessed.
 
 use nuri_proto::Status;
+use nuri_proto::change::S_IFMT;
 use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::meta::{Attr, FileRecord, Time};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Type bits of a mode.
-pub const S_IFMT: u32 = 0o170_000;
-pub const S_IFDIR: u32 = 0o040_000;
-pub const S_IFREG: u32 = 0o100_000;
-pub const S_IFLNK: u32 = 0o120_000;
-/// Set-group-id.
-pub const S_ISGID: u32 = 0o2000;
 /// Record of an orphan that may still be given a name: it never had one.
 pub const NAMELESS: &[u8] = &[1];
 

@@ -12,10 +12,12 @@ use nuri_io::clock::Clock;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
 use nuri_proto::Status;
+use nuri_proto::change::S_IFDIR;
 use nuri_proto::clock::{GRACE, REQUEST, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
+use nuri_proto::op::log::{Apply, Reserve};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
     Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
@@ -26,7 +28,7 @@ use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
-use crate::lease::{Claim, LeaseTable};
+use crate::lease::{Claim, LeaseTable, Turn};
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
@@ -35,6 +37,10 @@ use crate::txn::{ClusterView, Txn, kv_status};
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
+
+/// A reader lets writers go first that wait already, so long: who reads in a loop from several
+/// mounts would keep them waiting. Longer only waits a writer whose holders do not answer.
+const QUEUE: Duration = Duration::from_secs(1);
 
 /// The metadata server of one shard.
 pub struct MetaServer {
@@ -149,6 +155,8 @@ impl MetaServer {
             Op::StatFs => self.run::<StatFs>(request),
             Op::OrphanRelease => self.run::<OrphanRelease>(request),
             Op::TruncateDone => self.run::<TruncateDone>(request),
+            Op::Reserve => self.run::<Reserve>(request),
+            Op::Apply => self.run::<Apply>(request),
             _ => self.serve_locks(request),
         }
     }
@@ -291,24 +299,31 @@ impl MetaServer {
         session: SessionId,
         call: &C,
     ) -> Result<(), Status> {
-        let mut waiting = Vec::new();
-        let outcome = self.wait_claims(core, session, call, &mut waiting);
-        core.leases.end_wait(&waiting);
+        let (mut waiting, turn) = (Vec::new(), core.leases.turn(session));
+        let outcome = self.wait_claims(core, call, turn, &mut waiting);
+        core.leases.end_wait(&waiting, turn);
+        if !waiting.is_empty() {
+            self.changed.notify_all();
+        }
         outcome
     }
 
     fn wait_claims<C: MetaOp>(
         &self,
         core: &mut MutexGuard<'_, Core>,
-        session: SessionId,
         call: &C,
+        turn: Turn,
         waiting: &mut Vec<Claim>,
     ) -> Result<(), Status> {
-        let start = self.clock.monotonic();
+        let (start, session) = (self.clock.monotonic(), turn.session);
         loop {
             let claims = call.claims(&self.txn(core, session))?;
+            let waited = self.clock.monotonic() - start;
+            // The others get no lease, or only one in passing.
+            let queues = C::OP == Op::Acquire && waited < QUEUE;
             let mut blocked = false;
             for claim in &claims {
+                blocked |= queues && core.leases.comes_after(*claim, turn);
                 for (holder, recall) in core.leases.conflicts(*claim, session) {
                     blocked = true;
                     self.send_recall(core, holder, claim.ino, recall);
@@ -318,10 +333,10 @@ impl MetaServer {
                 return Ok(());
             }
             // What it names may change while it waits.
-            core.leases.end_wait(waiting);
-            core.leases.begin_wait(&claims);
+            core.leases.end_wait(waiting, turn);
+            core.leases.begin_wait(&claims, turn);
             *waiting = claims;
-            if self.clock.monotonic() - start > REQUEST {
+            if waited > REQUEST {
                 return Err(Status::RETRY);
             }
             self.changed.wait_for(core, Duration::from_millis(100));
@@ -519,7 +534,7 @@ fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status>
     let attr = Attr {
         ino: Ino::ROOT,
         generation: 1,
-        mode: schema::S_IFDIR | 0o755,
+        mode: S_IFDIR | 0o755,
         nlink: 2,
         atime: now,
         mtime: now,

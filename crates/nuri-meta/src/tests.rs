@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
+mod apply;
 mod attrs;
 mod crash;
 mod eviction;

@@ -2,6 +2,7 @@
 
 use nuri_kv::engine::{Batch, Engine, KvError};
 use nuri_proto::Status;
+use nuri_proto::change::S_IFDIR;
 use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
 use nuri_proto::layout::{LayoutPolicy, Shape};
 use nuri_proto::limit::MAX_NAME;
@@ -123,11 +124,7 @@ impl Txn<'_> {
         let (ino, kind) = (child.attr.ino, child.kind());
         self.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
         self.put(cookie_key(parent, cookie), &CookieEntry { ino, kind, name: name.to_vec() })?;
-        dir.attr.size += 1;
-        if child.is_dir() {
-            dir.attr.nlink += 1;
-        }
-        self.touch(dir);
+        dir.attr.name_added(child.is_dir(), self.now);
         Ok(())
     }
 
@@ -136,36 +133,37 @@ impl Txn<'_> {
         let parent = dir.attr.ino;
         self.delete(entry_key(parent, name));
         self.delete(cookie_key(parent, entry.cookie));
-        dir.attr.size = dir.attr.size.saturating_sub(1);
-        if u32::from(entry.kind) << 12 == schema::S_IFDIR {
-            dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
-        }
-        self.touch(dir);
+        dir.attr.name_removed(u32::from(entry.kind) << 12 == S_IFDIR, self.now);
     }
 
     /// Data (or entries) and attributes changed now.
     pub(crate) fn touch(&self, inode: &mut Inode) {
-        inode.attr.mtime = self.now;
-        self.changed(inode);
+        inode.attr.touched(self.now);
     }
 
     /// Attributes changed now.
     pub(crate) fn changed(&self, inode: &mut Inode) {
-        inode.attr.ctime = self.now;
-        inode.attr.change += 1;
+        inode.attr.changed(self.now);
     }
 
     pub(crate) fn at(&self, time: SetTime) -> Time {
-        match time {
-            SetTime::Now => self.now,
-            SetTime::At(time) => time,
-        }
+        time.at(self.now)
     }
 
     /// The reply for an inode, with a read lease offered in passing.
     pub(crate) fn reply(&mut self, inode: &Inode) -> InodeReply {
         let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Read);
         InodeReply { attr: inode.attr, lease }
+    }
+
+    /// The reply for an inode of a directory. Who has that alone is offered the inode alone too:
+    /// then it can remove and rename by itself.
+    pub(crate) fn reply_in(&mut self, dir: Ino, inode: &Inode) -> InodeReply {
+        if self.leases.held(dir, self.session) != Some(LeaseMode::Write) {
+            return self.reply(inode);
+        }
+        let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Write);
+        if lease.is_some() { InodeReply { attr: inode.attr, lease } } else { self.reply(inode) }
     }
 
     /// A read lease on a directory, offered in passing.

@@ -3,17 +3,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::peers::{Peer, Peers};
 
-/// Whether processes use a file each, or parts of one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Whether processes use a file each, or parts of one: a long one each, or records in turn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Files {
     Own,
     Shared,
+    Strided,
 }
 
 /// One measurement.
@@ -36,9 +37,9 @@ const TREE_FILES: usize = 5000;
 const TREE_DIRS: usize = 50;
 const SYNCS: usize = 1500;
 
-type Outcome<T> = Result<T, String>;
+pub(super) type Outcome<T> = Result<T, String>;
 
-fn told<T>(outcome: std::io::Result<T>) -> Outcome<T> {
+pub(super) fn told<T>(outcome: std::io::Result<T>) -> Outcome<T> {
     outcome.map_err(|e| e.to_string())
 }
 
@@ -58,7 +59,8 @@ impl Case {
                 let total = if block < 1 << 20 { SMALL_TOTAL } else { TOTAL };
                 if write { clear(&dir) } else { peers.cold(peer) }?;
                 let transfer = Transfer { block, jobs, files, total };
-                let run = || told(if write { transfer.write(&dir) } else { transfer.read(&dir) });
+                let run =
+                    || told(if write { transfer.write(&[dir]) } else { transfer.read(&[dir]) });
                 if peer == Peer::Nuri && block == 1 << 20 {
                     peers.metered(write, total, run)
                 } else {
@@ -97,7 +99,7 @@ impl Case {
 }
 
 /// Removes what an earlier case left.
-fn clear(dir: &Path) -> Outcome<()> {
+pub(super) fn clear(dir: &Path) -> Outcome<()> {
     for entry in told(fs::read_dir(dir))?.flatten() {
         let path = entry.path();
         told(if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) })?;
@@ -110,7 +112,8 @@ fn mib_per_second(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / f64::from(1 << 20) / took.as_secs_f64()
 }
 
-fn on_all<F>(jobs: usize, f: F) -> std::io::Result<Duration>
+/// Runs jobs side by side, each in a thread; returns how long all of them took.
+pub(super) fn on_all<F>(jobs: usize, f: F) -> std::io::Result<Duration>
 where
     F: Fn(usize) -> std::io::Result<()> + Sync,
 {
@@ -125,7 +128,7 @@ where
     Ok(start.elapsed())
 }
 
-/// Bytes moved in order, by one job or several.
+/// Bytes moved in order, by one job or several, which take turns with the directories.
 pub(crate) struct Transfer {
     pub(crate) block: usize,
     pub(crate) jobs: usize,
@@ -137,35 +140,37 @@ impl Transfer {
     /// Runs `each(file, buffer, offset)` for every block; returns MiB/s.
     fn run(
         &self,
-        dir: &Path,
+        dirs: &[PathBuf],
         options: &OpenOptions,
         each: impl Fn(&File, &mut [u8], u64) -> std::io::Result<()> + Sync,
     ) -> std::io::Result<f64> {
         let took = on_all(self.jobs, |job| {
             let share = self.total / self.jobs;
-            let (path, from) = match self.files {
-                Files::Own => (dir.join(format!("own{job}")), 0),
-                Files::Shared => (dir.join("shared"), job * share),
+            let (name, from, step) = match self.files {
+                Files::Own => (format!("own{job}"), 0, self.block),
+                Files::Shared => ("shared".into(), job * share, self.block),
+                Files::Strided => ("shared".into(), job * self.block, self.jobs * self.block),
             };
+            let path = dirs[job % dirs.len()].join(name);
             let file = options.open(path)?;
             let mut data: Vec<u8> = (0..self.block).map(|i| (i * 31 + job) as u8).collect();
             for i in 0..share / self.block {
-                each(&file, &mut data, (from + i * self.block) as u64)?;
+                each(&file, &mut data, (from + i * step) as u64)?;
             }
             file.sync_all()
         })?;
         Ok(mib_per_second(self.total, took))
     }
 
-    pub(crate) fn write(&self, dir: &Path) -> std::io::Result<f64> {
+    pub(crate) fn write(&self, dirs: &[PathBuf]) -> std::io::Result<f64> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        self.run(dir, &options, |file, data, at| file.write_all_at(data, at))
+        self.run(dirs, &options, |file, data, at| file.write_all_at(data, at))
     }
 
-    pub(crate) fn read(&self, dir: &Path) -> std::io::Result<f64> {
+    pub(crate) fn read(&self, dirs: &[PathBuf]) -> std::io::Result<f64> {
         let options = OpenOptions::new().read(true).to_owned();
-        self.run(dir, &options, |file, data, at| file.read_exact_at(data, at))
+        self.run(dirs, &options, |file, data, at| file.read_exact_at(data, at))
     }
 }
 

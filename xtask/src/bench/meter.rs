@@ -46,9 +46,14 @@ impl Meter {
         for lock in locks.flatten() {
             let pid = std::fs::read_to_string(lock.path()).unwrap_or_default().trim().to_string();
             let role = lock.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if let (Some(cpu), Some(peak)) = (cpu_seconds(&pid), peak_mib(&pid)) {
-                self.processes.insert(pid, (role, cpu, peak));
-            }
+            self.look_at(pid, role);
+        }
+    }
+
+    /// Notes what this process has used by now.
+    pub(crate) fn look_at(&mut self, pid: String, role: String) {
+        if let (Some(cpu), Some(peak)) = (cpu_seconds(&pid), peak_mib(&pid)) {
+            self.processes.insert(pid, (role, cpu, peak));
         }
     }
 

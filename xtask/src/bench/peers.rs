@@ -1,11 +1,14 @@
 //! The systems under measurement, on one disk.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::XattrFlags;
+
 use super::meter::Meter;
-use crate::apps::Mounted;
+use crate::apps::{Another, Mounted};
 use crate::shell::script;
 
 /// A system under measurement.
@@ -26,6 +29,8 @@ impl Peer {
 /// All of them, running.
 pub(crate) struct Peers {
     dir: PathBuf,
+    // Ends before the space that it shows.
+    second: Option<Another>,
     nuri: Mounted,
     embedded: Mounted,
     started: [Duration; 2],
@@ -36,6 +41,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn sh(text: &str) -> Result<String, String> {
     script(text, LIMIT)
+}
+
+fn sync_mount(mnt: &Path) -> rustix::io::Result<()> {
+    rustix::fs::setxattr(mnt, "nuri.sync", b"", XattrFlags::empty())
 }
 
 impl Peers {
@@ -58,9 +67,50 @@ impl Peers {
         let (embedded, one) = timed("--nodes 1 --target-size 8G --shape stripe")?;
         let meter = RefCell::new(Meter::of(dir));
         let (dir, started) = (dir.to_owned(), [several, one]);
-        let peers = Peers { dir, nuri, embedded, started, meter };
+        let peers = Peers { dir, second: None, nuri, embedded, started, meter };
         peers.remount(Peer::Passthrough)?;
         Ok(peers)
+    }
+
+    /// Mounts Nuri's space once more, by a process of its own.
+    pub(crate) fn mount_second(&mut self) -> Result<(), String> {
+        self.second = Some(self.nuri.another()?);
+        Ok(())
+    }
+
+    /// Has all that was written on the disk. A passthrough does not get `syncfs`: its source does.
+    pub(crate) fn sync(&self, peer: Peer) -> Result<(), String> {
+        let told = |e: rustix::io::Errno| format!("sync of {peer:?}: {e}");
+        match peer {
+            Peer::Local | Peer::Passthrough => {
+                let name = if peer == Peer::Local { "local" } else { "source" };
+                let dir = File::open(self.dir.join(name)).map_err(|e| e.to_string())?;
+                rustix::fs::syncfs(dir).map_err(told)
+            }
+            Peer::Nuri => self.mounts().iter().try_for_each(|mnt| sync_mount(mnt).map_err(told)),
+            Peer::Embedded => sync_mount(&self.embedded.mnt).map_err(told),
+        }
+    }
+
+    /// Of Nuri's space with four nodes: one or two.
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+        let second = self.second.as_ref().map(|second| second.mnt.clone());
+        std::iter::once(self.nuri.mnt.clone()).chain(second).collect()
+    }
+
+    /// Processor seconds of Nuri's servers and mounts since they started.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.look();
+        self.meter.borrow().cpu_seconds()
+    }
+
+    /// Notes what Nuri's processes have used by now.
+    fn look(&self) {
+        let mut meter = self.meter.borrow_mut();
+        meter.look(&self.nuri.space);
+        if let Some(second) = &self.second {
+            meter.look_at(second.pid().to_string(), "mount2".into());
+        }
     }
 
     pub(crate) fn path(&self, peer: Peer) -> PathBuf {
@@ -88,7 +138,7 @@ impl Peers {
             ))
             .map(|_| ()),
             Peer::Nuri | Peer::Embedded => {
-                self.meter.borrow_mut().look(&self.nuri.space);
+                self.look();
                 // The supervisor mounts again.
                 let space = if peer == Peer::Nuri { &self.nuri } else { &self.embedded };
                 let (n, m) = (space.nuri.display(), space.mnt.display());
@@ -107,8 +157,8 @@ impl Peers {
     /// Runs a transfer of `bytes` and holds it against the device's own counters.
     pub(crate) fn metered<T>(&self, write: bool, bytes: usize, f: impl FnOnce() -> T) -> T {
         let look = || {
-            let mut meter = self.meter.borrow_mut();
-            meter.look(&self.nuri.space);
+            self.look();
+            let meter = self.meter.borrow();
             (meter.device_bytes(), meter.cpu_seconds())
         };
         let (before, cpu_before) = look();
@@ -135,8 +185,8 @@ impl Peers {
 
     /// What Nuri's processes and the device under them were used for.
     pub(crate) fn costs(&self) -> String {
-        let mut meter = self.meter.borrow_mut();
-        meter.look(&self.nuri.space);
+        self.look();
+        let meter = self.meter.borrow();
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let [asked_read, asked_written] = meter.asked.map(gib);
         let [device_read, device_written] = meter.device.map(gib);

@@ -86,7 +86,7 @@ impl Space {
         let dir = self.0.mnt.join(name);
         std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
         let transfer = Transfer { block: 1 << 20, jobs: 1, files: Files::Own, total };
-        transfer.write(&dir).map_err(|e| e.to_string())
+        transfer.write(std::slice::from_ref(&dir)).map_err(|e| e.to_string())
     }
 
     fn status(&self) -> Result<Value, String> {

@@ -109,7 +109,7 @@ impl Bench {
         let mut meter = Meter::of(&self.dir);
         meter.look(&self.nuri.space);
         let (cpu, device) = (meter.cpu_seconds(), meter.device_bytes()[1]);
-        add(What::Write, told(transfer.write(&dir))?);
+        add(What::Write, told(transfer.write(std::slice::from_ref(&dir)))?);
         meter.look(&self.nuri.space);
         if place != Place::Local {
             let gib = TOTAL as f64 / f64::from(1 << 30);
@@ -119,7 +119,7 @@ impl Bench {
         // The device still works on what was written: twice as much for mirrors.
         std::thread::sleep(SETTLING);
         self.cold()?;
-        add(What::Read, told(transfer.read(&dir))?);
+        add(What::Read, told(transfer.read(std::slice::from_ref(&dir)))?);
         let written = dir.join("own0");
         add(What::Synced4, told(synced(&written, 4096, SyncKind::Data, SYNCS))?);
         add(What::Synced8, told(synced(&written, 8192, SyncKind::All, SYNCS))?);
@@ -146,7 +146,7 @@ impl Bench {
         for place in [Place::Shape(1), Place::Shape(2)] {
             self.cold()?;
             let transfer = Transfer { block: 1 << 20, jobs: 1, files: Files::Own, total: TOTAL };
-            let rate = told(transfer.read(&self.path(place)))?;
+            let rate = told(transfer.read(&[self.path(place)]))?;
             rates.entry((What::DegradedRead, place)).or_default().push(rate);
         }
         Ok(())

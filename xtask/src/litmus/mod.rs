@@ -86,6 +86,23 @@ impl Ground {
     }
 }
 
+/// How long the rounds of a test took.
+#[derive(Default)]
+struct Took {
+    rounds: u32,
+    sum: Duration,
+    /// With its seed.
+    longest: (Duration, u64),
+}
+
+impl Took {
+    fn add(&mut self, seed: u64, time: Duration) {
+        self.rounds += 1;
+        self.sum += time;
+        self.longest = self.longest.max((time, seed));
+    }
+}
+
 /// The words of a failed call.
 fn said(what: impl std::fmt::Display) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{what}: {error}")
@@ -107,7 +124,7 @@ pub(crate) fn run(time: Duration, seed: Option<u64>, only: &str) -> Result<(), S
         mounts.push(testbed.mount(machine)?);
     }
     let (start, mut rounds) = (Instant::now(), 0);
-    let mut took: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
+    let mut took: BTreeMap<&str, Took> = BTreeMap::new();
     while start.elapsed() < time || rounds < tests.len() as u64 {
         let (name, test) = tests[rounds as usize % tests.len()];
         let began = Instant::now();
@@ -115,12 +132,12 @@ pub(crate) fn run(time: Duration, seed: Option<u64>, only: &str) -> Result<(), S
         if let Err(words) = round(&mounts, seed, *test) {
             return Err(format!("{name}, seed {seed}: {words}\n{}", testbed.words()));
         }
-        let (count, sum) = took.entry(name).or_default();
-        (*count, *sum) = (*count + 1, *sum + began.elapsed());
+        took.entry(name).or_default().add(seed, began.elapsed());
         rounds += 1;
     }
-    for (name, (count, sum)) in took {
-        println!("  {name:<28} {count:5} rounds of {:6.2} s", sum.as_secs_f64() / count as f64);
+    for (name, Took { rounds, sum, longest: (longest, seed) }) in took {
+        let [mean, longest] = [sum / rounds, longest].map(|time| time.as_secs_f64());
+        println!("  {name:<28} {rounds:4} rounds of {mean:5.2} s, longest {longest:5.2} s: {seed}");
     }
     testbed.down_clean()
 }

@@ -1,7 +1,7 @@
 //! What was done in an order on one mount is seen in that order on the others.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -51,7 +51,13 @@ const WAYS: &[Way] = &[
         "a mode",
         |path, number| {
             if !path.exists() {
-                File::create(path)?;
+                // A number that is not there yet is 0.
+                OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .mode(0o400)
+                    .open(path)?;
             }
             std::fs::set_permissions(path, PermissionsExt::from_mode(0o400 | number as u32 & 0o377))
         },

@@ -10,7 +10,7 @@ use nuri_proto::op::meta::{
 use super::MetaOp;
 use crate::acl;
 use crate::lease::{Claim, Want};
-use crate::schema::{Body, GarbageRecord, Inode, S_IFMT, garbage_key, inline_key};
+use crate::schema::{Body, GarbageRecord, Inode, garbage_key, inline_key};
 use crate::txn::Txn;
 
 impl MetaOp for SetAttr {
@@ -21,21 +21,12 @@ impl MetaOp for SetAttr {
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<SetAttrReply, Status> {
         let mut inode = txn.inode(self.ino)?;
         if let Some(mode) = self.mode {
-            inode.attr.mode = (inode.attr.mode & S_IFMT) | (mode & 0o7777);
             acl::follow_mode(txn, self.ino, mode)?;
         }
-        inode.attr.uid = self.uid.unwrap_or(inode.attr.uid);
-        inode.attr.gid = self.gid.unwrap_or(inode.attr.gid);
         if let Some(size) = self.size {
             truncate(txn, &mut inode, size)?;
         }
-        if let Some(atime) = self.atime {
-            inode.attr.atime = txn.at(atime);
-        }
-        txn.changed(&mut inode);
-        if let Some(mtime) = self.mtime {
-            inode.attr.mtime = txn.at(mtime);
-        }
+        inode.attr.set(&self, txn.now);
         txn.put_inode(&inode)?;
         let (object, punch_from) = match &inode.body {
             Body::File(file) => (file.object, file.punch_from),

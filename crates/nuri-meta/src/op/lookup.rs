@@ -10,7 +10,9 @@ use crate::txn::Txn;
 impl MetaOp for Lookup {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let entry = txn.entry(self.parent, &self.name)?;
-        Ok(entry.map(|e| Claim { ino: e.ino, want: Want::Shared }).into_iter().collect())
+        // Who has the directory alone may have names that are not here yet.
+        let inos = [self.parent].into_iter().chain(entry.map(|e| e.ino));
+        Ok(inos.map(|ino| Claim { ino, want: Want::Shared }).collect())
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LookupReply, Status> {
@@ -18,7 +20,7 @@ impl MetaOp for Lookup {
         let inode = match txn.entry(self.parent, &self.name)? {
             Some(entry) => {
                 let inode = txn.inode(entry.ino)?;
-                Some(txn.reply(&inode))
+                Some(txn.reply_in(self.parent, &inode))
             }
             None => None,
         };

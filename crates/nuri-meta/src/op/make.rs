@@ -1,6 +1,7 @@
 //! Making files, directories, links and special files.
 
 use nuri_proto::Status;
+use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
 use nuri_proto::op::meta::{
@@ -11,10 +12,7 @@ use nuri_proto::op::meta::{
 use super::MetaOp;
 use crate::acl::{self, Inherited};
 use crate::lease::{Claim, Want};
-use crate::schema::{
-    Body, Directory, File, Inode, NAMELESS, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, inline_key,
-    orphan_key,
-};
+use crate::schema::{Body, Directory, File, Inode, NAMELESS, inline_key, orphan_key};
 use crate::txn::{Txn, check_name};
 
 /// First cookie of a directory: 1 and 2 are `.` and `..`.
@@ -22,11 +20,13 @@ const FIRST_COOKIE: u64 = 3;
 
 impl MetaOp for Make {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        let mut claims = vec![Claim { ino: self.parent, want: Want::Alone }];
-        if let Some(entry) = txn.entry(self.parent, &self.name)? {
-            claims = vec![Claim { ino: entry.ino, want: Want::Shared }];
-        }
-        Ok(claims)
+        let claim = |ino, want| Claim { ino, want };
+        Ok(match txn.entry(self.parent, &self.name)? {
+            Some(entry) => {
+                vec![claim(self.parent, Want::Shared), claim(entry.ino, Want::Shared)]
+            }
+            None => vec![claim(self.parent, Want::Alone)],
+        })
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<MakeReply, Status> {
@@ -37,13 +37,14 @@ impl MetaOp for Make {
         if let Some(entry) = txn.entry(self.parent, &self.name)? {
             return existing(txn, &self, entry.ino);
         }
-        let inode = new_inode(&self, txn, &parent)?;
+        let ino = next_ino(txn);
+        let inode = new_inode(&self, txn, &parent, ino)?;
         txn.add_entry(&mut parent, &self.name, &inode)?;
         txn.put_inode(&parent)?;
         txn.put_inode(&inode)?;
         txn.counters.inodes += 1;
         let mode = match inode.body {
-            Body::File(_) => LeaseMode::Write,
+            Body::File(_) | Body::Directory(_) => LeaseMode::Write,
             _ => LeaseMode::Read,
         };
         let lease = txn.leases.offer(inode.attr.ino, txn.session, mode);
@@ -69,9 +70,9 @@ impl MetaOp for MakeUnnamed {
         let (kind, exclusive) = (MakeKind::File, Exclusive::Yes);
         let name = Vec::new();
         let call = Make { parent: dir, name, kind, mode, umask, uid, gid, exclusive };
-        let mut inode = new_inode(&call, txn, &parent)?;
+        let ino = next_ino(txn);
+        let mut inode = new_inode(&call, txn, &parent, ino)?;
         inode.attr.nlink = 0;
-        let ino = inode.attr.ino;
         txn.put_inode(&inode)?;
         txn.batch.put(orphan_key(ino), NAMELESS.to_vec());
         txn.counters.inodes += 1;
@@ -101,10 +102,18 @@ pub(super) fn file_record(txn: &Txn<'_>, inode: &Inode) -> Result<Option<FileRec
     Ok(Some(file.record(inline)))
 }
 
-fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, Status> {
+fn next_ino(txn: &mut Txn<'_>) -> Ino {
     txn.counters.next_ino += 1;
-    let ino = Ino::new(0, txn.counters.next_ino);
-    let inherits_group = parent.attr.mode & S_ISGID != 0;
+    Ino::new(0, txn.counters.next_ino)
+}
+
+/// The inode that the call makes, in the directory.
+pub(super) fn new_inode(
+    call: &Make,
+    txn: &mut Txn<'_>,
+    parent: &Inode,
+    ino: Ino,
+) -> Result<Inode, Status> {
     let is_dir = call.kind == MakeKind::Directory;
     let asked = (call.mode & 0o7777, call.umask);
     let inherited = match call.kind {
@@ -118,8 +127,7 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
             let policy = parent.as_dir()?.policy;
             let next_cookie = FIRST_COOKIE;
             let body = Directory { parent: call.parent, next_cookie, policy };
-            let group = if inherits_group { S_ISGID } else { 0 };
-            (S_IFDIR | permissions | group, Body::Directory(body), 0)
+            (S_IFDIR | permissions, Body::Directory(body), 0)
         }
         MakeKind::Symlink(to) => {
             if to.is_empty() || to.len() > MAX_SYMLINK {
@@ -130,23 +138,10 @@ fn new_inode(call: &Make, txn: &mut Txn<'_>, parent: &Inode) -> Result<Inode, St
         MakeKind::Special { .. } => (call.mode & S_IFMT | permissions, Body::Special, 0),
     };
     let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
-    let attr = Attr {
-        ino,
-        generation: 1,
-        mode,
-        nlink: if matches!(body, Body::Directory(_)) { 2 } else { 1 },
-        uid: call.uid,
-        gid: if inherits_group { parent.attr.gid } else { call.gid },
-        rdev,
-        size,
-        allocated: 0,
-        atime: txn.now,
-        mtime: txn.now,
-        ctime: txn.now,
-        btime: txn.now,
-        // Clients take 1 for an inode without attributes of its own.
-        change: if inherited.lists { 2 } else { 1 },
-    };
+    let made = parent.attr.made(mode, (call.uid, call.gid), txn.now);
+    // Clients take 1 for an inode without attributes of its own.
+    let change = if inherited.lists { 2 } else { 1 };
+    let attr = Attr { ino, rdev, size, change, ..made };
     Ok(Inode { attr, tree: parent.tree, body })
 }
 

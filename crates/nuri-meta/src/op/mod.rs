@@ -6,6 +6,7 @@ use nuri_proto::op::Call;
 use crate::lease::Claim;
 use crate::txn::Txn;
 
+mod apply;
 mod attr;
 mod hold;
 mod lookup;

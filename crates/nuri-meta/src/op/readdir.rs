@@ -5,7 +5,7 @@ use nuri_proto::limit::MAX_READDIR;
 use nuri_proto::op::meta::{DirEntry, ReadDir, ReadDirReply, WithAttrs};
 
 use super::MetaOp;
-use crate::lease::Claim;
+use crate::lease::{Claim, Want};
 use crate::schema::{self, CookieEntry, cookie_key, cookie_prefix, key_tail};
 use crate::txn::{Txn, kv_status};
 
@@ -14,7 +14,7 @@ const MAX_NAMES: usize = 64 << 10;
 
 impl MetaOp for ReadDir {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
+        Ok(vec![Claim { ino: self.ino, want: Want::Shared }])
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<ReadDirReply, Status> {
@@ -52,7 +52,7 @@ fn entry(
     let wanted = call.attrs == WithAttrs::Yes;
     let inode = if wanted && !txn.leases.written_elsewhere(ino, txn.session) {
         let inode = txn.inode(ino)?;
-        Some(txn.reply(&inode))
+        Some(txn.reply_in(call.ino, &inode))
     } else {
         None
     };

@@ -13,7 +13,10 @@ use crate::txn::{Txn, kv_status};
 
 impl MetaOp for Unlink {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
+        let Some(entry) = txn.entry(self.parent, &self.name)? else {
+            // Who has the directory alone may have the name.
+            return Ok(vec![Claim { ino: self.parent, want: Want::Shared }]);
+        };
         let alone = |ino| Claim { ino, want: Want::Alone };
         Ok(vec![alone(self.parent), alone(entry.ino)])
     }
@@ -38,8 +41,7 @@ impl MetaOp for Unlink {
 /// may have it open.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveReply, Status> {
     let ino = inode.attr.ino;
-    inode.attr.nlink = if inode.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
-    txn.changed(inode);
+    inode.attr.link_dropped(txn.now);
     let orphan = inode.attr.nlink == 0;
     if orphan && txn.leases.interested(ino).is_empty() {
         drop_inode(txn, inode)?;

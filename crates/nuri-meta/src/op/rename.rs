@@ -12,8 +12,11 @@ use crate::txn::{Txn, check_name};
 
 impl MetaOp for Rename {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        let moved = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
         let replaced = txn.entry(self.new_parent, &self.new_name)?;
+        let Some(moved) = txn.entry(self.parent, &self.name)? else {
+            // Who has the directory alone may have the name.
+            return Ok(vec![Claim { ino: self.parent, want: Want::Shared }]);
+        };
         let mut inos = vec![self.parent, moved.ino];
         if self.new_parent != self.parent {
             inos.push(self.new_parent);

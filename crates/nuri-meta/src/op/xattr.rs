@@ -1,6 +1,7 @@
 //! Extended attributes.
 
 use nuri_proto::Status;
+use nuri_proto::change::S_ISGID;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_NAME, MAX_XATTR_LIST, MAX_XATTR_VALUE};
 use nuri_proto::op::meta::{SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
@@ -8,7 +9,7 @@ use nuri_proto::op::meta::{SetGroupId, XattrGet, XattrList, XattrMode, XattrRemo
 use super::MetaOp;
 use crate::acl::{self, Acl};
 use crate::lease::{Claim, Want};
-use crate::schema::{S_ISGID, key_tail, xattr_key, xattr_prefix};
+use crate::schema::{key_tail, xattr_key, xattr_prefix};
 use crate::txn::{Txn, kv_status};
 
 fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {

@@ -51,6 +51,31 @@ fn a_mutation_recalls_every_cache() {
     });
 }
 
+/// Readers that ask again and again would keep a writer waiting for ever.
+#[test]
+fn who_gave_its_lease_back_for_a_writer_reads_after_it() {
+    let world = World::new();
+    let (a, b, writer) = (world.client(), world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.get(Release { leases: vec![(f, u64::MAX)] }).unwrap();
+    a.acquire(f, LeaseMode::Read).unwrap();
+    b.acquire(f, LeaseMode::Read).unwrap();
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| writer.acquire(f, LeaseMode::Write).unwrap());
+        let (of_a, of_b) = (a.recalled(&mut 0), b.recalled(&mut 0));
+        a.obey(of_a);
+        let again = scope.spawn(|| a.acquire(f, LeaseMode::Read).unwrap());
+        std::thread::sleep(SOON);
+        assert!(!write.is_finished() && !again.is_finished());
+        b.obey(of_b);
+        assert!(write.join().unwrap().inode.lease.is_some());
+        let of_writer = writer.recalled(&mut 0);
+        assert_eq!(of_writer.keep, Some(LeaseMode::Read));
+        writer.obey(of_writer);
+        assert!(again.join().unwrap().inode.lease.is_some());
+    });
+}
+
 /// Catches `grant_during_recall`.
 #[test]
 fn a_holder_under_recall_gets_no_new_lease() {

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod copy;
 pub mod data;
 pub mod lock;
+pub mod log;
 pub mod member;
 pub mod meta;
 
@@ -45,6 +46,7 @@ ops! {
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
     TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
     LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
+    Reserve = 112, Apply = 113,
 }
 
 /// Ties a call to its number and reply.

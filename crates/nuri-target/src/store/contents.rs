@@ -165,6 +165,14 @@ impl Contents {
         Change { freed, gained: 0, lost }
     }
 
+    /// Whether anything is known of the object's chunks from there on.
+    pub fn knows(&self, object: ObjectId, from: u32) -> bool {
+        let own = |key: &ChunkKey| key.object == object && key.stripe >= from;
+        self.index.has_chunk_of(object, from)
+            || self.members.has_any_of(object, from)
+            || self.installing.keys().any(own)
+    }
+
     pub fn truncate(&mut self, object: ObjectId, seq: u64, from: u32) -> Change {
         let mut change = Change::default();
         // What lies beside a base comes behind it in the index.

@@ -104,10 +104,18 @@ impl HeldTable {
 
     /// Forgets the object's stripes from `from` on.
     pub fn truncate(&mut self, object: ObjectId, from: u32) {
+        let own: Vec<_> = self.iter_of(object, from).collect();
+        own.into_iter().for_each(|key| self.remove(key));
+    }
+
+    pub fn has_any_of(&self, object: ObjectId, from: u32) -> bool {
+        self.iter_of(object, from).next().is_some()
+    }
+
+    fn iter_of(&self, object: ObjectId, from: u32) -> impl Iterator<Item = ChunkKey> + '_ {
         let first = ChunkKey { object, component: 0, stripe: 0 };
         let all = self.entries.range(first).map(|(key, _)| *key);
-        let own = all.take_while(|key| key.object == object).filter(|key| key.stripe >= from);
-        own.collect::<Vec<_>>().into_iter().for_each(|key| self.remove(key));
+        all.take_while(move |key| key.object == object).filter(move |key| key.stripe >= from)
     }
 
     pub fn len(&self) -> u64 {

@@ -183,10 +183,18 @@ impl Index {
 
     /// The chunks of an object from `from_stripe` on.
     pub fn chunks_of(&self, object: ObjectId, from_stripe: u32) -> Vec<ChunkKey> {
+        self.iter_of(object, from_stripe).collect()
+    }
+
+    pub fn has_chunk_of(&self, object: ObjectId, from_stripe: u32) -> bool {
+        self.iter_of(object, from_stripe).next().is_some()
+    }
+
+    fn iter_of(&self, object: ObjectId, from_stripe: u32) -> impl Iterator<Item = ChunkKey> + '_ {
         let first = ChunkKey { object, component: 0, stripe: 0 };
         let last = ChunkKey { object, component: u16::MAX, stripe: u32::MAX };
-        let keys = self.chunks.range(first).map(|(key, _)| *key).take_while(|key| *key <= last);
-        keys.filter(|key| key.stripe >= from_stripe).collect()
+        let keys = self.chunks.range(first).map(|(key, _)| *key).take_while(move |k| *k <= last);
+        keys.filter(move |key| key.stripe >= from_stripe)
     }
 
     /// Chunks from this one on, ascending.

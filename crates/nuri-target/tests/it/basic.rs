@@ -110,6 +110,20 @@ fn truncate_and_delete_take_the_right_chunks() {
 }
 
 #[test]
+fn cutting_off_what_is_not_there_costs_no_record() {
+    let (disk, store) = fresh(16 << 20);
+    store.write(key(1, 0), 0, &[9; 5000], Memory).unwrap();
+    let counted = || (disk.counters().writes, disk.counters().syncs);
+    let before = counted();
+    assert_eq!(store.truncate(ObjectId(1), 1).unwrap(), 0);
+    let flushed = counted();
+    assert!(flushed > before, "what came before is durable too");
+    store.truncate(ObjectId(1), 1).unwrap();
+    store.truncate(ObjectId(2), 0).unwrap();
+    assert_eq!(counted(), flushed);
+}
+
+#[test]
 fn identity_is_given_once() {
     let disk = Arc::new(MemDisk::new());
     let new = FormatOptions { target: None, cluster: ClusterId([0; 16]), ..options(8 << 20) };

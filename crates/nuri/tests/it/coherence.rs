@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
-use crate::support::Space;
+use crate::support::{Space, freeze};
 
 #[test]
 fn what_one_mount_wrote_the_other_reads_at_once() {
@@ -74,6 +74,81 @@ fn writers_that_read_too_do_not_wait_for_each_other() {
     });
     println!("longest write {longest:?}");
     assert!(longest < std::time::Duration::from_secs(4), "{longest:?}");
+    space.down_clean();
+}
+
+/// Who reads in a loop has its lease recalled in the middle of a read again and again, and asks for
+/// the next one at once: neither may keep the writer waiting.
+#[test]
+fn a_writer_gets_its_turn_among_readers_in_a_loop() {
+    let mut space = Space::up(&[]);
+    let readers = ["one", "two", "three"].map(|name| space.mount(name));
+    let path = space.mnt().join("f");
+    fs::write(&path, "").unwrap();
+    let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let (start, done) = (std::time::Instant::now(), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for reader in &readers {
+            scope.spawn(|| {
+                let mut before = 0;
+                while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                    let file = fs::File::open(reader.join("f")).unwrap();
+                    let size = file.metadata().unwrap().len();
+                    assert!(size >= before && size.is_multiple_of(9000), "{size} after {before}");
+                    let mut tail = vec![0; size.min(9000) as usize];
+                    file.read_exact_at(&mut tail, size.saturating_sub(9000)).unwrap();
+                    assert!(tail.iter().all(|byte| *byte == (size / 9000) as u8));
+                    before = size;
+                }
+            });
+        }
+        let written = (0..60u8).try_for_each(|number| {
+            writer.write_all_at(&[number + 1; 9000], u64::from(number) * 9000)
+        });
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        written.unwrap();
+    });
+    println!("60 writes took {:?}", start.elapsed());
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
+    drop(writer);
+    space.down_clean();
+}
+
+/// A target is slow to answer a read, and meanwhile another mount writes the file.
+#[test]
+fn a_read_that_takes_long_is_waited_for() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut space = Space::up(&["--nodes", "2"]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    let old = vec![b'o'; 8 << 20];
+    fs::write(a.join("f"), &old).unwrap();
+    fs::File::open(a.join("f")).unwrap().sync_all().unwrap();
+    let writer = fs::OpenOptions::new().write(true).open(b.join("f")).unwrap();
+    let reader = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32)
+        .open(a.join("f"))
+        .unwrap();
+    let frozen = freeze(&space, "node1");
+    let pause = std::time::Duration::from_millis(600);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut found = vec![0; old.len()];
+            reader.read_exact_at(&mut found, 0).map(|()| found)
+        });
+        std::thread::sleep(pause / 2);
+        let write = scope.spawn(|| writer.write_all_at(b"new", 0));
+        std::thread::sleep(2 * pause);
+        assert!(!read.is_finished() && !write.is_finished());
+        drop(frozen);
+        let found = read.join().unwrap().unwrap();
+        assert!(found[3..] == old[3..]);
+        write.join().unwrap().unwrap();
+    });
+    let mut found = [0; 4];
+    reader.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"newo");
+    drop((reader, writer));
     space.down_clean();
 }
 

@@ -11,6 +11,7 @@ mod full;
 mod full_host;
 mod lifecycle;
 mod locks;
+mod log;
 mod metadata_copy;
 mod moving;
 mod network;

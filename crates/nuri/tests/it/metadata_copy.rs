@@ -45,6 +45,7 @@ fn fill(dir: &Path) {
         fs::rename(dir.join(format!("small{i}")), dir.join(format!("renamed{i}"))).unwrap();
     }
     fs::remove_file(dir.join("small39")).unwrap();
+    fs::File::open(dir).unwrap().sync_all().unwrap();
 }
 
 fn check(dir: &Path) {

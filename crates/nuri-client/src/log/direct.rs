@@ -1,0 +1,89 @@
+//! Changes that go to the server directly, beside the log.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Acquire, LeaseMode};
+
+use crate::fs::Shared;
+use crate::node::Node;
+
+/// A direct change of directories; ends when dropped.
+pub(crate) struct Direct<'s> {
+    shared: &'s Shared,
+    dirs: Vec<Ino>,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            if let Some(node) = self.shared.find(*dir) {
+                let mut state = node.state.lock();
+                state.usage.direct = state.usage.direct.saturating_sub(1);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Before the server is asked to change directories: nothing is logged in them from here on,
+    /// and what was logged anywhere is told (L5).
+    ///
+    /// # Errors
+    /// The log cannot be told.
+    pub(crate) fn begin_direct(&self, dirs: &[Ino]) -> Result<Direct<'_>, Status> {
+        let mut log = self.log.state.lock();
+        for dir in dirs {
+            log.directories.remove(dir);
+            self.with(*dir, |_, state| {
+                state.names_known = false;
+                state.usage.begin();
+            });
+        }
+        drop(log);
+        let direct = Direct { shared: self, dirs: dirs.to_vec() };
+        self.tell_log()?;
+        Ok(direct)
+    }
+
+    /// The directory is about to be given back: nothing is logged in it from here on.
+    pub(crate) fn leave_directory(&self, node: &Node) {
+        let mut log = self.log.state.lock();
+        log.directories.remove(&node.ino);
+        let mut state = node.state.lock();
+        state.names_known = false;
+        state.usage.asked_elsewhere();
+    }
+
+    /// Makes sure that the server knows the inode.
+    ///
+    /// # Errors
+    /// The log cannot be told.
+    pub(crate) fn tell_of(&self, ino: Ino) -> Result<(), Status> {
+        let logged = self.find(ino).map_or(0, |node| node.state.lock().logged);
+        if self.log.is_told(logged) { Ok(()) } else { self.tell_log() }
+    }
+
+    /// Makes sure that the file has a place on the targets: before it grows beyond what lies with
+    /// its inode.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn ensure_placed(&self, ino: Ino) -> Result<(), Status> {
+        let is_placed = |node: &Node| node.state.lock().file.as_ref().is_none_or(|f| f.is_placed());
+        if self.find(ino).is_none_or(|node| is_placed(&node)) {
+            return Ok(());
+        }
+        self.tell_log()?;
+        let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Write })?;
+        let record = reply.file.ok_or(Status::IO)?;
+        self.with(ino, |_, state| {
+            if let Some(file) = &mut state.file
+                && !file.is_placed()
+            {
+                self.data.groups().forget_object(record.object);
+                (file.object, file.layout) = (record.object, record.layout.into());
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! The client's API: names. What the log (`log/`) does not answer goes to the server.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{
+    Acquire, Attr, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeUnnamed, ReadDir,
+    RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
+};
+
+use crate::fs::{Client, Entry, Listing, ListingEntry};
+use crate::node::FileData;
+use crate::writeback::SyncScope;
+
+impl Client {
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// The server's; a missing name is `Ok(None)`.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
+        if let Some(found) = self.shared.lookup_logged(parent, name) {
+            return Ok(found);
+        }
+        // While the directory is being given back its last names may not be told yet.
+        self.shared.tell_of(parent)?;
+        let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
+        self.learn_dir(parent, reply.dir_lease);
+        Ok(reply.inode.map(|inode| self.refer(&inode)))
+    }
+
+    fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
+        self.shared.with(dir, |_, state| {
+            state.names = true;
+            state.take_lease(lease, self.shared.session.standing());
+        });
+    }
+
+    /// Takes over a reply that gives the kernel one more reference to the inode.
+    fn refer(&self, reply: &InodeReply) -> Entry {
+        let ino = reply.attr.ino;
+        let attr = self.shared.with(ino, |_, state| {
+            state.apply(&reply.attr, reply.lease, self.shared.session.standing());
+            state.lookups += 1;
+            state.view().unwrap_or(reply.attr)
+        });
+        Entry { ino, attr }
+    }
+
+    /// Makes a directory entry. Files come with their data record, ready to be written.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make(&self, call: &Make) -> Result<Entry, Status> {
+        self.shared.take_directory(call.parent);
+        if let Some(entry) = self.shared.make_logged(call) {
+            return Ok(entry);
+        }
+        let _direct = self.shared.begin_direct(&[call.parent])?;
+        let forgotten = self.forgotten(call.parent);
+        let reply = self.shared.session.change(call, &[])?;
+        self.learn_dir(call.parent, reply.entry.dir_lease);
+        self.directory_changed(call.parent, reply.parent, forgotten);
+        let inode = &reply.entry.inode;
+        let entry = self.refer(inode);
+        self.take_record(reply.file, &inode.attr);
+        self.shared.know_new_directory(&inode.attr);
+        Ok(entry)
+    }
+
+    fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
+        let Some(record) = record else { return };
+        self.shared.with(attr.ino, |_, state| {
+            if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                self.shared.data.groups().forget_object(record.object);
+                let is_writable = state.mode == Some(LeaseMode::Write);
+                let data = FileData::new(self.shared.session.id(), record, attr);
+                state.file = Some(Box::new(FileData { is_writable, ..data }));
+            }
+        });
+    }
+
+    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
+    /// with its last close.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make_unnamed(&self, call: &MakeUnnamed) -> Result<(Entry, u64), Status> {
+        self.shared.tell_of(call.parent)?;
+        let reply = self.shared.session.change(call, &[])?;
+        let entry = self.refer(&reply.inode);
+        self.take_record(reply.file, &reply.inode.attr);
+        self.shared.with(entry.ino, |_, state| state.orphan = true);
+        let opened = self.open(entry.ino);
+        if opened.is_err() {
+            self.shared.note_orphan(entry.ino);
+            self.forget(entry.ino, 1);
+        }
+        Ok((entry, opened?))
+    }
+
+    fn forgotten(&self, dir: Ino) -> u64 {
+        self.shared.find(dir).map_or(0, |node| node.state.lock().forgotten)
+    }
+
+    /// An own call changed a directory, if the answer has its attributes.
+    fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
+        if let Some(attr) = attr {
+            self.shared.with(dir, |_, state| state.directory_changed(attr, forgotten));
+        }
+    }
+
+    /// A directory's own attributes changed with its entries.
+    fn forget_dir_attr(&self, dir: Ino) {
+        self.shared.forget_attr(dir);
+    }
+
+    /// A further name for an inode.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
+        let _direct = self.shared.begin_direct(&[parent])?;
+        let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
+        self.learn_dir(parent, reply.dir_lease);
+        self.forget_dir_attr(parent);
+        // A file that never had a name has one now.
+        self.shared.with(ino, |_, state| state.orphan = false);
+        Ok(self.refer(&reply.inode))
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
+        self.shared.take_directory(parent);
+        if let Some(outcome) = self.shared.remove_logged(parent, name, kind) {
+            return outcome;
+        }
+        let _direct = self.shared.begin_direct(&[parent])?;
+        let call = Unlink { parent, name: name.to_vec(), kind };
+        let forgotten = self.forgotten(parent);
+        let reply = self.shared.session.change(&call, &[])?;
+        self.directory_changed(parent, Some(reply.parent), forgotten);
+        self.shared.removed(reply.removed);
+        Ok(())
+    }
+
+    /// Moves a name. Unsynced data of the moved file is made durable first, so that a crash
+    /// never leaves the new name without the data.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Status> {
+        let call = Rename {
+            parent: from.0,
+            name: from.1.to_vec(),
+            new_parent: to.0,
+            new_name: to.1.to_vec(),
+            mode,
+        };
+        for dir in [from.0, to.0] {
+            self.shared.take_directory(dir);
+        }
+        if let Some(moved) = self.shared.with_pushed_data(from.0, from.1) {
+            self.shared.sync_node(&moved, SyncScope::All)?;
+        }
+        if let Some(outcome) = self.shared.rename_logged(&call) {
+            return outcome;
+        }
+        let _direct = self.shared.begin_direct(&[from.0, to.0])?;
+        if self.shared.has_dirty_files() {
+            let call = Lookup { parent: from.0, name: from.1.to_vec() };
+            let found = self.shared.session.call(&call)?.inode;
+            if let Some(node) = found.and_then(|inode| self.shared.find(inode.attr.ino)) {
+                self.shared.sync_node(&node, SyncScope::All)?;
+            }
+        }
+        let reply = self.shared.session.change(&call, &[])?;
+        self.forget_dir_attr(from.0);
+        self.forget_dir_attr(to.0);
+        self.shared.forget_attr(reply.moved);
+        if let Some(replaced) = reply.replaced {
+            self.shared.removed(replaced);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was done to names and attributes until now, of the directory
+    /// and its parents too.
+    ///
+    /// # Errors
+    /// The server is not reached; once, something of the directory could not be kept.
+    pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
+        let told = match cfg!(nuri_break = "sync_without_log") {
+            true => Ok(()),
+            false => self.shared.tell_log(),
+        };
+        let lost = self.shared.with(ino, |_, state| std::mem::take(&mut state.errors));
+        if lost > 0 { Err(Status::IO) } else { told }
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// `INVAL` for other inodes.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
+        self.shared.tell_of(ino)?;
+        let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
+        self.shared.learn(&reply.inode);
+        reply.symlink.ok_or(Status::INVAL)
+    }
+
+    /// Lists a directory after `cookie`.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        max: u32,
+        attrs: WithAttrs,
+    ) -> Result<Listing, Status> {
+        // Positions are the server's.
+        self.shared.tell_log()?;
+        let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
+        self.learn_dir(ino, reply.dir_lease);
+        let entry = |e: nuri_proto::op::meta::DirEntry| {
+            let attr = e.inode.map(|inode| self.shared.learn(&inode));
+            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
+        };
+        let entries = reply.entries.into_iter().map(entry).collect();
+        Ok(Listing { entries, parent: reply.parent, end: reply.end })
+    }
+
+    /// The kernel took a reference to an inode of a listing.
+    pub fn refer_listed(&self, ino: Ino) {
+        self.shared.with(ino, |_, state| state.lookups += 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Running what a client did by itself: the steps of its log, in order, all or none.
+//!
+//! L1 A step changes only what its session holds the write lease of: nobody else saw it otherwise.
+//! L2 Steps are one transaction with the reply slot, in the client's order: none survives without
+//!    an earlier one, none is done twice.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::log::{Applied, Apply, Change, Fate, Reserve, Reserved, Step};
+use nuri_proto::op::meta::{Grant, LeaseMode, Make, Publish, PublishData, Rename, Unlink};
+
+use super::MetaOp;
+use super::make::new_inode;
+use crate::lease::Claim;
+use crate::schema::{Body, counters_key, inode_key};
+use crate::txn::Txn;
+
+/// Most numbers that one call takes.
+const MAX_RESERVED: u32 = 65_536;
+
+impl MetaOp for Reserve {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Reserved, Status> {
+        let count = self.count.clamp(1, MAX_RESERVED);
+        let first = Ino::new(0, txn.counters.next_ino + 1);
+        txn.counters.next_ino += u64::from(count);
+        let counters = *txn.counters;
+        txn.put(counters_key(), &counters)?;
+        Ok(Reserved { first, count })
+    }
+}
+
+impl MetaOp for Apply {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<Applied, Status> {
+        let (mut made, mut inline) = (Vec::new(), payload);
+        for Step { at, change } in self.steps {
+            txn.now = at;
+            match change {
+                Change::Make(ino, call) => made.push(make(txn, ino, &call)?),
+                Change::Unlink(call, fate) => unlink(txn, call, fate)?,
+                Change::Rename(call, fate) => rename(txn, call, fate)?,
+                Change::SetAttr(call) => {
+                    check_alone(txn, call.ino)?;
+                    if call.size.is_some() {
+                        return Err(Status::INVAL);
+                    }
+                    call.run(txn, &[])?;
+                }
+                Change::Publish(call) => inline = publish(txn, call, inline)?,
+            }
+        }
+        if inline.is_empty() { Ok(Applied { made }) } else { Err(Status::MALFORMED) }
+    }
+}
+
+/// L1
+fn check_alone(txn: &Txn<'_>, ino: Ino) -> Result<(), Status> {
+    let alone = txn.leases.held(ino, txn.session) == Some(LeaseMode::Write);
+    if alone || cfg!(nuri_break = "apply_unleased") { Ok(()) } else { Err(Status::STALE) }
+}
+
+fn make(txn: &mut Txn<'_>, ino: Ino, call: &Make) -> Result<Option<Grant>, Status> {
+    check_alone(txn, call.parent)?;
+    let is_reserved = ino > Ino::ROOT && ino <= Ino::new(0, txn.counters.next_ino);
+    if !is_reserved || txn.raw(&inode_key(ino))?.is_some() {
+        return Err(Status::INVAL);
+    }
+    let mut parent = txn.directory(call.parent)?;
+    if parent.attr.nlink == 0 {
+        return Err(Status::NOENT);
+    }
+    if txn.entry(call.parent, &call.name)?.is_some() {
+        return Err(Status::EXIST);
+    }
+    let inode = new_inode(call, txn, &parent, ino)?;
+    txn.add_entry(&mut parent, &call.name, &inode)?;
+    txn.put_inode(&parent)?;
+    txn.put_inode(&inode)?;
+    txn.counters.inodes += 1;
+    Ok(txn.leases.grant(ino, txn.session, LeaseMode::Write))
+}
+
+fn unlink(txn: &mut Txn<'_>, call: Unlink, fate: Fate) -> Result<(), Status> {
+    check_alone(txn, call.parent)?;
+    let entry = txn.entry(call.parent, &call.name)?.ok_or(Status::NOENT)?;
+    lose_name(txn, entry.ino, fate)?;
+    call.run(txn, &[]).map(|_| ())
+}
+
+fn rename(txn: &mut Txn<'_>, call: Rename, fate: Fate) -> Result<(), Status> {
+    check_alone(txn, call.parent)?;
+    check_alone(txn, call.new_parent)?;
+    let moved = txn.entry(call.parent, &call.name)?.ok_or(Status::NOENT)?;
+    check_alone(txn, moved.ino)?;
+    if let Some(replaced) = txn.entry(call.new_parent, &call.new_name)?
+        && replaced.ino != moved.ino
+    {
+        lose_name(txn, replaced.ino, fate)?;
+    }
+    call.run(txn, &[]).map(|_| ())
+}
+
+/// The inode is about to lose a name. If it is the last one and the session does not need the
+/// inode any more, it goes at once, unless others have it open.
+fn lose_name(txn: &mut Txn<'_>, ino: Ino, fate: Fate) -> Result<(), Status> {
+    check_alone(txn, ino)?;
+    let inode = txn.inode(ino)?;
+    let is_last = inode.attr.nlink <= 1 || matches!(inode.body, Body::Directory(_));
+    if is_last && fate == Fate::Dropped {
+        txn.leases.forget(ino, txn.session);
+    }
+    Ok(())
+}
+
+/// Returns the payload that is left.
+fn publish<'p>(txn: &mut Txn<'_>, call: Publish, payload: &'p [u8]) -> Result<&'p [u8], Status> {
+    check_alone(txn, call.ino)?;
+    let len = usize::try_from(call.size).unwrap_or(usize::MAX);
+    if call.data != PublishData::Inline || len > payload.len() {
+        return Err(Status::MALFORMED);
+    }
+    let (own, rest) = payload.split_at(len);
+    call.run(txn, own)?;
+    Ok(rest)
+}

@@ -1,0 +1,181 @@
+//! What clients did by themselves: all or none, once, in order, under their leases only.
+
+use nuri_proto::op::log::*;
+
+use super::*;
+
+const AT: Time = Time { sec: 2000, nsec: 7 };
+
+fn step(change: Change) -> Step {
+    Step { at: AT, change }
+}
+
+fn apply(c: &Client<'_>, steps: Vec<Change>, payload: &[u8]) -> Result<Applied, Status> {
+    c.put_with(Apply { steps: steps.into_iter().map(step).collect() }, payload)
+}
+
+/// Numbers of a session, one after the other.
+fn numbers(c: &Client<'_>) -> impl FnMut() -> Ino {
+    let Reserved { first, count } = c.put(Reserve { count: 100 }).unwrap();
+    let mut all = (0..u64::from(count)).map(move |n| Ino(first.0 + n));
+    move || all.next().unwrap()
+}
+
+fn unlink(parent: Ino, name: &str, fate: Fate) -> Change {
+    Change::Unlink(Unlink { parent, name: name.into(), kind: RemoveKind::File }, fate)
+}
+
+/// A session that has the root alone.
+fn alone(world: &World) -> Client<'_> {
+    let client = world.client();
+    client.acquire(Ino::ROOT, LeaseMode::Write).unwrap();
+    client
+}
+
+#[test]
+fn a_tree_made_alone_is_there_for_others_and_its_leases_are_its_makers() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (dir, file, moved) = (next(), next(), next());
+    let publish = Publish {
+        ino: file,
+        size: 5,
+        allocated: 512,
+        mtime: Some(SetTime::At(AT)),
+        data: PublishData::Inline,
+    };
+    let rename = Rename {
+        parent: dir,
+        name: "x".into(),
+        new_parent: Ino::ROOT,
+        new_name: "y".into(),
+        mode: RenameMode::Replace,
+    };
+    let set = SetAttr { ino: file, mode: Some(0o600), ..SetAttr::default() };
+    let steps = vec![
+        Change::Make(dir, make(Ino::ROOT, "d", MakeKind::Directory)),
+        Change::Make(file, make(dir, "f", MakeKind::File)),
+        Change::Make(moved, make(dir, "x", MakeKind::File)),
+        Change::Publish(publish),
+        Change::Rename(rename, Fate::Dropped),
+        Change::SetAttr(set),
+    ];
+    let applied = apply(&a, steps, b"hello").unwrap();
+    let modes: Vec<_> = applied.made.iter().map(|g| g.map(|g| g.mode)).collect();
+    assert_eq!(modes, [Some(LeaseMode::Write); 3]);
+    let attr = a.attr(file).unwrap();
+    assert_eq!((attr.size, attr.mode & 0o7777, attr.mtime, attr.change), (5, 0o600, AT, 3));
+    let record = a.acquire(file, LeaseMode::Read).unwrap().file.unwrap();
+    assert_eq!(record.inline.as_deref(), Some(&b"hello"[..]));
+    assert_eq!(a.find(Ino::ROOT, "y").unwrap().ino, moved);
+    assert_eq!(a.attr(Ino::ROOT).unwrap().size, 2);
+    assert_eq!(world.fsck().inodes, 4);
+}
+
+/// Catches `nuri_break = "apply_unleased"`.
+#[test]
+fn nothing_is_applied_without_the_leases() {
+    let world = World::new();
+    let (a, b) = (alone(&world), world.client());
+    let mut next = numbers(&a);
+    let own = next();
+    let steps = vec![Change::Make(own, make(Ino::ROOT, "own", MakeKind::File))];
+    apply(&a, steps, &[]).unwrap();
+    let mine = numbers(&b)();
+    let steps = vec![Change::Make(mine, make(Ino::ROOT, "b", MakeKind::File))];
+    assert_eq!(apply(&b, steps, &[]), Err(Status::STALE));
+    assert_eq!(apply(&b, vec![unlink(Ino::ROOT, "own", Fate::Dropped)], &[]), Err(Status::STALE));
+    let set = SetAttr { ino: own, mode: Some(0), ..SetAttr::default() };
+    assert_eq!(apply(&b, vec![Change::SetAttr(set)], &[]), Err(Status::STALE));
+    assert_eq!(world.fsck().inodes, 2);
+}
+
+#[test]
+fn all_steps_or_none() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (one, two) = (next(), next());
+    let steps = vec![
+        Change::Make(one, make(Ino::ROOT, "same", MakeKind::File)),
+        Change::Make(two, make(Ino::ROOT, "same", MakeKind::File)),
+    ];
+    assert_eq!(apply(&a, steps, &[]), Err(Status::EXIST));
+    assert_eq!(a.find(Ino::ROOT, "same"), None);
+    assert_eq!(world.fsck().inodes, 1);
+}
+
+#[test]
+fn a_number_makes_one_inode_and_only_a_reserved_one() {
+    let world = World::new();
+    let a = alone(&world);
+    let ino = numbers(&a)();
+    let steps = |ino, name: &str| vec![Change::Make(ino, make(Ino::ROOT, name, MakeKind::File))];
+    apply(&a, steps(ino, "one"), &[]).unwrap();
+    for other in [ino, Ino::ROOT, Ino(ino.0 + 100), Ino(0)] {
+        assert_eq!(apply(&a, steps(other, "two"), &[]), Err(Status::INVAL), "{other}");
+    }
+    assert!(a.file(Ino::ROOT, "three").0 > ino.0 + 99, "numbers are given once");
+}
+
+#[test]
+fn a_removed_inode_goes_at_once_unless_somebody_has_it_open() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (gone, open) = (next(), next());
+    let steps = vec![
+        Change::Make(gone, make(Ino::ROOT, "gone", MakeKind::File)),
+        Change::Make(open, make(Ino::ROOT, "open", MakeKind::File)),
+        unlink(Ino::ROOT, "gone", Fate::Dropped),
+        unlink(Ino::ROOT, "open", Fate::Open),
+    ];
+    apply(&a, steps, &[]).unwrap();
+    assert_eq!(a.attr(gone), Err(Status::STALE));
+    assert_eq!(a.attr(open).unwrap().nlink, 0);
+    a.put(OrphanRelease { inos: vec![open] }).unwrap();
+    assert_eq!(a.attr(open), Err(Status::STALE));
+    assert_eq!(world.fsck().inodes, 1);
+}
+
+#[test]
+fn applied_steps_survive_a_crash_and_are_not_done_again() {
+    let mut world = World::new();
+    let (id, ino, sequence) = {
+        let a = alone(&world);
+        let ino = numbers(&a)();
+        let steps = vec![Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File))];
+        apply(&a, steps, &[]).unwrap();
+        (a.id, ino, a.sequence.load(Ordering::SeqCst))
+    };
+    world = world.crash(5);
+    let a = Client::known(&world, id);
+    let leases = vec![(Ino::ROOT, LeaseMode::Write), (ino, LeaseMode::Write)];
+    a.get(Reclaim { leases, open: vec![], locks: vec![], more: false }).unwrap();
+    let change = Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File));
+    let again = a.repeat(sequence, Apply { steps: vec![step(change)] }, &[]).unwrap();
+    assert_eq!(again.made.len(), 1);
+    a.sequence.store(sequence, Ordering::SeqCst);
+    apply(&a, vec![unlink(Ino::ROOT, "f", Fate::Dropped)], &[]).unwrap();
+    assert_eq!(world.fsck().inodes, 1);
+}
+
+#[test]
+fn who_looks_into_a_directory_waits_for_what_its_holder_did_there() {
+    let world = World::new();
+    let (a, b) = (alone(&world), world.client());
+    let ino = numbers(&a)();
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| b.find(Ino::ROOT, "f"));
+        let recall = a.recalled(&mut 0);
+        assert_eq!((recall.ino, recall.keep), (Ino::ROOT, Some(LeaseMode::Read)));
+        let steps = vec![Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File))];
+        let number = apply(&a, steps, &[]).unwrap().made[0].unwrap().number;
+        a.obey(recall);
+        let recall = a.recalled(&mut 1);
+        assert_eq!((recall.ino, recall.number), (ino, number));
+        a.obey(recall);
+        assert_eq!(looks.join().unwrap().unwrap().ino, ino);
+    });
+}

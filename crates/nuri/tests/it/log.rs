@@ -1,0 +1,210 @@
+//! What mounts do by themselves in directories that nobody else uses, and tell later.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::{Space, freeze, is_mounted, wait};
+
+fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    fs::File::open(dir)?.sync_all()
+}
+
+/// Names in a directory, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let name = |e: std::io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+/// Catches `nuri_break = "recall_keeps_log"`.
+#[test]
+fn another_mount_sees_at_once_what_was_not_told_yet() {
+    let mut space = Space::up(&[]);
+    let (mnt, other) = (space.mnt(), space.mount("other"));
+    for round in 0..20 {
+        let (here, there) = (mnt.join(format!("d{round}")), other.join(format!("d{round}")));
+        fs::create_dir(&here).unwrap();
+        fs::create_dir(here.join("sub")).unwrap();
+        for i in 0..30 {
+            fs::write(here.join(format!("f{i}")), format!("{round} {i}")).unwrap();
+        }
+        fs::rename(here.join("f0"), here.join("sub/g")).unwrap();
+        fs::remove_file(here.join("f1")).unwrap();
+        std::os::unix::fs::symlink("f2", here.join("link")).unwrap();
+        assert_eq!(fs::read_to_string(there.join("sub/g")).unwrap(), format!("{round} 0"));
+        assert_eq!(fs::read_to_string(there.join("link")).unwrap(), format!("{round} 2"));
+        assert!(!there.join("f0").exists() && !there.join("f1").exists());
+        assert_eq!(names(&there).len(), 30);
+        fs::remove_dir_all(&there).unwrap();
+        assert!(!here.exists(), "gone there is gone here");
+    }
+    space.down_clean();
+}
+
+/// Makes numbered files by way of temporary names, as programs do that must not lose any.
+fn keeper(dir: &Path, stop: &AtomicBool) -> u64 {
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let make = || -> std::io::Result<()> {
+            let tmp = dir.join("tmp");
+            let mut file = fs::File::create(&tmp)?;
+            file.write_all(format!("{done}").as_bytes())?;
+            file.sync_all()?;
+            drop(file);
+            fs::rename(&tmp, dir.join(format!("f{done}")))?;
+            sync_dir(dir)
+        };
+        if make().is_err() {
+            return done;
+        }
+        done += 1;
+    }
+    done
+}
+
+/// Catches `nuri_break = "sync_without_log"`.
+#[test]
+fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
+    let space = Space::up(&[]);
+    for round in 0..5 {
+        let (kept, free) =
+            (space.mnt().join(format!("k{round}")), space.mnt().join(format!("r{round}")));
+        fs::create_dir(&kept).unwrap();
+        fs::create_dir(&free).unwrap();
+        sync_dir(&space.mnt()).unwrap();
+        let (stop, before) = (AtomicBool::new(false), space.pid("mount"));
+        let synced = std::thread::scope(|scope| {
+            let keeper = scope.spawn(|| keeper(&kept, &stop));
+            let free = scope.spawn(|| {
+                (0..).find(|i| fs::write(free.join(format!("{i:06}")), i.to_string()).is_err())
+            });
+            std::thread::sleep(Duration::from_millis(400 + 130 * round));
+            space.kill("mount");
+            stop.store(true, Ordering::Relaxed);
+            free.join().unwrap();
+            keeper.join().unwrap()
+        });
+        wait("the mount is back", Duration::from_secs(20), || {
+            is_mounted(&space.mnt()) && space.pid("mount") != before && kept.exists()
+        });
+        for i in 0..synced {
+            let text = fs::read_to_string(kept.join(format!("f{i}"))).unwrap();
+            assert_eq!(text, i.to_string(), "round {round}");
+        }
+        assert!(synced > 0, "nothing was synced");
+        // In order: none is missing before one that is there.
+        let left = names(&free);
+        let wanted: Vec<_> = (0..left.len()).map(|i| format!("{i:06}")).collect();
+        assert_eq!(left, wanted, "round {round}");
+    }
+    space.down_clean();
+}
+
+#[test]
+fn a_restarted_server_gets_every_step_once() {
+    let space = Space::up(&[]);
+    let dir = space.mnt().join("d");
+    fs::create_dir(&dir).unwrap();
+    let stop = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        let works = scope.spawn(|| {
+            let mut done = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let (a, b) = (dir.join(format!("a{done}")), dir.join(format!("b{done}")));
+                fs::write(&a, done.to_string()).unwrap();
+                fs::rename(&a, &b).unwrap();
+                if done % 3 == 0 {
+                    fs::remove_file(&b).unwrap();
+                }
+                done += 1;
+            }
+            done
+        });
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(700));
+            space.kill("node0");
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        stop.store(true, Ordering::Relaxed);
+        works.join().unwrap()
+    });
+    assert!(done > 100, "{done}");
+    for i in 0..done {
+        let text = fs::read_to_string(dir.join(format!("b{i}"))).ok();
+        assert_eq!(text, (i % 3 != 0).then(|| i.to_string()), "{i}");
+    }
+    assert_eq!(names(&dir).len(), (0..done).filter(|i| i % 3 != 0).count());
+    space.down_clean();
+}
+
+/// Its session ends meanwhile: what was not told is lost, and whoever asks is told so.
+#[test]
+fn what_a_frozen_mount_could_not_tell_is_reported_lost() {
+    let mut space = Space::up(&[]);
+    let (mnt, other) = (space.mnt(), space.mount("other"));
+    let dir = mnt.join("d");
+    fs::create_dir(&dir).unwrap();
+    sync_dir(&dir).unwrap();
+    let mut lost = false;
+    for round in 0..8 {
+        // Held open, so that it can be asked.
+        let file = fs::File::create(dir.join(format!("f{round}"))).unwrap();
+        let frozen = freeze(&space, "mount");
+        // Who looks from elsewhere does not wait for ever.
+        assert!(names(&other.join("d")).len() <= round + 1);
+        drop(frozen);
+        wait("the mount is back", Duration::from_secs(20), || fs::metadata(&dir).is_ok());
+        let there = other.join("d").join(format!("f{round}")).exists();
+        let synced = file.sync_all();
+        assert!(there || synced.is_err(), "round {round}: lost, and nobody was told");
+        if !there {
+            assert_eq!(synced.unwrap_err().raw_os_error(), Some(5));
+            lost = true;
+            break;
+        }
+    }
+    assert!(lost, "the freezes came too late every time");
+    assert_eq!(names(&dir), names(&other.join("d")));
+    fs::write(dir.join("after"), "works").unwrap();
+    assert_eq!(fs::read_to_string(other.join("d/after")).unwrap(), "works");
+    space.down_clean();
+}
+
+#[test]
+fn one_that_is_changed_from_both_sides_stays_one() {
+    let mut space = Space::up(&[]);
+    let (mnt, other) = (space.mnt(), space.mount("other"));
+    fs::create_dir(mnt.join("d")).unwrap();
+    std::thread::scope(|scope| {
+        for (name, mount) in [("a", &mnt), ("b", &other)] {
+            scope.spawn(move || {
+                let dir = mount.join("d");
+                for i in 0..300 {
+                    let (from, to) =
+                        (dir.join(format!("{name}{i}")), dir.join(format!("{name}-{i}")));
+                    fs::write(&from, i.to_string()).unwrap();
+                    fs::rename(&from, &to).unwrap();
+                    if i % 2 == 0 {
+                        fs::remove_file(&to).unwrap();
+                    }
+                    if i % 50 == 0 {
+                        // Long enough alone for either to have it to itself.
+                        std::thread::sleep(Duration::from_millis(200));
+                    }
+                }
+            });
+        }
+    });
+    let all = names(&mnt.join("d"));
+    assert_eq!(all.len(), 300);
+    assert_eq!(all, names(&other.join("d")));
+    for name in all {
+        let number = name.split('-').nth(1).unwrap();
+        assert_eq!(fs::read_to_string(other.join("d").join(&name)).unwrap(), number);
+    }
+    space.down_clean();
+}
