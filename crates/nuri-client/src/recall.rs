@@ -126,7 +126,7 @@ impl Shared {
                 self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
-            let told = self.tell_log().is_ok() || cfg!(nuri_break = "recall_keeps_log");
+            let told = cfg!(nuri_break = "recall_keeps_log") || self.tell_log().is_ok();
             let mut state = node.state.lock();
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
