@@ -370,6 +370,7 @@ impl MetaServer {
             now,
             batch: Batch::new(),
             orphaned: Vec::new(),
+            offers: true,
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Txn<'a> {
     pub(crate) batch: Batch,
     /// Inodes that lost their last name in this transaction.
     pub(crate) orphaned: Vec<Ino>,
+    /// Replies carry leases: somebody reads them.
+    pub(crate) offers: bool,
 }
 
 /// What a caller is told of the store's trouble.
@@ -152,6 +154,9 @@ impl Txn<'_> {
 
     /// The reply for an inode, with a read lease offered in passing.
     pub(crate) fn reply(&mut self, inode: &Inode) -> InodeReply {
+        if !self.offers {
+            return InodeReply { attr: inode.attr, lease: None };
+        }
         let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Read);
         InodeReply { attr: inode.attr, lease }
     }

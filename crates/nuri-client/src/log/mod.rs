@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
-use nuri_proto::limit::MAX_NAME;
 use nuri_proto::op::log::{Change, Step};
+use nuri_proto::op::meta::MakeKind;
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use directory::Use;
@@ -109,14 +109,53 @@ impl Logged {
         Logged { step, inline: Vec::new(), touched: touched.to_vec() }
     }
 
-    /// Bytes that it takes in a call, about.
+    /// Bytes that it takes in a call, at most.
     fn len(&self) -> usize {
         let names = match &self.step.change {
-            Change::Make(_, call) => call.name.len() + MAX_NAME,
+            Change::Make(_, call) => match &call.kind {
+                MakeKind::Symlink(to) => call.name.len() + to.len(),
+                _ => call.name.len(),
+            },
             Change::Unlink(call, _) => call.name.len(),
             Change::Rename(call, _) => call.name.len() + call.new_name.len(),
             Change::SetAttr(_) | Change::Publish(_) => 0,
         };
-        names + 64
+        names + 128
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::codec;
+    use nuri_proto::limit::MAX_SYMLINK;
+    use nuri_proto::op::meta::{Exclusive, Make, SetAttr, SetTime, Time};
+
+    use super::*;
+
+    #[test]
+    fn no_step_takes_more_of_a_call_than_was_reckoned() {
+        let far = Time { sec: i64::MIN, nsec: u32::MAX };
+        let time = Some(SetTime::At(far));
+        let (ino, most) = (Ino(u64::MAX), Some(u32::MAX));
+        let set =
+            SetAttr { ino, mode: most, uid: most, gid: most, size: None, atime: time, mtime: time };
+        let make = |kind| Make {
+            parent: ino,
+            name: vec![255; 255],
+            kind,
+            mode: u32::MAX,
+            umask: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            exclusive: Exclusive::Yes,
+        };
+        for change in [
+            Change::SetAttr(set),
+            Change::Make(ino, make(MakeKind::File)),
+            Change::Make(ino, make(MakeKind::Symlink(vec![255; MAX_SYMLINK]))),
+        ] {
+            let logged = Logged::new(Step { at: far, change }, &[]);
+            assert!(codec::encode(&logged.step).unwrap().len() <= logged.len());
+        }
     }
 }

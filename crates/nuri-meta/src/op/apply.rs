@@ -40,6 +40,8 @@ impl MetaOp for Apply {
 
     fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<Applied, Status> {
         let (mut made, mut inline) = (Vec::new(), payload);
+        // The client learns of the leases of what it made, and of no later numbers.
+        txn.offers = false;
         for Step { at, change } in self.steps {
             txn.now = at;
             match change {

@@ -92,6 +92,26 @@ fn nothing_is_applied_without_the_leases() {
 }
 
 #[test]
+fn a_made_inode_is_given_back_by_the_number_that_was_told() {
+    let world = World::new();
+    let a = alone(&world);
+    let ino = numbers(&a)();
+    let (mtime, data) = (None, PublishData::Inline);
+    let publish = Publish { ino, size: 1, allocated: 512, mtime, data };
+    let set = SetAttr { ino, mode: Some(0o600), ..SetAttr::default() };
+    let steps = vec![
+        Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File)),
+        Change::Publish(publish),
+        Change::SetAttr(set.clone()),
+    ];
+    let number = apply(&a, steps, b"x").unwrap().made[0].unwrap().number;
+    apply(&a, vec![Change::SetAttr(set)], &[]).unwrap();
+    let before = world.server.core.lock().leases.len();
+    a.put(Release { leases: vec![(ino, number)] }).unwrap();
+    assert_eq!(world.server.core.lock().leases.len(), before - 1);
+}
+
+#[test]
 fn all_steps_or_none() {
     let world = World::new();
     let a = alone(&world);
