@@ -63,7 +63,7 @@ const SUITES: &[Suite] = &[
 fn simulate() -> Result<(), String> {
     let start = Instant::now();
     call(&mut cargo(&["test", "--release", "-p", "nuri-sim"]), 10 * MINUTE)?;
-    let kinds = ["files", "groups", "leased"];
+    let kinds = ["files", "leased"];
     let left = SIMULATE.saturating_sub(start.elapsed()).max(LEAST_FRESH) / kinds.len() as u32;
     for kind in kinds {
         let seconds = left.as_secs().to_string();

@@ -80,32 +80,6 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
     enough
 }
 
-/// The targets' machine was started anew: they may have lost their newest writes with the power
-/// (rule E5 of `nuri-target/src/epochs.rs`). They leave the groups whose data others hold that did
-/// not, as if they had been away. Where they are needed they stay, unproven, and are compared.
-pub fn doubt(map: &mut Map, targets: &[TargetId]) {
-    for target in map.targets.iter_mut().filter(|t| targets.contains(&t.id)) {
-        target.unproven = true;
-    }
-    let is_unproven = |t: &Target| t.unproven || t.state != TargetState::Up;
-    let unproven: Vec<_> = map.targets.iter().filter(|t| is_unproven(t)).map(|t| t.id).collect();
-    change_groups(map, |group, epoch| {
-        let is_sound = |place: &usize| !unproven.contains(&group.members[*place].target);
-        if group.live().iter().filter(is_sound).count() < group.shape.data() {
-            return false;
-        }
-        targets.iter().filter(|target| leave(group, **target, epoch)).count() > 0
-    });
-    readmit(map);
-    let is_live =
-        |group: &Group, target| group.live().iter().any(|p| group.members[p].target == target);
-    let needed = |target| map.groups.iter().any(|g| g.shape.is_redundant() && is_live(g, target));
-    let settled: Vec<_> = targets.iter().copied().filter(|target| !needed(*target)).collect();
-    for target in map.targets.iter_mut().filter(|t| settled.contains(&t.id)) {
-        target.unproven = false;
-    }
-}
-
 /// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`).
 /// It leaves those in which it lacks something, where the others hold the data without it (G2); it
 /// is as good as any other elsewhere.
@@ -429,20 +403,6 @@ mod tests {
         assert!(map.groups[0].is_available(), "it is needed");
         let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id);
         assert_eq!(unproven.collect::<Vec<_>>(), [TargetId(4)]);
-    }
-
-    #[test]
-    fn who_lost_power_leaves_where_others_did_not() {
-        let mut map = map(4, PARITY);
-        let before = map.epoch;
-        doubt(&mut map, &[TargetId(1)]);
-        let standing = |g: &Group, t| g.members[g.place(TargetId(t)).unwrap()].standing;
-        let since = Epoch(before.0 + 1);
-        assert!(map.groups.iter().all(|g| standing(g, 1) == Standing::Syncing { since }));
-        assert!(map.targets.iter().all(|t| !t.unproven), "it answers for nothing");
-        doubt(&mut map, &[TargetId(2)]);
-        assert!(map.groups.iter().all(|g| standing(g, 2) == Standing::Live), "it is needed");
-        assert!(map.targets.iter().all(|t| t.unproven == (t.id == TargetId(2))));
     }
 
     /// Catches `nuri_break = "live_set_too_small"`.

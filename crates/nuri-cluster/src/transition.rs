@@ -38,15 +38,12 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     }
     // What this node served before and no longer names is down until it comes back.
     next.targets.iter_mut().filter(|t| t.node == id).for_each(|t| t.state = TargetState::Down);
-    let (mut targets, mut doubted) = (Vec::new(), Vec::new());
+    let mut targets = Vec::new();
     for target in &request.targets {
-        let (target, machine) = join_target(&mut next, (id, request.machine), target)?;
-        targets.push(target);
-        doubted.extend((machine == Machine::StartedAnew).then_some(target));
+        targets.push(join_target(&mut next, (id, request.machine), target)?);
     }
-    standing::doubt(&mut next, &doubted);
     if membership_changed(map, &next) {
-        next.epoch = next.epoch.max(Epoch(map.epoch.0 + 1));
+        next.epoch = Epoch(map.epoch.0 + 1);
     }
     *map = next;
     Ok(JoinReply { node: id, targets, map: map.clone() })
@@ -61,18 +58,11 @@ pub fn is_older(known: &Target, request: &JoinTarget) -> bool {
     is_past && !cfg!(nuri_break = "trust_snapshots")
 }
 
-/// Whether a target comes back on a machine that ran on all the time.
-#[derive(PartialEq, Eq)]
-enum Machine {
-    Same,
-    StartedAnew,
-}
-
 fn join_target(
     map: &mut Map,
     (node, machine): (NodeId, BootId),
     request: &JoinTarget,
-) -> Result<(TargetId, Machine), Status> {
+) -> Result<TargetId, Status> {
     if request.map_epoch > map.epoch {
         return Err(Status::STALE);
     }
@@ -93,13 +83,13 @@ fn join_target(
         let newest = known.sequence.max(request.sequence);
         known.sequence = if is_opened { request.sequence } else { newest };
         known.boot = request.boot;
-        let is_same = machine == known.machine || known.machine == BootId::default();
+        known.unproven |= machine != known.machine && known.machine != BootId::default();
         known.machine = machine;
         // Whatever it missed since that state was taken is looked for in all its stripes.
         if is_older && !standing::distrust(map, id) {
             return Err(Status::STALE);
         }
-        return Ok((id, if is_same { Machine::Same } else { Machine::StartedAnew }));
+        return Ok(id);
     }
     if map.targets.len() >= MAX_TARGETS {
         return Err(Status::NOSPC);
@@ -133,7 +123,7 @@ fn join_target(
             map.pools.push(Pool { id: DEFAULT_POOL, name, groups: vec![group] });
         }
     }
-    Ok((id, Machine::Same))
+    Ok(id)
 }
 
 fn membership_changed(old: &Map, new: &Map) -> bool {

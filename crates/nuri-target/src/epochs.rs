@@ -11,8 +11,7 @@
 //!    the targets before it is obeyed, and an older one changes nothing.
 //! E5 A target whose machine was started anew gives no evidence and takes no write before it was
 //!    compared with the other members: a disk that said more than it kept has lost its newest
-//!    writes, and would say that they never were. It tells others what it holds meanwhile. Where
-//!    the others hold the data it left the group instead (`nuri-cluster/src/standing.rs`).
+//!    writes, and would say that they never were. It tells others what it holds meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
