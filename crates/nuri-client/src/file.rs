@@ -80,6 +80,9 @@ impl Client {
         let node = entered.0.clone();
         let errors = {
             let mut state = node.state.lock();
+            if state.dropped {
+                return Err(Status::STALE);
+            }
             state.opens += 1;
             state.errors
         };

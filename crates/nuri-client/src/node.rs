@@ -62,6 +62,8 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
+    /// The log removed its last name while it was not open: it is as good as gone.
+    pub(crate) dropped: bool,
     /// Pages where own writes end that wait for the write lease: the kernel may keep them locked.
     pub(crate) awaiting: Vec<u64>,
     /// Operations running now, and reads ever begun.

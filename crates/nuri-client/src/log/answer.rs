@@ -182,6 +182,7 @@ impl Shared {
         state.logged = step;
         state.orphan |= is_last;
         let fate = if is_last && state.opens == 0 { Fate::Dropped } else { Fate::Open };
+        state.dropped = is_last && fate == Fate::Dropped;
         Some((fate, now))
     }
 
