@@ -213,6 +213,7 @@ impl NodeState {
     /// An own call changed a directory and answered how it is now. `forgotten` is from before the
     /// call. Answers of calls side by side may overtake each other.
     pub(crate) fn directory_changed(&mut self, attr: Attr, forgotten: u64) {
+        self.usage.answered(attr.change);
         let newest = self.attr.is_none_or(|known| known.change < attr.change);
         if self.mode.is_some() && self.forgotten == forgotten {
             self.attr = if newest { Some(attr) } else { self.attr };

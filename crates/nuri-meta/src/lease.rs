@@ -160,8 +160,7 @@ impl LeaseTable {
         if !known && self.inodes.len() >= self.limit || self.awaited.contains_key(&ino) {
             return None;
         }
-        let is_alone = self.holders(ino).iter().all(|h| h.session == session);
-        if !is_alone && self.is_wary(ino) {
+        if self.is_wary(ino) {
             return None;
         }
         let others = |h: &&Holder| h.session != session && h.mode.is_some();

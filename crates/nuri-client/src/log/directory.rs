@@ -60,6 +60,8 @@ pub(crate) struct Use {
     pub(super) begun: u64,
     /// Those since it was asked for elsewhere.
     own: u32,
+    /// Its change counter after some direct change, and those begun that it surely counts.
+    counted: Option<(u64, u64)>,
     asked_elsewhere: Option<Instant>,
     /// It has too many names, or hands down access control lists.
     is_unfit: bool,
@@ -76,12 +78,26 @@ impl Use {
     /// Somebody else asked for the directory.
     pub(crate) fn asked_elsewhere(&mut self) {
         (self.own, self.asked_elsewhere) = (0, Some(Instant::now()));
+        self.counted = None;
     }
 
     pub(super) fn begin(&mut self) {
         self.direct += 1;
         self.begun += 1;
         self.own += 1;
+    }
+
+    /// A direct change was answered, with the directory's change counter by then: what that counts
+    /// beyond our own changes is somebody else's.
+    pub(crate) fn answered(&mut self, change: u64) {
+        let Some((known, begun)) = self.counted else {
+            let ended = self.begun - u64::from(self.direct.saturating_sub(1));
+            self.counted = Some((change, ended));
+            return;
+        };
+        if change.saturating_sub(known) > self.begun - begun {
+            self.asked_elsewhere();
+        }
     }
 
     /// Whether to ask for the directory alone.
@@ -158,6 +174,7 @@ impl Shared {
         let is_untouched = state.usage.direct == 0 && since(&state) == before;
         if is_ours && is_untouched && state.attr.is_some() && state.absent.hands_down_nothing() {
             (state.names, state.names_known) = (true, true);
+            state.usage.counted = None;
             log.directories.insert(dir, names);
         }
         Ok(())
@@ -194,6 +211,36 @@ mod tests {
         usage.direct = 0;
         assert!(!usage.is_worth_it(), "somebody asked for it just now");
         usage.asked_elsewhere = Instant::now().checked_sub(SHARED_FOR);
+        assert!(usage.is_worth_it());
+    }
+
+    #[test]
+    fn a_directory_that_others_change_too_is_left_to_be_shared() {
+        let mut usage = Use::default();
+        let change = |usage: &mut Use, to| {
+            usage.begin();
+            usage.answered(to);
+            usage.direct -= 1;
+        };
+        (1..=WORTH.into()).for_each(|to| change(&mut usage, to));
+        assert!(usage.is_worth_it());
+        // Two at once, of which the second is answered first.
+        usage.begin();
+        usage.begin();
+        usage.answered(u64::from(WORTH) + 2);
+        usage.answered(u64::from(WORTH) + 1);
+        usage.direct = 0;
+        assert!(usage.is_worth_it());
+        change(&mut usage, u64::from(WORTH) + 4);
+        assert!(!usage.is_worth_it(), "one of these was not ours");
+    }
+
+    #[test]
+    fn changes_under_way_at_the_first_answer_are_our_own() {
+        let mut usage = Use::default();
+        (0..WORTH).for_each(|_| usage.begin());
+        (1..=WORTH.into()).for_each(|to| usage.answered(to));
+        usage.direct = 0;
         assert!(usage.is_worth_it());
     }
 }
