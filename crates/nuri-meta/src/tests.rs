@@ -1,7 +1,8 @@
 //! The metadata server from outside: calls in, replies out, on memory disks.
 //!
 //! `slots` catches `nuri_break = "slots_forget"`, `crash` catches `reply_before_durable`, `leases`
-//! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`.
+//! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`, `reads` catches
+//! `read_before_durable`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -13,6 +14,7 @@ mod leases;
 mod locks;
 mod model;
 mod names;
+mod reads;
 mod slots;
 
 use std::sync::Arc;
