@@ -13,6 +13,7 @@ pub mod lease;
 pub mod lock;
 mod locks;
 mod op;
+mod part;
 pub mod restored;
 pub mod schema;
 pub mod server;

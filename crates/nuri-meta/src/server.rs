@@ -20,10 +20,12 @@ use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Reserve};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
-    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
-    ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time,
-    TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
+    LeaseMode, Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall,
+    RecallDone, Reclaim, ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply,
+    SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
 };
+use nuri_proto::op::part::AcquirePart;
+use nuri_proto::range_map::Span;
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -157,6 +159,7 @@ impl MetaServer {
             Op::TruncateDone => self.run::<TruncateDone>(request),
             Op::Reserve => self.run::<Reserve>(request),
             Op::Apply => self.run::<Apply>(request),
+            Op::AcquirePart => self.run::<AcquirePart>(request),
             _ => self.serve_locks(request),
         }
     }
@@ -474,12 +477,35 @@ impl MetaServer {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
-        let ended = core.leases.recall_done(call.ino, session, call.number, call.kept);
+        let wrote = core.leases.held(call.ino, session) == Some(LeaseMode::Write);
+        let (leases, number) = (&mut core.leases, call.number);
+        let ended = match call.part {
+            Some(Span::ALL) => leases.parts_given_up(call.ino, session, number),
+            Some(part) => leases.part_done(call.ino, session, number, part),
+            None => leases.recall_done(call.ino, session, number, call.kept),
+        };
         if ended {
             core.recalls.remove(&(session, call.ino));
         }
+        if ended && wrote && call.part.is_none() && call.settled {
+            self.settled(&mut core, session, call.ino)?;
+        }
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// A writer gave its lease back in order: nobody has left bytes beyond the file's size. If this
+    /// is lost with a crash, the next writer looks for some in vain.
+    fn settled(&self, core: &mut Core, session: SessionId, ino: Ino) -> Result<(), Status> {
+        let mut txn = self.txn(core, session);
+        let Ok(mut inode) = txn.inode(ino) else { return Ok(()) };
+        match inode.as_file_mut() {
+            Ok(file) if file.grown_from.is_some() => file.grown_from = None,
+            _ => return Ok(()),
+        }
+        txn.put_inode(&inode)?;
+        let (batch, _) = txn.finish()?;
+        self.engine.commit(batch).map(|_| ()).map_err(|e| kv_status(&e))
     }
 
     fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<ReclaimReply, Status> {
@@ -488,6 +514,9 @@ impl MetaServer {
         self.hear(&mut core, session)?;
         let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
         let leases = grants.collect();
+        let mut reclaimed =
+            |(ino, spans): &(Ino, Vec<Span>)| core.leases.reclaim_parts(*ino, session, spans);
+        let parts = call.parts.iter().map(&mut reclaimed).collect();
         let locks = self.reclaim_locks(&mut core, session, &call.locks);
         call.open.iter().for_each(|ino| core.leases.note_open(*ino, session));
         if !call.more
@@ -496,7 +525,7 @@ impl MetaServer {
             grace.waiting.remove(&session);
         }
         self.changed.notify_all();
-        Ok(ReclaimReply { leases, locks })
+        Ok(ReclaimReply { leases, parts, locks })
     }
 
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {

@@ -226,8 +226,8 @@ impl<'a> Client<'a> {
     }
 
     fn obey(&self, recall: Recall) {
-        let Recall { ino, number, keep } = recall;
-        self.get(RecallDone { ino, number, kept: keep }).unwrap();
+        let Recall { ino, number, keep, part } = recall;
+        self.get(RecallDone { ino, number, kept: keep, part, settled: true }).unwrap();
     }
 }
 
