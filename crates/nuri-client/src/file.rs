@@ -16,10 +16,12 @@ use parking_lot::Mutex;
 
 use crate::buffer::{BLOCK, Fill};
 use crate::fs::{Client, Entered, Shared};
+use crate::invalidate::Awaiting;
 use crate::node::{FileData, Node};
 use crate::part::{Pattern, Wanted, span_of};
 use crate::push_row::Rows;
 use crate::writeback::SyncScope;
+use crate::xattr::Privileges;
 
 /// An open file.
 pub(crate) struct Handle {
@@ -186,7 +188,8 @@ impl Client {
         Ok(len)
     }
 
-    /// Writes all of `data`; durable only after a sync.
+    /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
+    /// away is gone before.
     ///
     /// # Errors
     /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
@@ -196,17 +199,29 @@ impl Client {
         (ino, fh): (Ino, u64),
         position: Position,
         data: &[u8],
+        taken: Privileges,
     ) -> Result<u64, Status> {
+        let wanted = match position {
+            Position::At(offset) => {
+                let ahead = self.foresee(fh, offset, data);
+                Some(Wanted { span: span_of(offset, data.len()), ahead })
+            }
+            // Those are not buffered by the kernel.
+            Position::End => None,
+        };
+        let enter = || match wanted {
+            Some(wanted) => self.shared.enter_write(ino, wanted),
+            None => self.shared.enter(ino, LeaseMode::Write),
+        };
         self.write_under(position, data, || {
-            let entered = match position {
-                Position::At(offset) => {
-                    let ahead = self.foresee(fh, offset, data);
-                    let span = span_of(offset, data.len());
-                    self.shared.enter_write(ino, Wanted { span, ahead })
-                }
-                // Those are not buffered by the kernel.
-                Position::End => self.shared.enter(ino, LeaseMode::Write),
-            }?;
+            let mut entered = enter()?;
+            if !self.shared.has_no_privileges(ino, taken) {
+                let node = entered.0.clone();
+                drop(entered);
+                let _awaiting = wanted.map(|wanted| Awaiting::write(node, wanted.span));
+                self.drop_privileges(ino, taken)?;
+                entered = enter()?;
+            }
             // After what was waited for: a lock lost meanwhile must not be written under.
             self.shared.check_locks(fh)?;
             Ok(entered)
@@ -229,8 +244,8 @@ impl Client {
     /// As [`Client::write`].
     pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
         self.write_under(Position::At(offset), data, || {
-            let recalled = self.shared.enter_recalled(ino);
             let span = span_of(offset, data.len());
+            let recalled = self.shared.enter_recalled(ino, span);
             let wanted = Wanted { span, ahead: Ahead::default() };
             recalled.map_or_else(|| self.shared.enter_write(ino, wanted), Ok)
         })

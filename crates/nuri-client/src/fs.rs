@@ -242,11 +242,12 @@ impl Shared {
     }
 
     /// Enters an operation that an own recall waits for, under whatever lease is being recalled.
-    pub(crate) fn enter_recalled(&self, ino: Ino) -> Option<Entered> {
+    pub(crate) fn enter_recalled(&self, ino: Ino, bytes: Span) -> Option<Entered> {
         let node = self.find(ino)?;
         let mut state = node.state.lock();
-        let under_recall = state.revoking && state.mode.is_some() && state.file.is_some();
-        if !under_recall || !self.trusts_leases() {
+        let all = state.revoking && (state.mode.is_some() || state.parts.is_some());
+        let under_recall = all || state.leaving.iter().any(|leaving| leaving.meets(bytes));
+        if !under_recall || state.file.is_none() || !self.trusts_leases() {
             return None;
         }
         state.active += 1;
@@ -310,7 +311,10 @@ impl Shared {
     ) -> Result<(), Status> {
         let node = &entered.0;
         let _one_at_a_time = node.taking_over.lock();
-        let serves = |f: &FileData| mode == LeaseMode::Read || f.is_writable;
+        // What was taken over for parts knows too little, unless it still has to be kept.
+        let serves = |f: &FileData| {
+            (mode == LeaseMode::Read || f.is_writable) && (f.beside.is_none() || f.is_dirty())
+        };
         if node.state.lock().file.as_ref().is_some_and(|f| serves(f)) {
             return Ok(());
         }
@@ -505,6 +509,7 @@ impl Client {
             if change.atime.is_some() {
                 state.accessed = None;
             }
+            state.forget_mode();
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.shown(reply.inode.attr)
         }))

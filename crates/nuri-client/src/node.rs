@@ -11,6 +11,7 @@ use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
+use nuri_proto::range_map::Span;
 use parking_lot::{Condvar, Mutex};
 
 use crate::ahead::Ahead;
@@ -41,6 +42,8 @@ pub(crate) struct NodeState {
     pub(crate) recalled: u64,
     /// What may be written without a mode, while others write elsewhere in the file.
     pub(crate) parts: Option<Box<Parts>>,
+    /// Those that are being given back.
+    pub(crate) leaving: Vec<Span>,
     /// The kernel may have pages that were written under parts.
     pub(crate) has_part_pages: bool,
     /// Calls under way that ask for the whole file, and how often parts became void that calls

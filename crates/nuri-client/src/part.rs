@@ -20,6 +20,7 @@ use nuri_proto::range_map::{RangeMap, Span};
 use crate::fs::Shared;
 use crate::node::{FileData, Node, NodeState};
 use crate::writeback::SyncScope;
+use crate::xattr::Absent;
 
 /// A wait for what other threads do here.
 const STEP: Duration = Duration::from_millis(20);
@@ -35,6 +36,8 @@ pub(crate) struct Parts {
     held: RangeMap<()>,
     /// Of the last grant.
     pub(crate) number: u64,
+    /// The file's mode: nobody else changes it while parts are held.
+    pub(crate) mode: Option<u32>,
 }
 
 impl Parts {
@@ -113,7 +116,9 @@ impl NodeState {
 
     pub(crate) fn forget_parts(&mut self) {
         self.void_parts();
-        self.parts = None;
+        if self.parts.take().is_some() && self.mode.is_none() {
+            self.absent = Absent::default();
+        }
     }
 
     fn take_part(&mut self, span: Span, ahead: Ahead, grant: PartGrant) {
@@ -124,6 +129,24 @@ impl NodeState {
             parts.held.assign(span, Some(()));
         }
         parts.number = parts.number.max(grant.number);
+    }
+}
+
+impl NodeState {
+    fn note_privileges(&mut self, attr: &Attr, has_capability: bool) {
+        if let Some(parts) = &mut self.parts {
+            parts.mode = Some(attr.mode);
+        }
+        if !has_capability {
+            self.absent.note_no_capability();
+        }
+    }
+
+    /// Its mode changes here.
+    pub(crate) fn forget_mode(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.mode = None;
+        }
     }
 }
 
@@ -192,7 +215,7 @@ impl Shared {
         let session = self.session.id();
         let Wanted { span: need, ahead } = wanted;
         let reply = self.session.call(&AcquirePart { ino, need, ahead, known })?;
-        let AcquirePartReply { inode, part, file } = reply;
+        let AcquirePartReply { inode, part, has_capability, file } = reply;
         let Some(grant) = part else {
             return self.granted(session, &inode, file, (LeaseMode::Write, None));
         };
@@ -206,6 +229,7 @@ impl Shared {
                 return Ok(());
             }
             state.take_part(need, ahead, grant);
+            state.note_privileges(&inode.attr, has_capability);
             let parts = state.parts.as_deref();
             (parts.is_none_or(|parts| parts.held.len() < MAX_PARTS), grant.number)
         };
@@ -266,7 +290,19 @@ impl Shared {
             if let Some(parts) = &mut state.parts {
                 parts.held.assign(span, None);
             }
+            state.leaving.push(span);
         }
+        if !self.leave_part(node, span) {
+            self.give_up(node, "busy during the recall of a part");
+        }
+        let leaving = &mut node.state.lock().leaving;
+        if let Some(at) = leaving.iter().position(|other| *other == span) {
+            leaving.swap_remove(at);
+        }
+    }
+
+    /// Nothing of the part is left in the kernel or unpublished; false where that takes too long.
+    fn leave_part(&self, node: &Arc<Node>, span: Span) -> bool {
         let start = Instant::now();
         while start.elapsed() < RECALL / 2 {
             // Writes that began before may still be at it.
@@ -279,11 +315,11 @@ impl Shared {
             }
             self.empty_pages_for_recall(node, span);
             match cfg!(nuri_break = "part_unflushed") || self.sync_part(node, span).is_ok() {
-                true => return,
+                true => return true,
                 false => std::thread::sleep(STEP),
             }
         }
-        self.give_up(node, "busy during the recall of a part");
+        false
     }
 }
 

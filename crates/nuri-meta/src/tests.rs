@@ -13,6 +13,7 @@ mod leases;
 mod locks;
 mod model;
 mod names;
+mod parts;
 mod slots;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Leases asked for and given back.
 
 use nuri_proto::Status;
+use nuri_proto::change::CAPABILITY;
 use nuri_proto::limit::MAX_AHEAD;
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
@@ -9,7 +10,7 @@ use super::MetaOp;
 use super::make::file_record;
 use super::remove::reap;
 use crate::lease::{Claim, Want};
-use crate::schema::Body;
+use crate::schema::{Body, xattr_key};
 use crate::txn::Txn;
 
 impl MetaOp for Acquire {
@@ -59,6 +60,7 @@ impl MetaOp for AcquirePart {
         let mut reply = AcquirePartReply {
             inode: InodeReply { attr: inode.attr, lease: None },
             part: None,
+            has_capability: txn.raw(&xattr_key(self.ino, CAPABILITY))?.is_some(),
             file: None,
         };
         let in_parts = is_in_parts(txn, &self)?;

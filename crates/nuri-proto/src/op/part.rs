@@ -45,6 +45,8 @@ impl Ahead {
 pub struct AcquirePartReply {
     pub inode: InodeReply,
     pub part: Option<PartGrant>,
+    /// A write takes a capability away from it.
+    pub has_capability: bool,
     /// Of regular files, where it was not known or the whole was granted.
     pub file: Option<FileRecord>,
 }
