@@ -104,14 +104,11 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// Whether the operation must wait while a lease is given back: else recalls of busy files come
-    /// to no end. It may, where the recall knows which pages the kernel keeps locked for it.
+    /// Whether the operation must wait while a lease is given back: else the recall of a file that
+    /// is written all the time comes to no end. It may, because the recall knows which page the
+    /// kernel keeps locked for it. Reads of many programs would take all requests of the mount.
     fn waits_for_recall(self, state: &NodeState) -> bool {
-        match self {
-            Bytes::None => false,
-            Bytes::Read(_) => state.revoking && state.revoked_to.is_none(),
-            Bytes::Written(_) => state.revoking,
-        }
+        matches!(self, Bytes::Written(_)) && state.revoking
     }
 }
 

@@ -52,8 +52,6 @@ pub(crate) struct NodeState {
     pub(crate) part_voids: u64,
     /// A recall is being obeyed: nothing new is cached in the kernel.
     pub(crate) revoking: bool,
-    /// What it leaves.
-    pub(crate) revoked_to: Option<LeaseMode>,
     /// Names below it were told to the kernel: it is a directory.
     pub(crate) names: bool,
     /// Valid while a lease is held.

@@ -124,7 +124,7 @@ impl Shared {
             if state.mode.is_none() && state.parts.is_none() && !state.has_part_pages {
                 return None;
             }
-            (state.revoking, state.revoked_to) = (true, keep);
+            state.revoking = true;
         }
         self.leave_directory(node);
         // Operations under way may wait for a target. Well before the server ends the session.

@@ -439,6 +439,10 @@ impl Engine for Embedded {
     fn last_commit(&self) -> CommitId {
         CommitId(self.state.lock().last)
     }
+
+    fn durable(&self) -> CommitId {
+        CommitId(self.state.lock().durable)
+    }
 }
 
 impl Embedded {

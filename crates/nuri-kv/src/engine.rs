@@ -34,6 +34,11 @@ impl Batch {
         self.changes.iter().map(len).sum()
     }
 
+    /// All changes, in their order: `None` is a deletion.
+    pub fn changes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
     /// The last change of `key` in this batch: `Some(None)` is a deletion.
     pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let (_, value) = self.changes.iter().rev().find(|(k, _)| k == key)?;
@@ -80,4 +85,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Number of the last commit.
     fn last_commit(&self) -> CommitId;
+
+    /// Number of a commit that is durable, with all before it. Later ones may be too.
+    fn durable(&self) -> CommitId;
 }

@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use nuri_kv::engine::{Batch, Engine};
+use nuri_kv::engine::Batch;
 use nuri_proto::Status;
 use nuri_proto::clock::{RECALL, SESSION};
 use nuri_proto::id::{Ino, SessionId};
@@ -21,7 +21,7 @@ use crate::op::reap;
 use crate::schema;
 use crate::server::{Core, MetaServer};
 use crate::session::Session;
-use crate::txn::kv_status;
+use crate::txn::Finished;
 
 /// Orphans dropped in one batch.
 const REAP_AT_ONCE: usize = 64;
@@ -121,7 +121,7 @@ impl MetaServer {
         let mut batch = Batch::new();
         batch.delete(schema::session_key(id));
         session.slots.keys().for_each(|slot| batch.delete(schema::slot_key(id, *slot)));
-        self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        self.commit(core, batch, &HashSet::new())?;
         self.reap_all(core, id, &inos)?;
         self.wake();
         Ok(())
@@ -139,8 +139,8 @@ impl MetaServer {
             for ino in part {
                 reap(&mut txn, *ino)?;
             }
-            let (batch, _) = txn.finish()?;
-            self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+            let Finished { batch, found, .. } = txn.finish()?;
+            self.commit(core, batch, &found)?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Objects whose data is to be deleted: listed here, deleted by row 6, struck off after.
 
+use std::collections::HashSet;
+
 use nuri_kv::engine::{Batch, Engine};
 use nuri_proto::Status;
 use nuri_proto::id::ObjectId;
@@ -41,6 +43,6 @@ impl MetaServer {
     pub fn garbage_done(&self, objects: &[ObjectId]) -> Result<(), Status> {
         let mut batch = Batch::new();
         objects.iter().for_each(|object| batch.delete(schema::garbage_key(*object)));
-        self.engine.commit(batch).map(|_| ()).map_err(|e| kv_status(&e))
+        self.commit(&mut self.core.lock(), batch, &HashSet::new()).map(|_| ())
     }
 }

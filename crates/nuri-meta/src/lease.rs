@@ -63,6 +63,7 @@ impl Holder {
             (Want::Shared, Some(LeaseMode::Read)) => None,
             (Want::Shared, Some(LeaseMode::Write)) => Some(Taken::Down(Some(LeaseMode::Read))),
             (_, Some(_)) => Some(Taken::Down(None)),
+            (Want::Part(_), None) if cfg!(nuri_break = "parts_overlap") => None,
             (Want::Part(need), None) => self.parts.as_ref()?.in_the_way(need).map(Taken::Part),
             (_, None) => self.has_parts().then_some(Taken::Down(None)),
         }
@@ -189,7 +190,10 @@ impl LeaseTable {
         }
         let is_free = |span: &Span| {
             self.holders(ino).iter().all(|holder| {
-                let held = |p: &Parts| holder.session != session && p.meets(*span);
+                let held = |p: &Parts| {
+                    let others = holder.session != session && p.meets(*span);
+                    others && !cfg!(nuri_break = "parts_overlap")
+                };
                 holder.parts.as_ref().is_none_or(|p| !held(p) && !p.is_recalled(*span))
             })
         };

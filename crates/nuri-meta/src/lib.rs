@@ -6,6 +6,7 @@
 //! reply leaves when the batch and all it read are durable. Keys and records are in [`schema`].
 
 mod acl;
+mod commit;
 mod eviction;
 pub mod fsck;
 pub mod gc;
@@ -14,11 +15,13 @@ pub mod lock;
 mod locks;
 mod op;
 mod part;
+mod recalls;
 pub mod restored;
 pub mod schema;
 pub mod server;
 pub mod session;
 pub mod txn;
+mod unsettled;
 
 #[cfg(test)]
 mod tests;

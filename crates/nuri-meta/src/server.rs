@@ -25,7 +25,6 @@ use nuri_proto::op::meta::{
     SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
 };
 use nuri_proto::op::part::AcquirePart;
-use nuri_proto::range_map::Span;
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -35,7 +34,8 @@ use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
 use crate::session::{Session, SlotState};
-use crate::txn::{ClusterView, Txn, kv_status};
+use crate::txn::{ClusterView, Finished, Reads, Txn, kv_status};
+use crate::unsettled::Unsettled;
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) evictions: HashMap<SessionId, Eviction>,
     /// Admission lists published by this server.
     pub(crate) lists: u64,
+    /// What operations read waits for these commits.
+    pub(crate) unsettled: Unsettled,
 }
 
 /// After a restart: nothing is served before every known session came back or is gone.
@@ -81,6 +83,11 @@ impl Grace {
     /// Whether the session has not reclaimed everything yet.
     pub(crate) fn waits_for(&self, session: SessionId) -> bool {
         self.waiting.contains(&session)
+    }
+
+    /// The session has reclaimed everything.
+    pub(crate) fn came_back(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
     }
 }
 
@@ -115,6 +122,7 @@ impl MetaServer {
             grace,
             evictions: HashMap::new(),
             lists: 0,
+            unsettled: Unsettled::new(engine.last_commit()),
         };
         let core = Mutex::new(core);
         let (changed, told) = (Condvar::new(), Condvar::new());
@@ -200,27 +208,20 @@ impl MetaServer {
             self.durable(id)?;
             return Status(done.status).into_result().map(|()| done.reply);
         }
-        let outcome = self
-            .wait_leases(&mut core, session, &call)
-            .and_then(|()| self.transact(&mut core, context, call, payload));
+        let (id, outcome) = match self.wait_leases(&mut core, session, &call) {
+            Ok(()) => self.transact(&mut core, context, call, payload),
+            // What was read for the claims is not noted.
+            Err(status) => (self.engine.last_commit(), Err(status)),
+        };
         if context.sequence > 0 {
             if let Some(s) = core.sessions.get_mut(&session) {
                 s.busy.remove(&context.slot);
             }
             self.changed.notify_all();
         }
-        // A refusal tells what was read as much as an answer does ("exists", "not empty").
-        let id = outcome.as_ref().map_or_else(|_| self.engine.last_commit(), |(id, _)| *id);
         drop(core);
         self.durable(id)?;
-        outcome.map(|(_, reply)| reply)
-    }
-
-    fn durable(&self, id: CommitId) -> Result<(), Status> {
-        if cfg!(nuri_break = "reply_before_durable") {
-            return Ok(());
-        }
-        self.engine.wait_durable(id).map_err(|e| kv_status(&e))
+        outcome
     }
 
     pub(crate) fn hear(&self, core: &mut Core, session: SessionId) -> Result<(), Status> {
@@ -365,7 +366,7 @@ impl MetaServer {
         let now = now.max(core.counters.stamp);
         core.counters.stamp = now;
         Txn {
-            engine: &*self.engine,
+            reads: Reads::new(&*self.engine, &core.unsettled),
             cluster: &*self.cluster,
             leases: &mut core.leases,
             counters: &mut core.counters,
@@ -377,42 +378,52 @@ impl MetaServer {
         }
     }
 
+    /// Returns the outcome and which commit must be durable before it is told.
     fn transact<C: MetaOp>(
         &self,
         core: &mut Core,
         context: CallContext,
         call: C,
         payload: &[u8],
-    ) -> Result<(CommitId, Vec<u8>), Status> {
-        let session = SessionId(context.session);
+    ) -> (CommitId, Result<Vec<u8>, Status>) {
         let before = core.counters;
-        let mut txn = self.txn(core, session);
-        let finished = call.run(&mut txn, payload).and_then(|reply| {
-            let (batch, orphaned) = txn.finish()?;
-            Ok((codec::encode(&reply)?, batch, orphaned))
+        let mut txn = self.txn(core, SessionId(context.session));
+        let ran = call.run(&mut txn, payload);
+        // A refusal tells what was read as much as an answer does ("exists", "not empty").
+        let needed = txn.needed();
+        let finished = ran.and_then(|reply| Ok((codec::encode(&reply)?, txn.finish()?)));
+        let outcome = finished.and_then(|(reply, finished)| {
+            let own = self.conclude(core, context, &reply, finished)?;
+            Ok((own, reply))
         });
-        let (reply, mut batch, orphaned) = match finished {
-            Ok(finished) => finished,
+        match outcome {
+            Ok((own, reply)) => (own.max(needed), Ok(reply)),
             Err(status) => {
                 core.counters = Counters { stamp: core.counters.stamp, ..before };
-                return Err(status);
+                (needed, Err(status))
             }
-        };
+        }
+    }
+
+    /// Commits what an operation changed, with its reply in the slot, and tells who has to know.
+    fn conclude(
+        &self,
+        core: &mut Core,
+        context: CallContext,
+        reply: &[u8],
+        finished: Finished,
+    ) -> Result<CommitId, Status> {
+        let session = SessionId(context.session);
+        let Finished { mut batch, orphaned, found } = finished;
         let outcome = if context.sequence > 0 && !batch.is_empty() {
             let sequence = context.sequence;
-            let record = SlotRecord { sequence, status: 0, reply: reply.clone() };
+            let record = SlotRecord { sequence, status: 0, reply: reply.to_vec() };
             batch.put(schema::slot_key(session, context.slot), schema::encode(&record)?);
             Some(record)
         } else {
             None
         };
-        let id = match self.engine.commit(batch) {
-            Ok(id) => id,
-            Err(error) => {
-                core.counters = Counters { stamp: core.counters.stamp, ..before };
-                return Err(kv_status(&error));
-            }
-        };
+        let id = self.commit(core, batch, &found)?;
         if let (Some(record), Some(s)) = (outcome, core.sessions.get_mut(&session)) {
             s.slots.insert(context.slot, record);
         }
@@ -424,7 +435,7 @@ impl MetaServer {
             }
             self.told.notify_all();
         }
-        Ok((id, reply))
+        Ok(id)
     }
 
     fn session_open(&self, call: SessionOpen) -> Result<SessionReply, Status> {
@@ -436,7 +447,7 @@ impl MetaServer {
         let mut batch = Batch::new();
         batch.put(schema::session_key(session), schema::encode(&record)?);
         batch.put(schema::counters_key(), schema::encode(&core.counters)?);
-        let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        let id = self.commit(&mut core, batch, &HashSet::new())?;
         core.sessions.insert(session, Session::new(call.client, now));
         let granted = core.leases.last();
         drop(core);
@@ -471,61 +482,6 @@ impl MetaServer {
             }
             self.told.wait_for(&mut core, until - now);
         }
-    }
-
-    fn recall_done(&self, context: CallContext, call: &RecallDone) -> Result<(), Status> {
-        let session = SessionId(context.session);
-        let mut core = self.core.lock();
-        self.hear(&mut core, session)?;
-        let wrote = core.leases.held(call.ino, session) == Some(LeaseMode::Write);
-        let (leases, number) = (&mut core.leases, call.number);
-        let ended = match call.part {
-            Some(Span::ALL) => leases.parts_given_up(call.ino, session, number),
-            Some(part) => leases.part_done(call.ino, session, number, part),
-            None => leases.recall_done(call.ino, session, number, call.kept),
-        };
-        if ended {
-            core.recalls.remove(&(session, call.ino));
-        }
-        if ended && wrote && call.part.is_none() && call.settled {
-            self.settled(&mut core, session, call.ino)?;
-        }
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    /// A writer gave its lease back in order: nobody has left bytes beyond the file's size. If this
-    /// is lost with a crash, the next writer looks for some in vain.
-    fn settled(&self, core: &mut Core, session: SessionId, ino: Ino) -> Result<(), Status> {
-        let mut txn = self.txn(core, session);
-        let Ok(mut inode) = txn.inode(ino) else { return Ok(()) };
-        match inode.as_file_mut() {
-            Ok(file) if file.grown_from.is_some() => file.grown_from = None,
-            _ => return Ok(()),
-        }
-        txn.put_inode(&inode)?;
-        let (batch, _) = txn.finish()?;
-        self.engine.commit(batch).map(|_| ()).map_err(|e| kv_status(&e))
-    }
-
-    fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<ReclaimReply, Status> {
-        let session = SessionId(context.session);
-        let mut core = self.core.lock();
-        self.hear(&mut core, session)?;
-        let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
-        let leases = grants.collect();
-        let mut reclaimed =
-            |(ino, spans): &(Ino, Vec<Span>)| core.leases.reclaim_parts(*ino, session, spans);
-        let parts = call.parts.iter().map(&mut reclaimed).collect();
-        let locks = self.reclaim_locks(&mut core, session, &call.locks);
-        call.open.iter().for_each(|ino| core.leases.note_open(*ino, session));
-        if !call.more
-            && let Some(grace) = &mut core.grace
-        {
-            grace.waiting.remove(&session);
-        }
-        self.changed.notify_all();
-        Ok(ReclaimReply { leases, parts, locks })
     }
 
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {

@@ -1,7 +1,8 @@
 //! The metadata server from outside: calls in, replies out, on memory disks.
 //!
 //! `slots` catches `nuri_break = "slots_forget"`, `crash` catches `reply_before_durable`, `leases`
-//! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`.
+//! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`, `reads` catches
+//! `read_before_durable`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 
@@ -14,6 +15,7 @@ mod locks;
 mod model;
 mod names;
 mod parts;
+mod reads;
 mod slots;
 
 use std::sync::Arc;

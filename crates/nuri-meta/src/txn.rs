@@ -1,6 +1,12 @@
 //! One operation's view of the store: reads see its own changes, writes gather in a batch.
+//!
+//! Whatever is read here may be told, so it is noted which commit it is from: the reply waits
+//! until that one is durable. [`Reads`] alone knows the engine, so nothing is read past it.
 
-use nuri_kv::engine::{Batch, Engine, KvError};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+
+use nuri_kv::engine::{Batch, CommitId, Engine, KvError, Pair};
 use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
 use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
@@ -15,6 +21,7 @@ use crate::lease::LeaseTable;
 use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
+use crate::unsettled::Unsettled;
 
 /// What the server needs of the cluster around it.
 pub trait ClusterView: Send + Sync + 'static {
@@ -38,9 +45,60 @@ pub trait ClusterView: Send + Sync + 'static {
     }
 }
 
+/// The store as an operation reads it, under the server's lock.
+pub(crate) struct Reads<'a> {
+    engine: &'a dyn Engine,
+    unsettled: &'a Unsettled,
+    /// Latest commit that something read is from.
+    needed: Cell<CommitId>,
+    /// Keys that had a value in the store.
+    found: RefCell<HashSet<Vec<u8>>>,
+}
+
+impl<'a> Reads<'a> {
+    pub(crate) fn new(engine: &'a dyn Engine, unsettled: &'a Unsettled) -> Reads<'a> {
+        let (needed, found) = Default::default();
+        Reads { engine, unsettled, needed, found }
+    }
+
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
+        self.need(self.unsettled.changed(key));
+        let value = self.engine.get(key).map_err(|e| kv_status(&e))?;
+        if value.is_some() {
+            self.found.borrow_mut().insert(key.to_vec());
+        }
+        Ok(value)
+    }
+
+    /// A value of which the caller tells only that it is there, and what never changes in it.
+    fn lasting(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
+        self.need(self.unsettled.made(key));
+        self.engine.get(key).map_err(|e| kv_status(&e))
+    }
+
+    fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<Pair>, Status> {
+        // Any commit may have made or removed a key of the range.
+        self.need(self.engine.last_commit());
+        self.engine.scan(prefix, after, limit).map_err(|e| kv_status(&e))
+    }
+
+    fn need(&self, id: CommitId) {
+        self.needed.set(self.needed.get().max(id));
+    }
+}
+
+/// What a transaction leaves to do.
+pub(crate) struct Finished {
+    pub(crate) batch: Batch,
+    /// Inodes that lost their last name in this transaction.
+    pub(crate) orphaned: Vec<Ino>,
+    /// Keys that had a value before.
+    pub(crate) found: HashSet<Vec<u8>>,
+}
+
 /// A transaction under the server's lock.
 pub struct Txn<'a> {
-    pub(crate) engine: &'a dyn Engine,
+    pub(crate) reads: Reads<'a>,
     pub(crate) cluster: &'a dyn ClusterView,
     pub(crate) leases: &'a mut LeaseTable,
     pub(crate) counters: &'a mut Counters,
@@ -70,7 +128,31 @@ impl Txn<'_> {
         if let Some(change) = self.batch.get(key) {
             return Ok(change.map(<[u8]>::to_vec));
         }
-        self.engine.get(key).map_err(|e| kv_status(&e))
+        self.reads.value(key)
+    }
+
+    /// Pairs of the store, without this transaction's changes.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, Status> {
+        self.reads.scan(prefix, after, limit)
+    }
+
+    /// The caller tells what every commit changes: the counters.
+    pub(crate) fn read_counters(&self) -> Counters {
+        self.reads.need(self.reads.engine.last_commit());
+        *self.counters
+    }
+
+    /// The commit that must be durable before anybody is told what was read.
+    pub(crate) fn needed(&self) -> CommitId {
+        if cfg!(nuri_break = "read_before_durable") {
+            return CommitId::default();
+        }
+        self.reads.needed.get()
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, Status> {
@@ -101,6 +183,19 @@ impl Txn<'_> {
         let inode = self.inode(ino)?;
         inode.as_dir()?;
         Ok(inode)
+    }
+
+    /// Refuses what is no directory. A directory is one from when it was made until it is removed,
+    /// so this needs no other change of it: who looks names up does not wait for those who add
+    /// names, which change the directory's times.
+    pub(crate) fn check_directory(&self, ino: Ino) -> Result<(), Status> {
+        let key = inode_key(ino);
+        let bytes = match self.batch.get(&key) {
+            Some(change) => change.map(<[u8]>::to_vec),
+            None => self.reads.lasting(&key)?,
+        };
+        let inode: Inode = schema::decode(&bytes.ok_or(Status::STALE)?)?;
+        inode.as_dir().map(|_| ())
     }
 
     pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Status> {
@@ -177,12 +272,13 @@ impl Txn<'_> {
     }
 
     /// Closes the transaction: its batch, with the counters in it where anything changed.
-    pub(crate) fn finish(mut self) -> Result<(Batch, Vec<Ino>), Status> {
+    pub(crate) fn finish(mut self) -> Result<Finished, Status> {
         if !self.batch.is_empty() {
             let counters = *self.counters;
             self.put(counters_key(), &counters)?;
         }
-        Ok((self.batch, self.orphaned))
+        let found = self.reads.found.into_inner();
+        Ok(Finished { batch: self.batch, orphaned: self.orphaned, found })
     }
 }
 

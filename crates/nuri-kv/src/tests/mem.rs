@@ -56,4 +56,8 @@ impl Engine for MemEngine {
     fn last_commit(&self) -> CommitId {
         CommitId(self.state.lock().1)
     }
+
+    fn durable(&self) -> CommitId {
+        self.last_commit()
+    }
 }

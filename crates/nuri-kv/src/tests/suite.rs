@@ -62,7 +62,9 @@ fn numbers_rise_and_can_be_waited_for(engine: &impl Engine) {
         last = id;
         if i % 3 == 0 {
             engine.wait_durable(id).unwrap();
+            assert!(engine.durable() >= id, "what was waited for is durable");
         }
+        assert!(engine.durable() <= last, "nothing is durable before it is committed");
     }
     engine.wait_durable(last).unwrap();
     engine.wait_durable(before).unwrap();

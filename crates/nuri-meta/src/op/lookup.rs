@@ -5,6 +5,7 @@ use nuri_proto::op::meta::{GetAttr, InodeReply, Lookup, LookupReply, StatFs, Sta
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
+use crate::schema::Counters;
 use crate::txn::Txn;
 
 impl MetaOp for Lookup {
@@ -16,7 +17,7 @@ impl MetaOp for Lookup {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LookupReply, Status> {
-        txn.directory(self.parent)?;
+        txn.check_directory(self.parent)?;
         let inode = match txn.entry(self.parent, &self.name)? {
             Some(entry) => {
                 let inode = txn.inode(entry.ino)?;
@@ -46,6 +47,7 @@ impl MetaOp for StatFs {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<StatFsReply, Status> {
-        Ok(StatFsReply { inodes: txn.counters.inodes, allocated: txn.counters.allocated })
+        let Counters { inodes, allocated, .. } = txn.read_counters();
+        Ok(StatFsReply { inodes, allocated })
     }
 }

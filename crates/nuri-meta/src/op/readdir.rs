@@ -7,7 +7,7 @@ use nuri_proto::op::meta::{DirEntry, ReadDir, ReadDirReply, WithAttrs};
 use super::MetaOp;
 use crate::lease::{Claim, Want};
 use crate::schema::{self, CookieEntry, cookie_key, cookie_prefix, key_tail};
-use crate::txn::{Txn, kv_status};
+use crate::txn::Txn;
 
 /// Most bytes of names in one reply.
 const MAX_NAMES: usize = 64 << 10;
@@ -23,7 +23,7 @@ impl MetaOp for ReadDir {
         let max = self.max.clamp(1, MAX_READDIR) as usize;
         let prefix = cookie_prefix(self.ino);
         let after = cookie_key(self.ino, self.cookie);
-        let pairs = txn.engine.scan(&prefix, &after, max).map_err(|e| kv_status(&e))?;
+        let pairs = txn.scan(&prefix, &after, max)?;
         let mut end = pairs.len() < max;
         let mut entries = Vec::with_capacity(pairs.len());
         let mut names = 0;

@@ -9,7 +9,7 @@ use crate::lease::{Claim, Want};
 use crate::schema::{
     Body, GarbageRecord, Inode, garbage_key, inline_key, inode_key, orphan_key, xattr_prefix,
 };
-use crate::txn::{Txn, kv_status};
+use crate::txn::Txn;
 
 impl MetaOp for Unlink {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
@@ -70,7 +70,7 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
         }
     }
     let prefix = xattr_prefix(ino);
-    let xattrs = txn.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
+    let xattrs = txn.scan(&prefix, &prefix, usize::MAX)?;
     xattrs.into_iter().for_each(|(key, _)| txn.delete(key));
     txn.counters.inodes = txn.counters.inodes.saturating_sub(1);
     txn.counters.allocated = txn.counters.allocated.saturating_sub(inode.attr.allocated);

@@ -10,7 +10,7 @@ use super::MetaOp;
 use crate::acl::{self, Acl};
 use crate::lease::{Claim, Want};
 use crate::schema::{key_tail, xattr_key, xattr_prefix};
-use crate::txn::{Txn, kv_status};
+use crate::txn::Txn;
 
 fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
     Ok(vec![Claim { ino, want: Want::Alone }])
@@ -18,7 +18,7 @@ fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
 
 fn names(txn: &Txn<'_>, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
     let prefix = xattr_prefix(ino);
-    let pairs = txn.engine.scan(&prefix, &prefix, usize::MAX).map_err(|e| kv_status(&e))?;
+    let pairs = txn.scan(&prefix, &prefix, usize::MAX)?;
     Ok(pairs.iter().map(|(key, _)| key_tail(key).to_vec()).collect())
 }
 

@@ -1,0 +1,41 @@
+//! Commits of the running server, and waits until they are durable.
+//!
+//! Every commit passes here under the server's lock, so that operations know which commits what
+//! they read is from.
+
+use std::collections::HashSet;
+
+use nuri_kv::engine::{Batch, CommitId, Engine};
+use nuri_proto::Status;
+
+use crate::server::{Core, MetaServer};
+use crate::txn::kv_status;
+
+impl MetaServer {
+    /// Makes the batch visible; `found` are keys that are known to have had a value before. Says
+    /// what to wait for before anybody is told: nothing, for an empty batch.
+    pub(crate) fn commit(
+        &self,
+        core: &mut Core,
+        batch: Batch,
+        found: &HashSet<Vec<u8>>,
+    ) -> Result<CommitId, Status> {
+        let is_empty = batch.is_empty();
+        let changes = core.unsettled.changes(&batch, found);
+        // Also an empty one: a store that stopped refuses it.
+        let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
+        if is_empty {
+            return Ok(CommitId::default());
+        }
+        core.unsettled.settle(self.engine.durable());
+        core.unsettled.note(id, &changes);
+        Ok(id)
+    }
+
+    pub(crate) fn durable(&self, id: CommitId) -> Result<(), Status> {
+        if cfg!(nuri_break = "reply_before_durable") {
+            return Ok(());
+        }
+        self.engine.wait_durable(id).map_err(|e| kv_status(&e))
+    }
+}

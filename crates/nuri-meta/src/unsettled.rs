@@ -1,0 +1,218 @@
+//! Which commit changed a key last, for commits that may not be durable yet. Pure.
+//!
+//! A reply tells what was read, so it waits for the commits that this is from, and for no others:
+//! commits become durable in their order, so the last one is enough. A key that is not known here
+//! was not changed since the last durable commit, or not after `floor`.
+//!
+//! Keys are known by their hash: where two have the same, readers wait for more than they need.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::BuildHasher;
+
+use nuri_kv::engine::{Batch, CommitId};
+
+use crate::schema::Family;
+
+/// Changes that are remembered; beyond that everything waits for the last of them.
+const LIMIT: usize = 1 << 16;
+
+/// What a commit did to a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// There was a value before, and there is one now.
+    Changed,
+    /// Made or removed, as far as is known.
+    Made,
+}
+
+/// The last commits that may not be durable, for one key.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// That did anything to it.
+    changed: CommitId,
+    /// That made or removed it.
+    made: CommitId,
+}
+
+/// Changes of commits that may not be durable yet.
+pub(crate) struct Unsettled {
+    hasher: RandomState,
+    keys: HashMap<u64, Last>,
+    /// What to forget when commits are durable, in their order.
+    order: VecDeque<(CommitId, u64)>,
+    /// Every key may have been changed by a commit up to this one.
+    floor: CommitId,
+    limit: usize,
+}
+
+impl Unsettled {
+    /// Of what was committed up to `floor` no keys are known.
+    pub(crate) fn new(floor: CommitId) -> Unsettled {
+        let (hasher, keys, order) = Default::default();
+        Unsettled { hasher, keys, order, floor, limit: LIMIT }
+    }
+
+    /// What a batch is about to do; `found` are keys that are known to have a value before it.
+    pub(crate) fn changes(&self, batch: &Batch, found: &HashSet<Vec<u8>>) -> Vec<(u64, Way)> {
+        let change = |(key, value): (&[u8], Option<&[u8]>)| {
+            let stays = value.is_some() && found.contains(key);
+            (self.hasher.hash_one(key), if stays { Way::Changed } else { Way::Made })
+        };
+        batch.changes().filter(|(key, _)| !lives_in_memory(key)).map(change).collect()
+    }
+
+    /// The changes were committed, after all that were noted before.
+    pub(crate) fn note(&mut self, id: CommitId, changes: &[(u64, Way)]) {
+        if self.order.len() + changes.len() > self.limit {
+            self.keys.clear();
+            self.order.clear();
+            self.floor = id;
+            return;
+        }
+        for (key, way) in changes {
+            let last = self.keys.entry(*key).or_default();
+            last.changed = id;
+            if *way == Way::Made {
+                last.made = id;
+            }
+            self.order.push_back((id, *key));
+        }
+    }
+
+    /// Forgets what is durable.
+    pub(crate) fn settle(&mut self, durable: CommitId) {
+        while let Some((_, key)) = self.order.pop_front_if(|(id, _)| *id <= durable) {
+            if self.keys.get(&key).is_some_and(|last| last.changed <= durable) {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    /// The commit to wait for before the key's value, or that it has none, is told.
+    pub(crate) fn changed(&self, key: &[u8]) -> CommitId {
+        self.last(key).changed.max(self.floor)
+    }
+
+    /// The same where only is told that the key has a value, or none.
+    pub(crate) fn made(&self, key: &[u8]) -> CommitId {
+        self.last(key).made.max(self.floor)
+    }
+
+    fn last(&self, key: &[u8]) -> Last {
+        debug_assert!(!lives_in_memory(key), "its commits are not noted");
+        self.keys.get(&self.hasher.hash_one(key)).copied().unwrap_or_default()
+    }
+}
+
+/// Every commit writes these, and no operation reads them from the store: the server has them.
+fn lives_in_memory(key: &[u8]) -> bool {
+    let family = key.first().copied();
+    [Family::Counters, Family::Slot].into_iter().any(|f| family == Some(f as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{counters_key, inode_key, slot_key};
+    use nuri_proto::id::{Ino, SessionId};
+
+    const NONE: CommitId = CommitId(0);
+    const ONE: CommitId = CommitId(1);
+    const TWO: CommitId = CommitId(2);
+    const THREE: CommitId = CommitId(3);
+
+    fn key(ino: u64) -> Vec<u8> {
+        inode_key(Ino(ino))
+    }
+
+    fn put(unsettled: &mut Unsettled, id: CommitId, ino: u64, found: &[u64]) {
+        let mut batch = Batch::new();
+        batch.put(key(ino), vec![1]);
+        note(unsettled, id, &batch, found);
+    }
+
+    fn note(unsettled: &mut Unsettled, id: CommitId, batch: &Batch, found: &[u64]) {
+        let found = found.iter().map(|ino| key(*ino)).collect();
+        let changes = unsettled.changes(batch, &found);
+        unsettled.note(id, &changes);
+    }
+
+    #[test]
+    fn a_key_waits_for_its_own_last_commit_until_that_is_durable() {
+        let mut unsettled = Unsettled::new(NONE);
+        put(&mut unsettled, ONE, 1, &[]);
+        put(&mut unsettled, TWO, 2, &[]);
+        put(&mut unsettled, THREE, 1, &[]);
+        let changed = |u: &Unsettled| [1, 2, 3].map(|ino| u.changed(&key(ino)));
+        assert_eq!(changed(&unsettled), [THREE, TWO, NONE]);
+        unsettled.settle(ONE);
+        assert_eq!(changed(&unsettled), [THREE, TWO, NONE], "the first is overwritten");
+        unsettled.settle(TWO);
+        assert_eq!(changed(&unsettled), [THREE, NONE, NONE]);
+        unsettled.settle(THREE);
+        assert_eq!(changed(&unsettled), [NONE; 3]);
+        assert!(unsettled.keys.is_empty() && unsettled.order.is_empty());
+    }
+
+    #[test]
+    fn a_removed_key_is_waited_for_like_a_value() {
+        let mut unsettled = Unsettled::new(NONE);
+        let mut batch = Batch::new();
+        batch.delete(key(1));
+        note(&mut unsettled, ONE, &batch, &[1]);
+        assert_eq!((unsettled.changed(&key(1)), unsettled.made(&key(1))), (ONE, ONE));
+    }
+
+    #[test]
+    fn a_change_of_what_was_there_does_not_make_it() {
+        let mut unsettled = Unsettled::new(NONE);
+        put(&mut unsettled, ONE, 1, &[]);
+        put(&mut unsettled, TWO, 1, &[1]);
+        put(&mut unsettled, TWO, 2, &[2]);
+        let made = |u: &Unsettled| [1, 2].map(|ino| u.made(&key(ino)));
+        assert_eq!(made(&unsettled), [ONE, NONE]);
+        assert_eq!([1, 2].map(|ino| unsettled.changed(&key(ino))), [TWO; 2]);
+        unsettled.settle(ONE);
+        assert!(made(&unsettled).into_iter().all(|id| id <= ONE));
+    }
+
+    #[test]
+    fn what_is_removed_and_put_again_in_one_batch_is_made() {
+        let mut unsettled = Unsettled::new(NONE);
+        let mut batch = Batch::new();
+        batch.delete(key(1));
+        batch.put(key(1), vec![2]);
+        note(&mut unsettled, ONE, &batch, &[1]);
+        assert_eq!(unsettled.made(&key(1)), ONE);
+    }
+
+    #[test]
+    fn beyond_the_limit_every_key_waits_for_the_last() {
+        let mut unsettled = Unsettled { limit: 2, ..Unsettled::new(NONE) };
+        put(&mut unsettled, ONE, 1, &[1]);
+        put(&mut unsettled, TWO, 2, &[2]);
+        assert_eq!(unsettled.changed(&key(9)), NONE);
+        put(&mut unsettled, THREE, 3, &[3]);
+        assert_eq!([1, 2, 3, 9].map(|ino| unsettled.changed(&key(ino))), [THREE; 4]);
+        assert_eq!([1, 9].map(|ino| unsettled.made(&key(ino))), [THREE; 2]);
+        unsettled.settle(THREE);
+        put(&mut unsettled, CommitId(4), 1, &[1]);
+        assert_eq!([1, 2].map(|ino| unsettled.changed(&key(ino))), [CommitId(4), THREE]);
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_was_committed_before() {
+        assert_eq!(Unsettled::new(TWO).changed(&key(1)), TWO);
+    }
+
+    #[test]
+    fn what_every_commit_writes_takes_no_room() {
+        let mut unsettled = Unsettled::new(NONE);
+        let mut batch = Batch::new();
+        batch.put(counters_key(), vec![1]);
+        batch.put(slot_key(SessionId(1), 2), vec![1]);
+        note(&mut unsettled, ONE, &batch, &[]);
+        assert!(unsettled.keys.is_empty() && unsettled.order.is_empty());
+    }
+}
