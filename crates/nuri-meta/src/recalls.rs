@@ -10,7 +10,11 @@ use crate::server::{Core, MetaServer};
 use crate::txn::Finished;
 
 impl MetaServer {
-    pub(crate) fn recall_done(&self, context: CallContext, call: &RecallDone) -> Result<(), Status> {
+    pub(crate) fn recall_done(
+        &self,
+        context: CallContext,
+        call: &RecallDone,
+    ) -> Result<(), Status> {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
@@ -45,7 +49,11 @@ impl MetaServer {
         self.commit(core, batch, &found).map(|_| ())
     }
 
-    pub(crate) fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<ReclaimReply, Status> {
+    pub(crate) fn reclaim(
+        &self,
+        context: CallContext,
+        call: Reclaim,
+    ) -> Result<ReclaimReply, Status> {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;

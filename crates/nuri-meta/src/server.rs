@@ -20,9 +20,9 @@ use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Reserve};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
-    LeaseMode, Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall,
-    RecallDone, Reclaim, ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply,
-    SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, Release, Rename,
+    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
+    XattrList, XattrRemove, XattrSet,
 };
 use nuri_proto::op::part::AcquirePart;
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
