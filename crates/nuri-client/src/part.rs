@@ -216,8 +216,16 @@ impl Shared {
         let Wanted { span: need, ahead } = wanted;
         let reply = self.session.call(&AcquirePart { ino, need, ahead, known })?;
         let AcquirePartReply { inode, part, has_capability, file } = reply;
-        let Some(grant) = part else {
-            return self.granted(session, &inode, file, (LeaseMode::Write, None));
+        let grant = match (part, inode.lease) {
+            (Some(grant), _) => grant,
+            (None, Some(_)) => {
+                return self.granted(session, &inode, file, (LeaseMode::Write, None));
+            }
+            (None, None) => {
+                // The end of our own recall comes first.
+                std::thread::sleep(Duration::from_millis(1));
+                return Ok(());
+            }
         };
         let (has_room, number) = {
             let mut state = node.state.lock();
