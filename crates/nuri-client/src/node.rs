@@ -309,7 +309,7 @@ impl Node {
     }
 
     /// Slows other operations down that begin while a recall is being obeyed, so that it comes to
-    /// an end. They are never blocked: what they hold in the kernel may be what the recall waits for.
+    /// an end. They are never blocked: what they hold in the kernel may be what it waits for.
     pub(crate) fn yield_to_recall(&self) {
         let mut state = self.state.lock();
         if state.revoking {

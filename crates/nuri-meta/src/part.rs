@@ -30,7 +30,7 @@ impl Parts {
     }
 
     /// What to take back so that another session may write `need` and go on from there. What was
-    /// granted in hope beyond it goes too: else each of the other's next writes takes back a little.
+    /// granted in hope beyond it goes too: else each of its next writes takes back a little.
     pub(crate) fn in_the_way(&self, need: Span) -> Option<Span> {
         let first = self.held.meeting(need).next()?;
         let (last, _) = self.held.meeting(need).last()?;
