@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, lock, log, member, meta};
+use nuri_proto::op::{cluster, copy, data, lock, log, member, meta, part};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -77,6 +77,7 @@ fn arguments(op: Op, args: &[u8]) {
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
             Accessed;
         log: Reserve Apply;
+        part: AcquirePart;
         lock: LockSet LockTest LockCancel;
     }
 }

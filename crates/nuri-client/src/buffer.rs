@@ -149,6 +149,15 @@ impl WriteBuffer {
         self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
     }
 
+    /// Whether some of these bytes, the last one included, are not durable.
+    pub(crate) fn has_any(&self, first: u64, last: u64) -> bool {
+        self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
+            let base = block * BLOCK;
+            let end = (last - base).min(BLOCK - 1) as u32 + 1;
+            b.valid.within(first.saturating_sub(base) as u32, end).next().is_some()
+        })
+    }
+
     pub(crate) fn has_flying(&self) -> bool {
         self.blocks.values().any(|b| !b.flying.is_empty())
     }

@@ -10,13 +10,18 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
+use nuri_proto::op::part::Ahead;
 use nuri_stripe::locate::pieces;
+use parking_lot::Mutex;
 
 use crate::buffer::{BLOCK, Fill};
 use crate::fs::{Client, Entered, Shared};
+use crate::invalidate::Awaiting;
 use crate::node::{FileData, Node};
+use crate::part::{Pattern, Wanted, span_of};
 use crate::push_row::Rows;
 use crate::writeback::SyncScope;
+use crate::xattr::Privileges;
 
 /// An open file.
 pub(crate) struct Handle {
@@ -26,6 +31,7 @@ pub(crate) struct Handle {
     /// the error from the program's next sync.
     told_at_sync: AtomicU64,
     told_at_close: AtomicU64,
+    pattern: Mutex<Pattern>,
 }
 
 /// Where a write goes.
@@ -65,10 +71,6 @@ pub enum Sync {
     All,
 }
 
-fn last_byte(offset: u64, data: &[u8]) -> u64 {
-    offset.saturating_add(data.len() as u64).saturating_sub(1)
-}
-
 impl Client {
     /// Opens a file; its inode lives until [`Client::release`].
     ///
@@ -89,7 +91,8 @@ impl Client {
         drop(entered);
         let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
         let (told_at_sync, told_at_close) = (AtomicU64::new(errors), AtomicU64::new(errors));
-        let handle = Handle { node, told_at_sync, told_at_close };
+        let pattern = Mutex::default();
+        let handle = Handle { node, told_at_sync, told_at_close, pattern };
         self.shared.handles.lock().insert(fh, Arc::new(handle));
         Ok(fh)
     }
@@ -155,7 +158,7 @@ impl Client {
     }
 
     fn read_once(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
-        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        let entered = self.shared.enter_read(ino, span_of(offset, out.len()))?;
         self.read_entered(&entered, offset, out)
     }
 
@@ -185,7 +188,8 @@ impl Client {
         Ok(len)
     }
 
-    /// Writes all of `data`; durable only after a sync.
+    /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
+    /// away is gone before.
     ///
     /// # Errors
     /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
@@ -195,17 +199,42 @@ impl Client {
         (ino, fh): (Ino, u64),
         position: Position,
         data: &[u8],
+        taken: Privileges,
     ) -> Result<u64, Status> {
+        let wanted = match position {
+            Position::At(offset) => {
+                let ahead = self.foresee(fh, offset, data);
+                Some(Wanted { span: span_of(offset, data.len()), ahead })
+            }
+            // Those are not buffered by the kernel.
+            Position::End => None,
+        };
+        let enter = || match wanted {
+            Some(wanted) => self.shared.enter_write(ino, wanted),
+            None => self.shared.enter(ino, LeaseMode::Write),
+        };
         self.write_under(position, data, || {
-            let entered = match position {
-                Position::At(offset) => self.shared.enter_write(ino, last_byte(offset, data)),
-                // Those are not buffered by the kernel.
-                Position::End => self.shared.enter(ino, LeaseMode::Write),
-            }?;
+            let mut entered = enter()?;
+            if !self.shared.has_no_privileges(ino, taken) {
+                let node = entered.0.clone();
+                drop(entered);
+                let _awaiting = wanted.map(|wanted| Awaiting::write(node, wanted.span));
+                self.drop_privileges(ino, taken)?;
+                entered = enter()?;
+            }
             // After what was waited for: a lock lost meanwhile must not be written under.
             self.shared.check_locks(fh)?;
             Ok(entered)
         })
+    }
+
+    /// What a program that writes so through the open file will write next.
+    fn foresee(&self, fh: u64, offset: u64, data: &[u8]) -> Ahead {
+        let handle = self.handle(fh);
+        handle.map_or_else(
+            |_| Ahead::default(),
+            |handle| handle.pattern.lock().write(offset, data.len() as u64),
+        )
     }
 
     /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
@@ -215,8 +244,10 @@ impl Client {
     /// As [`Client::write`].
     pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
         self.write_under(Position::At(offset), data, || {
-            let recalled = self.shared.enter_recalled(ino);
-            recalled.map_or_else(|| self.shared.enter_write(ino, last_byte(offset, data)), Ok)
+            let span = span_of(offset, data.len());
+            let recalled = self.shared.enter_recalled(ino, span);
+            let wanted = Wanted { span, ahead: Ahead::default() };
+            recalled.map_or_else(|| self.shared.enter_write(ino, wanted), Ok)
         })
     }
 
@@ -344,7 +375,7 @@ impl Client {
             self.shared.punch_tail(node, from)?;
         }
         let state = node.state.lock();
-        Ok(state.view().unwrap_or(reply.inode.attr))
+        Ok(state.shown(reply.inode.attr))
     }
 
     /// Changes what a range holds, or how far the file reaches.

@@ -14,6 +14,7 @@ use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
     RemoveReply, SetAttr, StatFs, TruncateDone,
 };
+use nuri_proto::range_map::Span;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::access::Accesses;
@@ -25,6 +26,7 @@ use crate::invalidate::Awaiting;
 use crate::lock::Locks;
 use crate::log::Log;
 use crate::node::{FileData, Node, NodeState};
+use crate::part::Wanted;
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
 use crate::writeback::Pipeline;
@@ -92,6 +94,24 @@ pub struct ListingEntry {
     pub attr: Option<Attr>,
 }
 
+/// Which bytes an operation reads or writes.
+#[derive(Clone, Copy)]
+enum Bytes {
+    /// It is not known what the kernel keeps locked for it.
+    None,
+    Read(Span),
+    Written(Wanted),
+}
+
+impl Bytes {
+    /// Whether the operation must wait while a lease is given back: else the recall of a file that
+    /// is written all the time comes to no end. It may, because the recall knows which page the
+    /// kernel keeps locked for it. Reads of many programs would take all requests of the mount.
+    fn waits_for_recall(self, state: &NodeState) -> bool {
+        matches!(self, Bytes::Written(_)) && state.revoking
+    }
+}
+
 /// An operation that runs under a lease; ends when dropped.
 pub(crate) struct Entered(pub(crate) Arc<Node>);
 
@@ -131,6 +151,7 @@ impl Shared {
         let busy = state.opens > 0
             || state.active > 0
             || state.revoking
+            || state.asking_whole > 0
             || !self.log.is_told(state.logged)
             || state.file.as_ref().is_some_and(|f| f.is_dirty());
         if !busy && nodes.len() > KEEP_CLOSED {
@@ -140,8 +161,9 @@ impl Shared {
             return;
         }
         nodes.remove(&node.ino);
-        if state.number > 0 && !state.orphan {
-            self.releases.lock().push((node.ino, state.number));
+        let number = state.last_grant();
+        if number > 0 && !state.orphan {
+            self.releases.lock().push((node.ino, number));
         }
     }
 
@@ -149,29 +171,39 @@ impl Shared {
     pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
         self.with(reply.attr.ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.session.standing());
-            state.view().unwrap_or(reply.attr)
+            state.shown(reply.attr)
         })
     }
 
     /// Enters an operation on data under at least `need`; asks the server where necessary.
     pub(crate) fn enter(&self, ino: Ino, need: LeaseMode) -> Result<Entered, Status> {
-        self.enter_with(ino, need, None)
+        self.enter_with(ino, need, Bytes::None)
     }
 
-    /// Enters a write whose last byte lies there.
-    pub(crate) fn enter_write(&self, ino: Ino, last: u64) -> Result<Entered, Status> {
-        self.enter_with(ino, LeaseMode::Write, Some(last))
+    /// Enters a read of some bytes.
+    pub(crate) fn enter_read(&self, ino: Ino, bytes: Span) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Read, Bytes::Read(bytes))
     }
 
-    fn enter_with(&self, ino: Ino, need: LeaseMode, last: Option<u64>) -> Result<Entered, Status> {
+    /// Enters a write of some bytes.
+    pub(crate) fn enter_write(&self, ino: Ino, wanted: Wanted) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Write, Bytes::Written(wanted))
+    }
+
+    fn enter_with(&self, ino: Ino, need: LeaseMode, bytes: Bytes) -> Result<Entered, Status> {
         let start = Instant::now();
-        if let Some(node) = self.find(ino) {
+        if let (Bytes::None, Some(node)) = (bytes, self.find(ino)) {
             node.yield_to_recall();
         }
         loop {
             let entered = self.with(ino, |node, state| {
-                let have = state.mode >= Some(need) && state.file.is_some();
-                have.then(|| {
+                let in_part = || match bytes {
+                    Bytes::Written(wanted) => state.writes_part(wanted.span),
+                    _ => false,
+                };
+                let have = state.file.is_some() && (state.mode >= Some(need) || in_part());
+                let enters = have && !bytes.waits_for_recall(state);
+                enters.then(|| {
                     state.active += 1;
                     state.reads += u64::from(need == LeaseMode::Read);
                     Entered(node.clone())
@@ -180,11 +212,7 @@ impl Shared {
             match entered {
                 Some(entered) if self.trusts_leases() => return Ok(entered),
                 Some(_) => self.wait_for_server(),
-                None => {
-                    let node = self.with(ino, |node, _| node.clone());
-                    let _awaiting = last.map(|last| Awaiting::new(node, last));
-                    self.acquire(ino, need)?;
-                }
+                None => self.wait_or_acquire(ino, need, bytes)?,
             }
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
@@ -192,12 +220,31 @@ impl Shared {
         }
     }
 
+    /// Waits for the end of an own recall, else asks for the lease. The kernel keeps pages of the
+    /// operation locked meanwhile.
+    fn wait_or_acquire(&self, ino: Ino, need: LeaseMode, bytes: Bytes) -> Result<(), Status> {
+        let node = self.with(ino, |node, _| node.clone());
+        let _awaiting = match bytes {
+            Bytes::None => None,
+            Bytes::Read(span) => Some(Awaiting::read(node.clone(), span)),
+            Bytes::Written(wanted) => Some(Awaiting::write(node.clone(), wanted.span)),
+        };
+        if node.wait_for_recall(|state| bytes.waits_for_recall(state)) {
+            return Ok(());
+        }
+        match bytes {
+            Bytes::Written(wanted) => self.acquire_part(ino, wanted),
+            _ => self.acquire(ino, need),
+        }
+    }
+
     /// Enters an operation that an own recall waits for, under whatever lease is being recalled.
-    pub(crate) fn enter_recalled(&self, ino: Ino) -> Option<Entered> {
+    pub(crate) fn enter_recalled(&self, ino: Ino, bytes: Span) -> Option<Entered> {
         let node = self.find(ino)?;
         let mut state = node.state.lock();
-        let under_recall = state.revoking && state.mode.is_some() && state.file.is_some();
-        if !under_recall || !self.trusts_leases() {
+        let all = state.revoking && (state.mode.is_some() || state.parts.is_some());
+        let under_recall = all || state.leaving.iter().any(|leaving| leaving.meets(bytes));
+        if !under_recall || state.file.is_none() || !self.trusts_leases() {
             return None;
         }
         state.active += 1;
@@ -207,23 +254,34 @@ impl Shared {
 
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
         self.tell_of(ino)?;
+        let _asking = self.ask_whole(ino)?;
         let session = self.session.id();
-        let held = |s: &NodeState| (s.mode >= Some(mode)).then_some(s.forgotten);
-        let before = self.with(ino, |_, state| held(state));
+        let before = self.with(ino, |_, state| state.held_since(mode));
         let reply = self.session.call(&Acquire { ino, mode })?;
-        let Some(record) = reply.file else {
-            let dir = reply.inode.attr.mode & 0o170_000 == 0o040_000;
-            return Err(if dir { Status::ISDIR } else { Status::INVAL });
+        self.granted(session, &reply.inode, reply.file, (mode, before))
+    }
+
+    /// Takes over what was asked for, and says what was held before the call; where it was not
+    /// granted the caller asks again.
+    pub(crate) fn granted(
+        &self,
+        session: SessionId,
+        inode: &InodeReply,
+        record: Option<FileRecord>,
+        (mode, before): (LeaseMode, Option<u64>),
+    ) -> Result<(), Status> {
+        let Some(record) = record else {
+            return Err(if inode.attr.is_dir() { Status::ISDIR } else { Status::INVAL });
         };
-        let entered = self.with(ino, |node, state| {
-            let (lease, standing) = (reply.inode.lease, self.session.standing());
-            state.apply(&reply.inode.attr, lease, standing);
+        let entered = self.with(inode.attr.ino, |node, state| {
+            let (lease, standing) = (inode.lease, self.session.standing());
+            state.apply(&inode.attr, lease, standing);
             // Another grant may count where this one does not: its answer told of something newer.
             let counts = match lease {
                 Some(grant) => state.counts(grant, standing),
                 // Our own recall is under way, and may wait for us: the old lease is good for
                 // what was answered while it was held.
-                None => before.is_some() && before == held(state),
+                None => before.is_some() && before == state.held_since(mode),
             };
             // Counted from here on: a recall waits until the data is taken over.
             let granted = counts && state.mode >= Some(mode);
@@ -235,7 +293,7 @@ impl Shared {
             std::thread::sleep(Duration::from_millis(1));
             return Ok(());
         };
-        self.take_over(session, &entered, &reply.inode.attr, record, mode)
+        self.take_over(session, &entered, &inode.attr, record, mode)
     }
 
     /// Takes over a file's data record under the lease that came with it, one at a time. What
@@ -250,7 +308,10 @@ impl Shared {
     ) -> Result<(), Status> {
         let node = &entered.0;
         let _one_at_a_time = node.taking_over.lock();
-        let serves = |f: &FileData| mode == LeaseMode::Read || f.is_writable;
+        // What was taken over for parts knows too little, unless it still has to be kept.
+        let serves = |f: &FileData| {
+            (mode == LeaseMode::Read || f.is_writable) && (f.beside.is_none() || f.is_dirty())
+        };
         if node.state.lock().file.as_ref().is_some_and(|f| serves(f)) {
             return Ok(());
         }
@@ -411,6 +472,8 @@ impl Client {
             Some(attr) => Ok(attr),
             None => {
                 self.shared.tell_of(ino)?;
+                let in_parts = self.shared.with(ino, |_, state| state.parts.is_some());
+                let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
                 Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?))
             }
         }
@@ -443,8 +506,9 @@ impl Client {
             if change.atime.is_some() {
                 state.accessed = None;
             }
+            state.forget_mode();
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
-            state.view().unwrap_or(reply.inode.attr)
+            state.shown(reply.inode.attr)
         }))
     }
 

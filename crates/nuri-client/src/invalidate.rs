@@ -1,10 +1,10 @@
-//! Emptying the kernel's caches of an inode for a recall, without waiting for own writes.
+//! Emptying the kernel's caches of an inode for a recall, without waiting for own operations.
 //!
 //! A buffered write keeps the last page that it fills locked until it is answered, where that page
-//! holds nothing valid yet. While it waits for the write lease, a write of another mount may wait
-//! for our recall: neither would end. So the pages in which own waiting writes end may stay
-//! locked. Nothing of old can be read from them: who reads one waits for the write, then asks the
-//! mount. All other pages are emptied before the recall is answered.
+//! holds nothing valid yet; a read keeps all its pages so. While it waits for a lease, a write of
+//! another mount may wait for our recall: neither would end. So the pages of own waiting operations
+//! may stay locked. Nothing of old can be read from them: who reads one waits for the operation,
+//! which asks the server. All other pages are emptied before the recall is answered.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use nuri_proto::id::Ino;
+use nuri_proto::range_map::Span;
 
 use crate::fs::Shared;
 use crate::node::Node;
@@ -23,27 +24,36 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 5;
 
 /// Pages from there on, so many bytes; 0 for all that follow.
-type Span = (u64, u64);
+type Pages = (u64, u64);
 
-/// A write that waits for its lease; ends when dropped.
+/// An operation that waits for its lease; ends when dropped.
 pub(crate) struct Awaiting {
     node: Arc<Node>,
-    page: u64,
+    pages: (u64, u64),
 }
 
 impl Awaiting {
-    /// For a write whose last byte lies there.
-    pub(crate) fn new(node: Arc<Node>, last: u64) -> Awaiting {
-        let page = last / PAGE * PAGE;
-        node.state.lock().awaiting.push(page);
-        Awaiting { node, page }
+    /// For a write of these bytes.
+    pub(crate) fn write(node: Arc<Node>, bytes: Span) -> Awaiting {
+        Awaiting::new(node, bytes.end / PAGE * PAGE, bytes.end)
+    }
+
+    /// For a read of these bytes.
+    pub(crate) fn read(node: Arc<Node>, bytes: Span) -> Awaiting {
+        Awaiting::new(node, bytes.start / PAGE * PAGE, bytes.end)
+    }
+
+    fn new(node: Arc<Node>, from: u64, last: u64) -> Awaiting {
+        let pages = (from, (last / PAGE + 1) * PAGE);
+        node.state.lock().awaiting.push(pages);
+        Awaiting { node, pages }
     }
 }
 
 impl Drop for Awaiting {
     fn drop(&mut self) {
         let awaiting = &mut self.node.state.lock().awaiting;
-        if let Some(at) = awaiting.iter().position(|page| *page == self.page) {
+        if let Some(at) = awaiting.iter().position(|pages| *pages == self.pages) {
             awaiting.swap_remove(at);
         }
     }
@@ -59,19 +69,41 @@ impl Shared {
         if names {
             kernel.invalidate_entries(node.ino);
         }
-        while !empty_around(&kernel, node) {}
+        while !empty_around(&kernel, node, (0, 0)) {}
+    }
+
+    /// As `empty_kernel_for_recall`, for the pages of some bytes.
+    pub(crate) fn empty_pages_for_recall(&self, node: &Node, bytes: Span) {
+        drop(self.gate.write());
+        let Some(kernel) = self.kernel.read().clone() else { return };
+        let from = bytes.start / PAGE * PAGE;
+        let len = if bytes.end == Span::LAST { 0 } else { (bytes.end / PAGE + 1) * PAGE - from };
+        while !empty_around(&kernel, node, (from, len)) {}
     }
 }
 
-/// Empties all but the pages in which own writes wait. False: others came meanwhile.
-fn empty_around(kernel: &Arc<dyn KernelCache>, node: &Node) -> bool {
+/// Pages that own operations keep locked while they wait: from, to; ascending, none twice.
+fn locked(node: &Node) -> Vec<(u64, u64)> {
     let mut pages = node.state.lock().awaiting.clone();
     pages.sort_unstable();
-    pages.dedup();
+    let mut apart: Vec<(u64, u64)> = Vec::with_capacity(pages.len());
+    for (from, to) in pages {
+        match apart.last_mut() {
+            Some(last) if from < last.1 => last.1 = last.1.max(to),
+            _ => apart.push((from, to)),
+        }
+    }
+    apart
+}
+
+/// Empties all of them but those that own waiting operations keep. False: others came meanwhile.
+fn empty_around(kernel: &Arc<dyn KernelCache>, node: &Node, within: Pages) -> bool {
+    let pages = locked(node);
     let (done, when_done) = channel();
-    let mut rest = Call::start(kernel, node.ino, gaps(&pages), 0, &done);
-    let single =
-        |(i, page): (usize, &u64)| Call::start(kernel, node.ino, vec![(*page, PAGE)], i + 1, &done);
+    let mut rest = Call::start(kernel, node.ino, gaps(&pages, within), 0, &done);
+    let single = |(i, (from, to)): (usize, &(u64, u64))| {
+        Call::start(kernel, node.ino, vec![(*from, to - from)], i + 1, &done)
+    };
     let mut single: Vec<_> = pages.iter().enumerate().map(single).collect();
     drop(done);
     loop {
@@ -81,10 +113,7 @@ fn empty_around(kernel: &Arc<dyn KernelCache>, node: &Node) -> bool {
         if rest.has_ended && single.iter_mut().all(Call::is_over) {
             return true;
         }
-        let mut now = node.state.lock().awaiting.clone();
-        now.sort_unstable();
-        now.dedup();
-        if !rest.has_ended && now != pages && rest.waits_for_lock() {
+        if !rest.has_ended && locked(node) != pages && rest.waits_for_lock() {
             return false;
         }
     }
@@ -107,16 +136,24 @@ fn hear(when_done: &Receiver<Event>, rest: &mut Call, single: &mut [Call]) -> bo
 }
 
 /// What lies between the pages.
-fn gaps(pages: &[u64]) -> Vec<Span> {
-    let mut from = 0;
+fn gaps(pages: &[(u64, u64)], (start, len): Pages) -> Vec<Pages> {
+    let mut from = start;
+    let end = if len == 0 { u64::MAX } else { start + len };
     let mut gaps = Vec::new();
-    for page in pages {
-        if *page > from {
-            gaps.push((from, page - from));
+    for (first, after) in pages {
+        if *first >= end || *after <= from {
+            continue;
         }
-        from = page + PAGE;
+        if *first > from {
+            gaps.push((from, first - from));
+        }
+        from = *after;
     }
-    gaps.push((from, 0));
+    match len {
+        0 => gaps.push((from, 0)),
+        _ if from < end => gaps.push((from, end - from)),
+        _ => {}
+    }
     gaps
 }
 
@@ -138,7 +175,7 @@ impl Call {
     fn start(
         kernel: &Arc<dyn KernelCache>,
         ino: Ino,
-        spans: Vec<Span>,
+        spans: Vec<Pages>,
         call: usize,
         done: &Sender<Event>,
     ) -> Call {
@@ -186,9 +223,16 @@ mod tests {
 
     #[test]
     fn gaps_lie_around_the_pages() {
-        assert_eq!(gaps(&[]), [(0, 0)]);
-        assert_eq!(gaps(&[0]), [(PAGE, 0)]);
-        assert_eq!(gaps(&[PAGE, 2 * PAGE]), [(0, PAGE), (3 * PAGE, 0)]);
-        assert_eq!(gaps(&[PAGE, 9 * PAGE]), [(0, PAGE), (2 * PAGE, 7 * PAGE), (10 * PAGE, 0)]);
+        let (all, page) = ((0, 0), |n: u64| (n * PAGE, (n + 1) * PAGE));
+        assert_eq!(gaps(&[], all), [(0, 0)]);
+        assert_eq!(gaps(&[page(0)], all), [(PAGE, 0)]);
+        assert_eq!(gaps(&[page(1), page(2)], all), [(0, PAGE), (3 * PAGE, 0)]);
+        let two = [page(1), page(9)];
+        assert_eq!(gaps(&two, all), [(0, PAGE), (2 * PAGE, 7 * PAGE), (10 * PAGE, 0)]);
+        assert_eq!(gaps(&two, (2 * PAGE, PAGE)), [(2 * PAGE, PAGE)]);
+        assert_eq!(gaps(&two, (PAGE, 9 * PAGE)), [(2 * PAGE, 7 * PAGE)]);
+        assert_eq!(gaps(&two, (PAGE, PAGE)), []);
+        let long = [(0, 4 * PAGE)];
+        assert_eq!(gaps(&long, (PAGE, 5 * PAGE)), [(4 * PAGE, 2 * PAGE)]);
     }
 }

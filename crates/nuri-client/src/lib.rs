@@ -19,6 +19,7 @@ mod lock_record;
 mod log;
 mod names;
 mod node;
+mod part;
 mod push_row;
 mod range;
 mod recall;

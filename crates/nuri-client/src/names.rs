@@ -40,7 +40,7 @@ impl Client {
         let attr = self.shared.with(ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.shared.session.standing());
             state.lookups += 1;
-            state.view().unwrap_or(reply.attr)
+            state.shown(reply.attr)
         });
         Entry { ino, attr }
     }

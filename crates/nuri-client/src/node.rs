@@ -11,11 +11,13 @@ use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
+use nuri_proto::range_map::Span;
 use parking_lot::{Condvar, Mutex};
 
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::log::Use;
+use crate::part::Parts;
 use crate::session::Standing;
 use crate::xattr::Absent;
 
@@ -38,6 +40,16 @@ pub(crate) struct NodeState {
     pub(crate) number: u64,
     /// Grants up to this number were recalled.
     pub(crate) recalled: u64,
+    /// What may be written without a mode, while others write elsewhere in the file.
+    pub(crate) parts: Option<Box<Parts>>,
+    /// Those that are being given back.
+    pub(crate) leaving: Vec<Span>,
+    /// The kernel may have pages that were written under parts.
+    pub(crate) has_part_pages: bool,
+    /// Calls under way that ask for the whole file, and how often parts became void that calls
+    /// under way may bring.
+    pub(crate) asking_whole: u32,
+    pub(crate) part_voids: u64,
     /// A recall is being obeyed: nothing new is cached in the kernel.
     pub(crate) revoking: bool,
     /// Names below it were told to the kernel: it is a directory.
@@ -64,8 +76,8 @@ pub(crate) struct NodeState {
     pub(crate) orphan: bool,
     /// The log removed its last name while it was not open: it is as good as gone.
     pub(crate) dropped: bool,
-    /// Pages where own writes end that wait for the write lease: the kernel may keep them locked.
-    pub(crate) awaiting: Vec<u64>,
+    /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
+    pub(crate) awaiting: Vec<(u64, u64)>,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,
     pub(crate) reads: u64,
@@ -84,6 +96,10 @@ pub(crate) struct FileData {
     pub(crate) is_writable: bool,
     /// The whole file, while it is small and was never on the targets.
     pub(crate) inline: Option<Vec<u8>>,
+    /// Parts of it are written here, others elsewhere: what of `allocated` the server knows.
+    pub(crate) beside: Option<u64>,
+    /// A push failed: bytes may lie beyond the size.
+    pub(crate) has_failed: bool,
     pub(crate) buffer: WriteBuffer,
     pub(crate) size: u64,
     pub(crate) allocated: u64,
@@ -121,6 +137,8 @@ impl FileData {
             layout: Arc::new(record.layout),
             is_writable: false,
             inline,
+            beside: None,
+            has_failed: false,
             buffer,
             size: attr.size,
             allocated: attr.allocated,
@@ -138,6 +156,11 @@ impl FileData {
         self.mtime = Some(now);
         self.version += 1;
         self.unpublished.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether a writer under its lease leaves no bytes beyond the published size.
+    pub(crate) fn left_nothing(&self) -> bool {
+        self.is_writable && !self.has_failed && !self.is_dirty()
     }
 
     /// Whether it has a place on the targets, or is as small as to need none yet.
@@ -170,6 +193,28 @@ impl NodeState {
     /// Whether what an answer told under the grant is still so: it was not recalled meanwhile.
     pub(crate) fn counts(&self, grant: Grant, standing: Standing) -> bool {
         standing.counts(grant) && grant.number > self.recalled
+    }
+
+    /// Attributes as a program should see them, where an answer told of them.
+    pub(crate) fn shown(&self, told: Attr) -> Attr {
+        let Some(attr) = self.view() else {
+            // What was written under parts may not be published yet.
+            let file = self.file.as_ref().filter(|_| self.parts.is_some());
+            let size = file.map_or(0, |file| file.size).max(told.size);
+            let mtime = file.and_then(|file| file.mtime).unwrap_or_default().max(told.mtime);
+            return Attr { size, mtime, ..told };
+        };
+        attr
+    }
+
+    /// Number of the last grant, of the whole or a part.
+    pub(crate) fn last_grant(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |parts| parts.number).max(self.number)
+    }
+
+    /// What is the same as long as a lease is held without a gap.
+    pub(crate) fn held_since(&self, mode: LeaseMode) -> Option<u64> {
+        (self.mode >= Some(mode)).then_some(self.forgotten)
     }
 
     /// Takes over a lease. One that was recalled meanwhile, or does not count, is void.
@@ -228,6 +273,7 @@ impl NodeState {
         (self.file, self.attr, self.accessed) = (None, None, None);
         self.absent = Absent::default();
         self.names_known = false;
+        self.forget_parts();
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {
@@ -252,8 +298,18 @@ impl Node {
         }
     }
 
-    /// Slows operations down that begin while a recall is being obeyed, so that it comes to an
-    /// end. They are never blocked: what they hold in the kernel may be what the recall waits for.
+    /// Waits a little for the end of a recall, where there is one to be waited for.
+    pub(crate) fn wait_for_recall(&self, waits: impl Fn(&NodeState) -> bool) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = waits(&state);
+        if is_waiting {
+            self.changed.wait_for(&mut state, Duration::from_millis(20));
+        }
+        is_waiting
+    }
+
+    /// Slows other operations down that begin while a recall is being obeyed, so that it comes to
+    /// an end. They are never blocked: what they hold in the kernel may be what it waits for.
     pub(crate) fn yield_to_recall(&self) {
         let mut state = self.state.lock();
         if state.revoking {

@@ -104,7 +104,8 @@ fn take_row(node: &Node, block: u64, rows: Rows) -> Option<Row> {
         session: file.session,
         object: file.object,
         layout: file.layout.clone(),
-        fresh_from: file.published_size,
+        // Of what others write beside us nothing is known.
+        fresh_from: file.beside.map_or(file.published_size, |_| u64::MAX),
         pushes: file.buffer.begin_push_all(&blocks)?,
     })
 }

@@ -84,15 +84,21 @@ impl Shared {
     }
 
     fn obey(&self, recall: Recall) {
-        let Recall { ino, number, keep } = recall;
-        let kept = match self.find(ino) {
-            Some(node) => self.give_back(&node, number, keep),
-            None => {
+        let Recall { ino, number, keep, part } = recall;
+        let mut settled = false;
+        let kept = match (self.find(ino), part) {
+            (Some(node), None) => self.give_back(&node, number, keep, &mut settled),
+            (Some(node), Some(part)) => {
+                self.give_part_back(&node, part);
+                None
+            }
+            (None, _) => {
                 self.session.note_recall(ino, number);
                 None
             }
         };
-        if let Err(status) = self.session.call(&RecallDone { ino, number, kept })
+        let done = RecallDone { ino, number, kept, part, settled };
+        if let Err(status) = self.session.call(&done)
             && !self.stopping()
         {
             eprintln!("client: answer to the recall of inode {ino} did not arrive: {status}");
@@ -104,17 +110,20 @@ impl Shared {
         node: &Arc<Node>,
         number: u64,
         keep: Option<LeaseMode>,
+        settled: &mut bool,
     ) -> Option<LeaseMode> {
         {
             let mut state = node.state.lock();
             state.recalled = state.recalled.max(number);
-            if state.number > number {
+            if state.last_grant() > number {
                 return state.mode;
             }
             // Nothing held: the recall overtook its grant, which does not count any more. Nothing
             // is cached, and a read that asks for another one may keep a page that would be waited
             // for.
-            state.mode?;
+            if state.mode.is_none() && state.parts.is_none() && !state.has_part_pages {
+                return None;
+            }
             state.revoking = true;
         }
         self.leave_directory(node);
@@ -131,6 +140,8 @@ impl Shared {
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
             if told && !dirty && !overlapped && state.active == 0 {
+                let wrote = state.mode == Some(LeaseMode::Write);
+                *settled = wrote && state.file.as_ref().is_some_and(|f| f.left_nothing());
                 state.mode = state.mode.min(keep);
                 let may_write = state.mode == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
@@ -138,6 +149,7 @@ impl Shared {
                 }
                 if state.mode.is_none() {
                     state.forget_leased();
+                    state.has_part_pages = false;
                 }
                 state.revoking = false;
                 node.changed.notify_all();
@@ -192,7 +204,7 @@ impl Shared {
     }
 
     /// Gives up a lease with whatever is not kept; programs are told once per open file.
-    fn give_up(&self, node: &Arc<Node>, why: &str) -> Option<LeaseMode> {
+    pub(crate) fn give_up(&self, node: &Arc<Node>, why: &str) -> Option<LeaseMode> {
         eprintln!("client: lease on inode {} given up: {why}", node.ino);
         self.lose(node, Status::IO);
         let mut state = node.state.lock();
@@ -227,6 +239,7 @@ impl Shared {
         let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
         let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
         let leases: Vec<_> = nodes.iter().filter_map(held).collect();
+        self.reclaim_parts(&nodes);
         let (mut rest, mut rest_locks) = (leases.as_slice(), held_locks.as_slice());
         loop {
             let (batch, tail) = rest.split_at(rest.len().min(RECLAIM_BATCH));
@@ -236,7 +249,8 @@ impl Shared {
             rest_locks = tail;
             let more = !rest.is_empty() || !open.is_empty() || !rest_locks.is_empty();
             let (leases, held) = (batch.to_vec(), locks.to_vec());
-            let call = Reclaim { leases, open: now_open, locks: held, more };
+            let parts = Vec::new();
+            let call = Reclaim { leases, parts, open: now_open, locks: held, more };
             match self.session.call(&call) {
                 Ok(reply) => {
                     self.reclaimed(batch, &reply.leases);
@@ -283,7 +297,10 @@ impl Shared {
         self.locks.session_ended();
         let nodes = self.all_nodes();
         for node in &nodes {
-            let held = node.state.lock().mode.is_some();
+            let held = {
+                let state = node.state.lock();
+                state.mode.is_some() || state.parts.is_some()
+            };
             if held {
                 self.give_up(node, "the session ended");
             }

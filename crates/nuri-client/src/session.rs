@@ -45,7 +45,11 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn counts(self, grant: Grant) -> bool {
-        grant.is_of(self.server_boot) && grant.number > self.void
+        self.counts_number(grant.number)
+    }
+
+    pub(crate) fn counts_number(self, number: u64) -> bool {
+        Grant::is_number_of(number, self.server_boot) && number > self.void
     }
 }
 

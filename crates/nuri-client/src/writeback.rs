@@ -18,6 +18,7 @@ use nuri_proto::id::{Ino, TargetId};
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::Durability;
 use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
+use nuri_proto::range_map::Span;
 use nuri_stripe::locate::pieces;
 use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
@@ -241,6 +242,7 @@ impl Shared {
             }
             Err(status) => {
                 let freed = file.buffer.discard(block, range);
+                file.has_failed = true;
                 eprintln!(
                     "client: {} bytes of inode {} lost: {status}",
                     range.1 - range.0,
@@ -339,6 +341,33 @@ impl Shared {
         self.publish(node, scope)
     }
 
+    /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
+    /// be written meanwhile.
+    pub(crate) fn sync_part(&self, node: &Arc<Node>, bytes: Span) -> Result<(), Status> {
+        let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
+        loop {
+            let ready = {
+                let mut state = node.state.lock();
+                let Some(file) = &state.file else { return Ok(()) };
+                if !file.buffer.has_any(bytes.start, bytes.end) {
+                    break;
+                }
+                let mut ready = file.buffer.pushable_blocks();
+                ready.retain(|block| blocks.contains(block));
+                if ready.is_empty() && file.buffer.has_flying() {
+                    node.changed.wait_for(&mut state, Duration::from_millis(10));
+                    continue;
+                }
+                ready
+            };
+            ready.iter().for_each(|block| self.push(node, *block, Durability::Memory, Rows::All));
+            let targets = self.pipeline.unsynced.lock().targets();
+            self.flush_targets(&targets)?;
+        }
+        let _one_at_a_time = node.sync.lock();
+        self.publish(node, SyncScope::All)
+    }
+
     /// One short dirty range: written through in one call instead of push and flush.
     fn sync_small(&self, node: &Arc<Node>) -> Done {
         let block = {
@@ -380,6 +409,9 @@ impl Shared {
             Ok(reply) => {
                 if let Some(file) = &mut state.file {
                     file.published_size = call.size;
+                    if call.data == PublishData::Part {
+                        file.beside = file.beside.map(|known| known + call.allocated);
+                    }
                     if file.version == version {
                         file.unpublished = None;
                     }
@@ -470,7 +502,7 @@ impl Shared {
             let mut state = node.state.lock();
             state.note_error(status);
             let freed = state.file.as_mut().map_or(0, |f| {
-                f.unpublished = None;
+                (f.unpublished, f.has_failed) = (None, true);
                 f.buffer.clear()
             });
             drop(state);
@@ -494,13 +526,17 @@ fn is_redundant(node: &Node) -> bool {
 }
 
 fn publication(ino: Ino, file: &FileData) -> Publish {
+    let mtime = file.mtime.map(SetTime::At);
+    if let Some(known) = file.beside {
+        let (allocated, data) = (file.allocated.saturating_sub(known), PublishData::Part);
+        return Publish { ino, size: file.size, allocated, mtime, data };
+    }
     let data = match &file.inline {
         Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
             PublishData::Inline
         }
         _ => PublishData::OnTargets,
     };
-    let mtime = file.mtime.map(SetTime::At);
     Publish { ino, size: file.size, allocated: file.allocated, mtime, data }
 }
 

@@ -5,7 +5,7 @@
 //! `security.capability` before every write. That none is set is known under the lease.
 
 use nuri_proto::Status;
-use nuri_proto::change::{S_IFMT, S_IFREG, S_ISGID};
+use nuri_proto::change::{CAPABILITY, S_IFMT, S_IFREG, S_ISGID};
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
@@ -13,7 +13,6 @@ use nuri_proto::op::meta::{
 
 use crate::fs::{Client, Shared};
 
-const CAPABILITY: &[u8] = b"security.capability";
 /// What new inodes of a directory inherit.
 pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What the kernel asks for again and again: before writes and at every check of rights.
@@ -60,6 +59,13 @@ impl Absent {
         }
     }
 
+    /// The server's answer says that no capability is set.
+    pub(crate) fn note_no_capability(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::of(CAPABILITY).map_or(0, |one| one.0);
+        }
+    }
+
     /// Of a directory: new inodes get the rights that were asked for.
     pub(crate) fn hands_down_nothing(self) -> bool {
         Absent::of(DEFAULT_LIST).is_some_and(|list| self.covers(list))
@@ -101,13 +107,17 @@ impl Shared {
     }
 
     /// Known without asking: there is nothing to take away.
-    fn has_no_privileges(&self, ino: Ino, what: Privileges) -> bool {
+    pub(crate) fn has_no_privileges(&self, ino: Ino, what: Privileges) -> bool {
         self.trusts_leases()
             && self.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
-                let plain = state.attr.is_some_and(|attr| reduced(attr.mode, what) == attr.mode);
+                let is_plain = |mode| reduced(mode, what) == mode;
                 let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
-                state.mode.is_some() && bare && plain
+                let mode = match &state.parts {
+                    Some(parts) => parts.mode,
+                    None => state.attr.filter(|_| state.mode.is_some()).map(|attr| attr.mode),
+                };
+                bare && mode.is_some_and(is_plain)
             })
     }
 }

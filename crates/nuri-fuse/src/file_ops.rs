@@ -91,10 +91,9 @@ impl Dispatcher {
             self.client.write_mapped(ino, call.offset, data)?;
         } else {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-            self.client.drop_privileges(ino, privileges(kill))?;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            self.client.write((ino, call.fh), position, data)?;
+            self.client.write((ino, call.fh), position, data, privileges(kill))?;
         }
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
@@ -153,9 +152,8 @@ impl Dispatcher {
         let len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
             let kill = privileges(request.header.uid != 0);
-            self.client.drop_privileges(Ino(call.nodeid_out), kill)?;
-            let position = Position::At(call.off_out);
-            self.client.write((Ino(call.nodeid_out), call.fh_out), position, &buf[..len])?;
+            let (position, to) = (Position::At(call.off_out), Ino(call.nodeid_out));
+            self.client.write((to, call.fh_out), position, &buf[..len], kill)?;
         }
         reply.value(&WriteOut { size: len as u32, padding: 0 });
         Ok(())

@@ -9,9 +9,16 @@ use std::collections::HashMap;
 
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall};
+use nuri_proto::op::part::{Ahead, PartGrant};
+use nuri_proto::range_map::Span;
+
+use crate::part::Parts;
 
 /// So often nothing is granted in passing on an inode that was taken back from caches.
 const WARY: u32 = 64;
+
+/// So often a file's writer is recalled for another one before its parts are granted apart.
+const RIVALRY: u32 = 2;
 
 /// What an operation needs of the other sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -20,6 +27,8 @@ pub enum Want {
     Shared,
     /// No cache elsewhere.
     Alone,
+    /// No cache elsewhere, nor these bytes being written.
+    Part(Span),
 }
 
 /// An inode and what an operation needs there.
@@ -35,6 +44,45 @@ struct Holder {
     number: u64,
     /// A recall under way: what it may keep.
     recalled: Option<Option<LeaseMode>>,
+    /// What it may write without a mode, while others write elsewhere. Few inodes have any.
+    parts: Option<Box<Parts>>,
+}
+
+impl Holder {
+    fn new(session: SessionId, mode: Option<LeaseMode>, number: u64) -> Holder {
+        Holder { session, mode, number, recalled: None, parts: None }
+    }
+
+    fn has_parts(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| !parts.is_empty())
+    }
+
+    /// What to recall for the claim, where the holder is in its way.
+    fn in_the_way(&self, want: Want) -> Option<Taken> {
+        match (want, self.mode) {
+            (Want::Shared, Some(LeaseMode::Read)) => None,
+            (Want::Shared, Some(LeaseMode::Write)) => Some(Taken::Down(Some(LeaseMode::Read))),
+            (_, Some(_)) => Some(Taken::Down(None)),
+            (Want::Part(_), None) if cfg!(nuri_break = "parts_overlap") => None,
+            (Want::Part(need), None) => self.parts.as_ref()?.in_the_way(need).map(Taken::Part),
+            (_, None) => self.has_parts().then_some(Taken::Down(None)),
+        }
+    }
+}
+
+/// What a recall takes.
+enum Taken {
+    /// The lease and all parts, down to what may be kept.
+    Down(Option<LeaseMode>),
+    Part(Span),
+}
+
+/// Writers of one file that take it from each other.
+#[derive(Clone, Copy, Default)]
+struct Rivals {
+    recalls: u32,
+    /// Since the last part was granted.
+    is_fresh: bool,
 }
 
 /// An operation's place among those that wait.
@@ -51,6 +99,7 @@ pub struct LeaseTable {
     awaited: HashMap<Ino, Vec<Turn>>,
     /// Those that were taken back from caches: how often to grant nothing in passing.
     wary: HashMap<Ino, u32>,
+    rivals: HashMap<Ino, Rivals>,
     next: u64,
     turns: u64,
     /// Beyond this many inodes only leases that were asked for are granted.
@@ -60,8 +109,9 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        let (inodes, awaited, wary) = Default::default();
-        LeaseTable { inodes, awaited, wary, next: epoch << Grant::EPOCH_SHIFT, turns: 0, limit }
+        let (inodes, awaited, wary, rivals) = Default::default();
+        let next = epoch << Grant::EPOCH_SHIFT;
+        LeaseTable { inodes, awaited, wary, rivals, next, turns: 0, limit }
     }
 
     /// Number of the last grant.
@@ -84,23 +134,114 @@ impl LeaseTable {
         };
         let mut out = Vec::new();
         for holder in holders.iter_mut().filter(|h| h.session != session) {
-            let keep = match (claim.want, holder.mode) {
-                (_, None) | (Want::Shared, Some(LeaseMode::Read)) => continue,
-                (Want::Shared, Some(LeaseMode::Write)) => Some(LeaseMode::Read),
-                (Want::Alone, Some(_)) => None,
-            };
-            // A recall under way that keeps too much is sent again, sharper.
-            let send = holder.recalled.is_none_or(|already| already > keep);
-            if send {
-                holder.recalled = Some(keep);
-                if keep.is_none() {
-                    self.wary.insert(claim.ino, WARY);
+            let number = holder.number;
+            let (keep, part, send) = match holder.in_the_way(claim.want) {
+                None => continue,
+                Some(Taken::Part(span)) => {
+                    let parts = holder.parts.as_mut();
+                    let is_new = parts.is_some_and(|parts| parts.recall(span, number));
+                    (None, Some(span), is_new && holder.recalled.is_none())
                 }
-            }
-            let recall = Recall { ino: claim.ino, number: holder.number, keep };
+                Some(Taken::Down(keep)) => {
+                    // A recall under way that keeps too much is sent again, sharper.
+                    let send = holder.recalled.is_none_or(|already| already > keep);
+                    if send && holder.mode == Some(LeaseMode::Write) && keep.is_none() {
+                        let rivals = self.rivals.entry(claim.ino).or_default();
+                        (rivals.recalls, rivals.is_fresh) = (rivals.recalls + 1, true);
+                    }
+                    if send && keep.is_none() {
+                        self.wary.insert(claim.ino, WARY);
+                    }
+                    holder.recalled = if send { Some(keep) } else { holder.recalled };
+                    (keep, None, send)
+                }
+            };
+            let recall = Recall { ino: claim.ino, number, keep, part };
             out.push((holder.session, send.then_some(recall)));
         }
         out
+    }
+
+    /// Whether who asks to write bytes of the file is granted these only: others write it too.
+    pub fn is_in_parts(&self, ino: Ino, session: SessionId) -> bool {
+        let holders = self.holders(ino);
+        let has_lease = holders.iter().any(|h| h.session == session && h.mode.is_some());
+        let rivals = self.rivals.get(&ino).copied().unwrap_or_default();
+        let is_wanted = rivals.recalls >= RIVALRY && rivals.is_fresh;
+        !has_lease && (is_wanted || self.has_parts(ino))
+    }
+
+    /// Whether any session holds parts of the file.
+    pub fn has_parts(&self, ino: Ino) -> bool {
+        self.holders(ino).iter().any(Holder::has_parts)
+    }
+
+    /// Grants bytes of a file, and as many of those ahead as nobody holds; conflicts must have been
+    /// resolved. `None` while some of it, or all, is being recalled from the session itself.
+    pub fn grant_part(
+        &mut self,
+        ino: Ino,
+        session: SessionId,
+        need: Span,
+        ahead: Ahead,
+    ) -> Option<PartGrant> {
+        if let Some(rivals) = self.rivals.get_mut(&ino) {
+            rivals.is_fresh = false;
+        }
+        let is_free = |span: &Span| {
+            self.holders(ino).iter().all(|holder| {
+                let held = |p: &Parts| {
+                    let others = holder.session != session && p.meets(*span);
+                    others && !cfg!(nuri_break = "parts_overlap")
+                };
+                holder.parts.as_ref().is_none_or(|p| !held(p) && !p.is_recalled(*span))
+            })
+        };
+        if !is_free(&need) {
+            return None;
+        }
+        let granted: Vec<_> = ahead.spans().take_while(is_free).collect();
+        self.next += 1;
+        let number = self.next;
+        let holder = self.holder_mut(ino, session);
+        if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
+            return None;
+        }
+        holder.number = number;
+        let parts = holder.parts.get_or_insert_default();
+        parts.add(need);
+        granted.iter().for_each(|span| parts.add(*span));
+        Some(PartGrant { number, count: granted.len() as u32 })
+    }
+
+    /// After a restart: the session holds parts of the file. False where another holder came first.
+    pub fn reclaim_parts(&mut self, ino: Ino, session: SessionId, spans: &[Span]) -> bool {
+        let others = self.holders(ino).iter().filter(|h| h.session != session);
+        let meets = |h: &Holder| {
+            let parts = h.parts.as_ref();
+            parts.is_some_and(|parts| spans.iter().any(|span| parts.meets(*span)))
+        };
+        if others.into_iter().any(|h| h.mode.is_some() || meets(h)) {
+            return false;
+        }
+        self.next += 1;
+        let number = self.next;
+        let holder = self.holder_mut(ino, session);
+        holder.number = number;
+        let parts = holder.parts.get_or_insert_default();
+        spans.iter().filter(|span| span.is_valid()).for_each(|span| parts.add(*span));
+        self.rivals.insert(ino, Rivals { recalls: RIVALRY, is_fresh: false });
+        true
+    }
+
+    fn holder_mut(&mut self, ino: Ino, session: SessionId) -> &mut Holder {
+        let holders = self.inodes.entry(ino).or_default();
+        let at = holders.iter().position(|h| h.session == session);
+        let at = at.unwrap_or_else(|| {
+            holders.push(Holder::new(session, None, 0));
+            holders.len() - 1
+        });
+        &mut holders[at]
     }
 
     /// Whether another session writes the inode.
@@ -163,12 +304,14 @@ impl LeaseTable {
         if self.is_wary(ino) {
             return None;
         }
-        let others = |h: &&Holder| h.session != session && h.mode.is_some();
-        let blocked = self
-            .holders(ino)
-            .iter()
-            .filter(others)
-            .any(|h| mode == LeaseMode::Write || h.mode == Some(LeaseMode::Write));
+        // Who writes parts asks for the whole itself, when it has given these up.
+        let in_the_way = |h: &Holder| match h.mode {
+            None => h.has_parts(),
+            Some(held) => {
+                h.session != session && (mode == LeaseMode::Write || held == LeaseMode::Write)
+            }
+        };
+        let blocked = self.holders(ino).iter().any(in_the_way);
         if blocked { None } else { self.grant(ino, session, mode) }
     }
 
@@ -179,12 +322,14 @@ impl LeaseTable {
         let number = self.next;
         let holders = self.inodes.entry(ino).or_default();
         let Some(holder) = holders.iter_mut().find(|h| h.session == session) else {
-            holders.push(Holder { session, mode: Some(mode), number, recalled: None });
+            holders.push(Holder::new(session, Some(mode), number));
             return Some(Grant { mode, number });
         };
         if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
             return None;
         }
+        // Given up before the whole was asked for.
+        holder.parts = None;
         let mode = holder.mode.map_or(mode, |have| have.max(mode));
         (holder.mode, holder.number) = (Some(mode), number);
         Some(Grant { mode, number })
@@ -206,12 +351,38 @@ impl LeaseTable {
         };
         match holder.recalled {
             Some(allowed) if holder.number <= number && kept <= allowed => {
-                (holder.mode, holder.recalled) = (kept, None);
+                (holder.mode, holder.recalled, holder.parts) = (kept, None, None);
                 true
             }
             Some(_) => false,
             None => true,
         }
+    }
+
+    /// The recall of a part was obeyed; tells whether this ended all of the session's there.
+    pub fn part_done(&mut self, ino: Ino, session: SessionId, number: u64, span: Span) -> bool {
+        let holders = self.inodes.get_mut(&ino).into_iter().flatten();
+        let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
+            return true;
+        };
+        if let Some(parts) = &mut holder.parts {
+            parts.recall_done(span, number);
+        }
+        holder.recalled.is_none() && holder.parts.as_ref().is_none_or(|parts| parts.is_settled())
+    }
+
+    /// The session gave up all its parts, asked or not. Grants above the number are newer. Tells
+    /// as `part_done`.
+    pub fn parts_given_up(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
+        let holders = self.inodes.get_mut(&ino).into_iter().flatten();
+        let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
+            return true;
+        };
+        if holder.number > number {
+            return self.part_done(ino, session, number, Span::ALL);
+        }
+        holder.parts = None;
+        holder.recalled.is_none()
     }
 
     /// The session forgot the inode: no lease, not open.
@@ -222,6 +393,7 @@ impl LeaseTable {
         holders.retain(|h| h.session != session || h.number > number);
         if holders.is_empty() {
             self.wary.remove(&ino);
+            self.rivals.remove(&ino);
             self.inodes.remove(&ino);
         }
     }
@@ -248,7 +420,7 @@ impl LeaseTable {
     /// Notes that a session has the inode open, without a lease.
     pub fn note_open(&mut self, ino: Ino, session: SessionId) {
         if !self.holders(ino).iter().any(|h| h.session == session) {
-            let holder = Holder { session, mode: None, number: 0, recalled: None };
+            let holder = Holder::new(session, None, 0);
             self.inodes.entry(ino).or_default().push(holder);
         }
     }
@@ -267,7 +439,7 @@ impl LeaseTable {
         own.is_some_and(|h| match h.mode {
             Some(LeaseMode::Write) => true,
             Some(LeaseMode::Read) => h.recalled.is_some(),
-            None => false,
+            None => h.has_parts(),
         })
     }
 
@@ -301,7 +473,7 @@ mod tests {
         let grant = table.grant(F, A, LeaseMode::Write).unwrap();
         assert_eq!(table.offer(F, B, LeaseMode::Read), None);
         let conflicts = table.conflicts(claim(Want::Shared), B);
-        let recall = Recall { ino: F, number: grant.number, keep: READ };
+        let recall = Recall { ino: F, number: grant.number, keep: READ, part: None };
         assert_eq!(conflicts, [(A, Some(recall))]);
         assert_eq!(table.conflicts(claim(Want::Shared), B), [(A, None)]);
         table.recall_done(F, A, grant.number, READ);

@@ -14,6 +14,8 @@ pub mod lease;
 pub mod lock;
 mod locks;
 mod op;
+mod part;
+mod recalls;
 pub mod restored;
 pub mod schema;
 pub mod server;

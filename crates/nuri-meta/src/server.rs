@@ -20,10 +20,11 @@ use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Reserve};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
-    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, RecallDone, Reclaim,
-    ReclaimReply, Release, Rename, SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time,
-    TruncateDone, Unlink, XattrGet, XattrList, XattrRemove, XattrSet,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, Release, Rename,
+    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
+    XattrList, XattrRemove, XattrSet,
 };
+use nuri_proto::op::part::AcquirePart;
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -82,6 +83,11 @@ impl Grace {
     /// Whether the session has not reclaimed everything yet.
     pub(crate) fn waits_for(&self, session: SessionId) -> bool {
         self.waiting.contains(&session)
+    }
+
+    /// The session has reclaimed everything.
+    pub(crate) fn came_back(&mut self, session: SessionId) {
+        self.waiting.remove(&session);
     }
 }
 
@@ -161,6 +167,7 @@ impl MetaServer {
             Op::TruncateDone => self.run::<TruncateDone>(request),
             Op::Reserve => self.run::<Reserve>(request),
             Op::Apply => self.run::<Apply>(request),
+            Op::AcquirePart => self.run::<AcquirePart>(request),
             _ => self.serve_locks(request),
         }
     }
@@ -475,35 +482,6 @@ impl MetaServer {
             }
             self.told.wait_for(&mut core, until - now);
         }
-    }
-
-    fn recall_done(&self, context: CallContext, call: &RecallDone) -> Result<(), Status> {
-        let session = SessionId(context.session);
-        let mut core = self.core.lock();
-        self.hear(&mut core, session)?;
-        let ended = core.leases.recall_done(call.ino, session, call.number, call.kept);
-        if ended {
-            core.recalls.remove(&(session, call.ino));
-        }
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    fn reclaim(&self, context: CallContext, call: Reclaim) -> Result<ReclaimReply, Status> {
-        let session = SessionId(context.session);
-        let mut core = self.core.lock();
-        self.hear(&mut core, session)?;
-        let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
-        let leases = grants.collect();
-        let locks = self.reclaim_locks(&mut core, session, &call.locks);
-        call.open.iter().for_each(|ino| core.leases.note_open(*ino, session));
-        if !call.more
-            && let Some(grace) = &mut core.grace
-        {
-            grace.waiting.remove(&session);
-        }
-        self.changed.notify_all();
-        Ok(ReclaimReply { leases, locks })
     }
 
     fn reap_orphans(&self, core: &mut Core) -> Result<(), Status> {

@@ -14,6 +14,7 @@ mod leases;
 mod locks;
 mod model;
 mod names;
+mod parts;
 mod reads;
 mod slots;
 
@@ -228,8 +229,8 @@ impl<'a> Client<'a> {
     }
 
     fn obey(&self, recall: Recall) {
-        let Recall { ino, number, keep } = recall;
-        self.get(RecallDone { ino, number, kept: keep }).unwrap();
+        let Recall { ino, number, keep, part } = recall;
+        self.get(RecallDone { ino, number, kept: keep, part, settled: true }).unwrap();
     }
 }
 

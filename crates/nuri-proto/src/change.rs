@@ -20,6 +20,9 @@ impl SetTime {
     }
 }
 
+/// The attribute that holds capabilities of a program's file.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
 impl Attr {
     pub fn is_dir(&self) -> bool {
         self.mode & S_IFMT == S_IFDIR

@@ -61,3 +61,7 @@ const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS)
 const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
 const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);
+/// Parts of a file granted at once beyond the one that was asked for.
+pub const MAX_AHEAD: u32 = 256;
+/// Parts of a file that a session holds at most.
+pub const MAX_PARTS: usize = 4096;

@@ -83,6 +83,18 @@ impl<V: Copy + PartialEq> RangeMap<V> {
         self.update(span, |_| value);
     }
 
+    /// Whether every byte of `span` has a value.
+    pub fn covers(&self, span: Span) -> bool {
+        let mut next = span.start;
+        for (part, _) in self.meeting(span) {
+            if part.start > next {
+                return false;
+            }
+            next = part.end.saturating_add(1);
+        }
+        next > span.end
+    }
+
     /// Parts that have a byte in `span`, whole.
     pub fn meeting(&self, span: Span) -> impl Iterator<Item = (Span, V)> + '_ {
         let first = self.parts.partition_point(|(p, _)| p.end < span.start);

@@ -100,7 +100,7 @@ impl Names {
                 .map_err(|e| format!("metadata server after a crash: {e}"))?;
         self.server = Some(server);
         for client in 0..self.clients.len() {
-            let call = Reclaim { leases: Vec::new(), open: Vec::new(), locks: vec![], more: false };
+            let call = Reclaim::default();
             self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
         }
         // A session whose opening was never answered is nobody's: grace has to run out for it.

@@ -8,6 +8,7 @@ mod baton;
 mod locks;
 mod names;
 mod order;
+mod records;
 mod register;
 mod sizes;
 
@@ -34,6 +35,8 @@ const TESTS: &[(&str, Test)] = &[
     ("independent reads", order::independent_reads),
     ("appends", sizes::appends),
     ("growth", sizes::growth),
+    ("records in turn", records::in_turn),
+    ("records over records", records::overlapping),
     ("one name, one maker", names::makers),
     ("one name, one remover", names::removers),
     ("renames onto one name", names::onto_one_name),

@@ -1,13 +1,16 @@
 //! Leases asked for and given back.
 
 use nuri_proto::Status;
+use nuri_proto::change::CAPABILITY;
+use nuri_proto::limit::MAX_AHEAD;
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
+use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
 
 use super::MetaOp;
 use super::make::file_record;
 use super::remove::reap;
 use crate::lease::{Claim, Want};
-use crate::schema::Body;
+use crate::schema::{Body, xattr_key};
 use crate::txn::Txn;
 
 impl MetaOp for Acquire {
@@ -28,6 +31,50 @@ impl MetaOp for Acquire {
         };
         let file = file_record(txn, &inode)?;
         Ok(AcquireReply { inode: InodeReply { attr: inode.attr, lease }, file, symlink })
+    }
+}
+
+/// Whether the call is answered with a part of the file. One that lies with its inode, or has bytes
+/// of a dead writer beyond its size, is for one writer alone.
+fn is_in_parts(txn: &Txn<'_>, call: &AcquirePart) -> Result<bool, Status> {
+    if !txn.leases.is_in_parts(call.ino, txn.session) {
+        return Ok(false);
+    }
+    let inode = txn.inode(call.ino)?;
+    let Body::File(file) = &inode.body else { return Ok(false) };
+    let is_clean = file.punch_from.is_none() && file.grown_from.is_none();
+    Ok(file.on_targets && !file.inline && (is_clean || txn.leases.has_parts(call.ino)))
+}
+
+impl MetaOp for AcquirePart {
+    fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        let want = if is_in_parts(txn, self)? { Want::Part(self.need) } else { Want::Alone };
+        Ok(vec![Claim { ino: self.ino, want }])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<AcquirePartReply, Status> {
+        if !self.need.is_valid() {
+            return Err(Status::INVAL);
+        }
+        let inode = txn.inode(self.ino)?;
+        let mut reply = AcquirePartReply {
+            inode: InodeReply { attr: inode.attr, lease: None },
+            part: None,
+            has_capability: txn.raw(&xattr_key(self.ino, CAPABILITY))?.is_some(),
+            file: None,
+        };
+        let in_parts = is_in_parts(txn, &self)?;
+        if in_parts {
+            let count = self.ahead.count.min(MAX_AHEAD);
+            let ahead = Ahead { count, ..self.ahead };
+            reply.part = txn.leases.grant_part(self.ino, txn.session, self.need, ahead);
+        } else {
+            reply.inode.lease = txn.leases.grant(self.ino, txn.session, LeaseMode::Write);
+        }
+        if !in_parts || !self.known {
+            reply.file = file_record(txn, &inode)?;
+        }
+        Ok(reply)
     }
 }
 

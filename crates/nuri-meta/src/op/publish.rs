@@ -3,7 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
-use nuri_proto::op::meta::{Extend, InodeReply, Publish, PublishData};
+use nuri_proto::op::meta::{Extend, InodeReply, Publish, PublishData, SetTime};
 
 use super::MetaOp;
 use crate::lease::Claim;
@@ -48,17 +48,30 @@ impl MetaOp for Publish {
                 // Everything up to the new size is durable; what a dead writer left is above.
                 file.grown_from = file.grown_from.map(|_| self.size);
             }
+            PublishData::Part => {
+                if file.inline || !file.on_targets {
+                    return Err(Status::INVAL);
+                }
+                file.grown_from = file.grown_from.map(|from| from.max(self.size));
+            }
         }
-        let allocated = match self.data {
-            PublishData::Inline => self.size.next_multiple_of(512),
-            PublishData::OnTargets => self.allocated,
+        let known = inode.attr;
+        let (size, allocated, mtime) = match self.data {
+            PublishData::Inline => (self.size, self.size.next_multiple_of(512), self.mtime),
+            PublishData::OnTargets => (self.size, self.allocated, self.mtime),
+            // Others write elsewhere in it: together they make it what it is.
+            PublishData::Part => {
+                let allocated = known.allocated.saturating_add(self.allocated);
+                let later = |mtime: &SetTime| txn.at(*mtime) > known.mtime;
+                (known.size.max(self.size), allocated, self.mtime.filter(later))
+            }
         };
         let others = txn.counters.allocated.saturating_sub(inode.attr.allocated);
         txn.counters.allocated = others + allocated;
         inode.attr.allocated = allocated;
-        inode.attr.size = self.size;
+        inode.attr.size = size;
         txn.changed(&mut inode);
-        if let Some(mtime) = self.mtime {
+        if let Some(mtime) = mtime {
             inode.attr.mtime = txn.at(mtime);
         }
         txn.put_inode(&inode)?;

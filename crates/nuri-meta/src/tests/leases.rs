@@ -202,7 +202,7 @@ fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
         let a = Client::known(&world, id);
         a.sequence.store(9, Ordering::SeqCst);
         let open = if reclaimed { vec![f] } else { Vec::new() };
-        a.get(Reclaim { leases: vec![], open, locks: vec![], more: false }).unwrap();
+        a.get(Reclaim { leases: vec![], open, locks: vec![], parts: vec![], more: false }).unwrap();
         a.get(StatFs {}).unwrap();
         assert_eq!(world.fsck().orphans, u64::from(reclaimed));
         if reclaimed {
@@ -223,19 +223,22 @@ fn grace_blocks_others_until_all_have_reclaimed() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(4);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
+        .unwrap();
     let mut at = 0;
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f).unwrap());
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "the writer may still come back");
-        let more = Reclaim { leases: vec![], open: vec![f], locks: vec![], more: true };
+        let more =
+            Reclaim { leases: vec![], open: vec![f], locks: vec![], parts: vec![], more: true };
         a.get(more).unwrap();
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "it said that more follows");
         let mine = vec![(f, LeaseMode::Write)];
-        let grants =
-            a.get(Reclaim { leases: mine, open: vec![f], locks: vec![], more: false }).unwrap();
+        let grants = a
+            .get(Reclaim { leases: mine, open: vec![f], locks: vec![], parts: vec![], more: false })
+            .unwrap();
         let grant = grants.leases[0].unwrap();
         assert!(grant.mode == LeaseMode::Write && grant.number > old.number);
         let recall = a.recalled(&mut at);
@@ -268,9 +271,11 @@ fn recalls_after_a_restart_reach_a_session_that_acknowledged_many_before() {
     let world = world.crash(8);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
     b.sequence.store(99, Ordering::SeqCst);
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
+        .unwrap();
     let mine = vec![(f, LeaseMode::Read)];
-    a.get(Reclaim { leases: mine, open: vec![], locks: vec![], more: false }).unwrap();
+    a.get(Reclaim { leases: mine, open: vec![], locks: vec![], parts: vec![], more: false })
+        .unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| b.resize(f, 0).unwrap());
         // The last call to the old boot comes late.
@@ -290,7 +295,8 @@ fn grace_ends_for_those_that_do_not_come_back() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(5);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], more: false }).unwrap();
+    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
+        .unwrap();
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f));
         std::thread::sleep(SOON);
@@ -300,6 +306,7 @@ fn grace_ends_for_those_that_do_not_come_back() {
     });
     assert_eq!(a.attr(f), Err(Status::SESSION_GONE));
     let late = a.get(Reclaim {
+        parts: vec![],
         leases: vec![(f, LeaseMode::Write)],
         open: vec![],
         locks: vec![],

@@ -23,7 +23,7 @@ fn held(owner: u64) -> HeldLock {
 }
 
 fn back(locks: Vec<HeldLock>) -> Reclaim {
-    Reclaim { leases: vec![], open: vec![], locks, more: false }
+    Reclaim { leases: vec![], open: vec![], locks, parts: vec![], more: false }
 }
 
 fn outcome(reply: Result<LockReply, Status>) -> LockOutcome {

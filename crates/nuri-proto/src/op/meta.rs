@@ -6,6 +6,7 @@ use super::call;
 use super::lock::{HeldLock, LockEnd};
 use crate::id::{Ino, ObjectId, SessionId};
 use crate::layout::{Layout, LayoutPolicy};
+use crate::range_map::Span;
 
 /// Seconds and nanoseconds since 1970.
 #[derive(
@@ -61,7 +62,12 @@ impl Grant {
     /// Whether the server that granted it is the one with this boot. A stored reply repeated after
     /// a restart carries a grant of the earlier server: it is void.
     pub fn is_of(self, server_boot: u64) -> bool {
-        self.number >> Self::EPOCH_SHIFT == server_boot
+        Grant::is_number_of(self.number, server_boot)
+    }
+
+    /// As `is_of`, for the number alone.
+    pub fn is_number_of(number: u64, server_boot: u64) -> bool {
+        number >> Self::EPOCH_SHIFT == server_boot
     }
 }
 
@@ -128,27 +134,35 @@ pub enum Event {
     Lock(LockEnd),
 }
 
-/// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`.
+/// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`. With `part`
+/// only those bytes, of what [`super::part::AcquirePart`]
+/// granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Recall {
     pub ino: Ino,
     pub number: u64,
     pub keep: Option<LeaseMode>,
+    pub part: Option<Span>,
 }
 
-/// A recall was obeyed. `number` repeats the recall's.
+/// A recall was obeyed. `number` and `part` repeat the recall's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecallDone {
     pub ino: Ino,
     pub number: u64,
     pub kept: Option<LeaseMode>,
+    pub part: Option<Span>,
+    /// The writer left no bytes beyond the size that it published.
+    pub settled: bool,
 }
 call!(RecallDone => ());
 
 /// After a restart of the server: what this session still holds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reclaim {
     pub leases: Vec<(Ino, LeaseMode)>,
+    /// Parts of files.
+    pub parts: Vec<(Ino, Vec<Span>)>,
     /// Inodes that are open here, so that unlinked ones are not reaped.
     pub open: Vec<Ino>,
     pub locks: Vec<HeldLock>,
@@ -162,6 +176,8 @@ call!(Reclaim => ReclaimReply);
 pub struct ReclaimReply {
     /// `None` where another holder came first.
     pub leases: Vec<Option<Grant>>,
+    /// False where another holder came first.
+    pub parts: Vec<bool>,
     /// Whether the lock is held again.
     pub locks: Vec<bool>,
 }
@@ -469,6 +485,9 @@ call!(Publish => InodeReply);
 pub enum PublishData {
     /// The data is on the targets, durably, up to `size`.
     OnTargets,
+    /// What was written of parts of the file is on the targets, durably: it has at least `size`
+    /// bytes, and occupies `allocated` more.
+    Part,
     /// The payload is the whole file.
     Inline,
 }
