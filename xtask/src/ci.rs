@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::shell::{cargo, run as call};
+use crate::shell::{cargo, run as call, run_tests};
 use crate::{apps, broken, faults, litmus, tidy};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -36,17 +36,17 @@ const SUITES: &[Suite] = &[
     }),
     ("unit and property tests", || {
         let args = ["test", "--workspace", "--exclude", "nuri", "--exclude", "nuri-sim"];
-        call(&mut cargo(&args), 15 * MINUTE)
+        run_tests(&mut cargo(&args), 15 * MINUTE)
     }),
     ("binary, mounts, crashes", || {
         let args = ["test", "-p", "nuri", "--", "--test-threads=2"];
-        call(cargo(&args).env("NURI_TRANSPORT", "uring"), 15 * MINUTE)
+        run_tests(cargo(&args).env("NURI_TRANSPORT", "uring"), 15 * MINUTE)
     }),
     ("the same without io_uring", || {
         let args = ["test", "-p", "nuri", "--test", "it", "--", "--test-threads=2"];
         let parts = ["coherence", "crash", "posix", "lifecycle"];
         let args = [&args[..], &parts[..]].concat();
-        call(cargo(&args).env("NURI_TRANSPORT", "classic"), 15 * MINUTE)
+        run_tests(cargo(&args).env("NURI_TRANSPORT", "classic"), 15 * MINUTE)
     }),
     ("simulator", simulate),
     ("real programs", || apps::run(apps::Share::Quick)),
@@ -62,7 +62,7 @@ const SUITES: &[Suite] = &[
 /// The attacks and fixed seeds, then fresh ones for what is left of the time.
 fn simulate() -> Result<(), String> {
     let start = Instant::now();
-    call(&mut cargo(&["test", "--release", "-p", "nuri-sim"]), 10 * MINUTE)?;
+    run_tests(&mut cargo(&["test", "--release", "-p", "nuri-sim"]), 10 * MINUTE)?;
     let kinds = ["files", "leased"];
     let left = SIMULATE.saturating_sub(start.elapsed()).max(LEAST_FRESH) / kinds.len() as u32;
     for kind in kinds {

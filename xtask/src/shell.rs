@@ -1,7 +1,8 @@
 //! Running programs with a time limit.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The workspace's root.
@@ -18,6 +19,45 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(), String> 
         .stdin(Stdio::null())
         .spawn()
         .map_err(|e| format!("cannot run {shown}: {e}"))?;
+    wait(&mut child, &shown, limit)
+}
+
+/// Runs tests as [`run`] does. The error says which failed, and with what words.
+pub(crate) fn run_tests(command: &mut Command, limit: Duration) -> Result<(), String> {
+    let shown = show(command);
+    let mut child = command
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("cannot run {shown}: {e}"))?;
+    let out = child.stdout.take();
+    let reader = std::thread::spawn(move || out.map(pass_on).unwrap_or_default());
+    let outcome = wait(&mut child, &shown, limit);
+    // What the tests started may hold the pipe open: their words were read long before.
+    let end = Instant::now() + Duration::from_secs(5);
+    while !reader.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let failures = if reader.is_finished() { reader.join().unwrap_or_default() } else { vec![] };
+    outcome.map_err(|text| format!("{text}\n{}", failures.join("\n")))
+}
+
+/// Shows what is read; returns the lines that tell of failures, with the one after a panic's.
+fn pass_on(out: impl Read) -> Vec<String> {
+    let (mut telling, mut goes_on) = (Vec::new(), false);
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        println!("{line}");
+        let is_panic = line.contains("panicked at");
+        if is_panic || goes_on || line.ends_with("... FAILED") {
+            telling.push(line);
+        }
+        goes_on = is_panic;
+    }
+    telling
+}
+
+fn wait(child: &mut Child, shown: &str, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
     loop {
         match child.try_wait() {
@@ -61,5 +101,15 @@ pub(crate) fn script(text: &str, limit: Duration) -> Result<String, String> {
         Ok(stdout.into_owned())
     } else {
         Err(format!("{}\n{stdout}{stderr}", out.status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn failures_are_told_with_their_words() {
+        let out = "test a ... ok\ntest b ... FAILED\nthread 'b' panicked at b.rs:1:2:\nno\nmore\n";
+        let told = super::pass_on(out.as_bytes());
+        assert_eq!(told, ["test b ... FAILED", "thread 'b' panicked at b.rs:1:2:", "no"]);
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
-use crate::support::{Space, freeze};
+use crate::support::{Space, freeze, in_time, timed};
 
 #[test]
 fn what_one_mount_wrote_the_other_reads_at_once() {
@@ -43,75 +43,82 @@ fn what_one_mount_wrote_the_other_reads_at_once() {
 /// Each keeps a page locked in its kernel while it waits for the other's lease.
 #[test]
 fn writers_that_read_too_do_not_wait_for_each_other() {
-    let mut space = Space::up(&[]);
-    let mounts = [space.mnt(), space.mount("other")];
-    fs::write(mounts[0].join("f"), vec![0; 64 << 10]).unwrap();
-    let barrier = std::sync::Barrier::new(2);
-    let longest = std::thread::scope(|scope| {
-        let one = |who: usize| {
-            let (path, barrier) = (mounts[who].join("f"), &barrier);
-            scope.spawn(move || {
-                let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-                let (mut longest, mut got) = (std::time::Duration::ZERO, [0; 8]);
-                for round in 1..=30u64 {
-                    // In one page, and in different ones.
-                    let apart = if round % 2 == 0 { 8 } else { 20_000 };
-                    let [own, other] = [who, 1 - who].map(|side| 4096 + side as u64 * apart);
-                    barrier.wait();
-                    file.read_exact_at(&mut got, 60_000).unwrap();
-                    barrier.wait();
-                    let start = std::time::Instant::now();
-                    file.write_all_at(&round.to_le_bytes(), own).unwrap();
-                    longest = longest.max(start.elapsed());
-                    barrier.wait();
-                    file.read_exact_at(&mut got, other).unwrap();
-                    assert_eq!(u64::from_le_bytes(got), round);
-                }
-                longest
-            })
-        };
-        [one(0), one(1)].map(|thread| thread.join().unwrap()).into_iter().max().unwrap()
+    timed(|| {
+        let mut space = Space::up(&[]);
+        let mounts = [space.mnt(), space.mount("other")];
+        fs::write(mounts[0].join("f"), vec![0; 64 << 10]).unwrap();
+        let barrier = std::sync::Barrier::new(2);
+        let longest = std::thread::scope(|scope| {
+            let one = |who: usize| {
+                let (path, barrier) = (mounts[who].join("f"), &barrier);
+                scope.spawn(move || {
+                    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+                    let (mut longest, mut got) = (std::time::Duration::ZERO, [0; 8]);
+                    for round in 1..=30u64 {
+                        // In one page, and in different ones.
+                        let apart = if round % 2 == 0 { 8 } else { 20_000 };
+                        let [own, other] = [who, 1 - who].map(|side| 4096 + side as u64 * apart);
+                        barrier.wait();
+                        file.read_exact_at(&mut got, 60_000).unwrap();
+                        barrier.wait();
+                        let start = std::time::Instant::now();
+                        file.write_all_at(&round.to_le_bytes(), own).unwrap();
+                        longest = longest.max(start.elapsed());
+                        barrier.wait();
+                        file.read_exact_at(&mut got, other).unwrap();
+                        assert_eq!(u64::from_le_bytes(got), round);
+                    }
+                    longest
+                })
+            };
+            [one(0), one(1)].map(|thread| thread.join().unwrap()).into_iter().max().unwrap()
+        });
+        println!("longest write {longest:?}");
+        in_time(longest, 4.0, "the longest write");
+        space.down_clean();
     });
-    println!("longest write {longest:?}");
-    assert!(longest < std::time::Duration::from_secs(4), "{longest:?}");
-    space.down_clean();
 }
 
 /// Who reads in a loop has its lease recalled in the middle of a read again and again, and asks for
 /// the next one at once: neither may keep the writer waiting.
 #[test]
 fn a_writer_gets_its_turn_among_readers_in_a_loop() {
-    let mut space = Space::up(&[]);
-    let readers = ["one", "two", "three"].map(|name| space.mount(name));
-    let path = space.mnt().join("f");
-    fs::write(&path, "").unwrap();
-    let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    let (start, done) = (std::time::Instant::now(), std::sync::atomic::AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        for reader in &readers {
-            scope.spawn(|| {
-                let mut before = 0;
-                while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                    let file = fs::File::open(reader.join("f")).unwrap();
-                    let size = file.metadata().unwrap().len();
-                    assert!(size >= before && size.is_multiple_of(9000), "{size} after {before}");
-                    let mut tail = vec![0; size.min(9000) as usize];
-                    file.read_exact_at(&mut tail, size.saturating_sub(9000)).unwrap();
-                    assert!(tail.iter().all(|byte| *byte == (size / 9000) as u8));
-                    before = size;
-                }
+    timed(|| {
+        let mut space = Space::up(&[]);
+        let readers = ["one", "two", "three"].map(|name| space.mount(name));
+        let path = space.mnt().join("f");
+        fs::write(&path, "").unwrap();
+        let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let (start, done) = (std::time::Instant::now(), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for reader in &readers {
+                scope.spawn(|| {
+                    let mut before = 0;
+                    while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                        let file = fs::File::open(reader.join("f")).unwrap();
+                        let size = file.metadata().unwrap().len();
+                        assert!(
+                            size >= before && size.is_multiple_of(9000),
+                            "{size} after {before}"
+                        );
+                        let mut tail = vec![0; size.min(9000) as usize];
+                        file.read_exact_at(&mut tail, size.saturating_sub(9000)).unwrap();
+                        assert!(tail.iter().all(|byte| *byte == (size / 9000) as u8));
+                        before = size;
+                    }
+                });
+            }
+            let written = (0..60u8).try_for_each(|number| {
+                writer.write_all_at(&[number + 1; 9000], u64::from(number) * 9000)
             });
-        }
-        let written = (0..60u8).try_for_each(|number| {
-            writer.write_all_at(&[number + 1; 9000], u64::from(number) * 9000)
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            written.unwrap();
         });
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-        written.unwrap();
+        println!("60 writes took {:?}", start.elapsed());
+        in_time(start.elapsed(), 10.0, "60 writes");
+        drop(writer);
+        space.down_clean();
     });
-    println!("60 writes took {:?}", start.elapsed());
-    assert!(start.elapsed() < std::time::Duration::from_secs(10), "{:?}", start.elapsed());
-    drop(writer);
-    space.down_clean();
 }
 
 /// A target is slow to answer a read, and meanwhile another mount writes the file.
@@ -240,35 +247,37 @@ print('dirty',flush=True); sys.stdin.read()";
 /// mount looks at the file (the lease is shared now), then writes it.
 #[test]
 fn dirty_mapped_pages_survive_another_mounts_write() {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
-    let mut space = Space::up(&[]);
-    let (a, b) = (space.mnt(), space.mount("other"));
-    // One file on the targets, one within the metadata.
-    for (name, len) in [("large", 1 << 20), ("small", 8192)] {
-        fs::write(a.join(name), vec![b'0'; len]).unwrap();
-        let mut mapper = Command::new("python3");
-        mapper.arg("-c").arg(MAPPER).arg(a.join(name));
-        let mut child = mapper.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "dirty\n");
-        assert_eq!(fs::metadata(b.join(name)).unwrap().len(), len as u64);
-        fs::read(b.join(name)).unwrap();
-        let start = std::time::Instant::now();
-        let writer = fs::OpenOptions::new().write(true).open(b.join(name)).unwrap();
-        writer.write_all_at(b"B", 4096).unwrap();
-        writer.sync_all().unwrap();
-        assert!(start.elapsed().as_secs() < 5, "{name}: the holder could not give its lease back");
-        drop(child.stdin.take());
-        assert!(child.wait().unwrap().success());
-        for mount in [&a, &b] {
-            let bytes = fs::read(mount.join(name)).unwrap();
-            assert_eq!((bytes[0], bytes[1], bytes[4096]), (b'A', b'0', b'B'), "{name}");
-            assert!(bytes.iter().step_by(8192).all(|byte| *byte == b'A'), "{name}");
+    timed(|| {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let mut space = Space::up(&[]);
+        let (a, b) = (space.mnt(), space.mount("other"));
+        // One file on the targets, one within the metadata.
+        for (name, len) in [("large", 1 << 20), ("small", 8192)] {
+            fs::write(a.join(name), vec![b'0'; len]).unwrap();
+            let mut mapper = Command::new("python3");
+            mapper.arg("-c").arg(MAPPER).arg(a.join(name));
+            let mut child = mapper.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut said = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+            assert_eq!(said, "dirty\n");
+            assert_eq!(fs::metadata(b.join(name)).unwrap().len(), len as u64);
+            fs::read(b.join(name)).unwrap();
+            let start = std::time::Instant::now();
+            let writer = fs::OpenOptions::new().write(true).open(b.join(name)).unwrap();
+            writer.write_all_at(b"B", 4096).unwrap();
+            writer.sync_all().unwrap();
+            in_time(start.elapsed(), 5.0, &format!("{name}: giving back the lease"));
+            drop(child.stdin.take());
+            assert!(child.wait().unwrap().success());
+            for mount in [&a, &b] {
+                let bytes = fs::read(mount.join(name)).unwrap();
+                assert_eq!((bytes[0], bytes[1], bytes[4096]), (b'A', b'0', b'B'), "{name}");
+                assert!(bytes.iter().step_by(8192).all(|byte| *byte == b'A'), "{name}");
+            }
         }
-    }
-    space.down_clean();
+        space.down_clean();
+    });
 }
 
 /// What a program may do as its owner or by capabilities goes when its file is written; the mount

@@ -15,6 +15,7 @@ mod log;
 mod metadata_copy;
 mod moving;
 mod network;
+mod parts;
 mod posix;
 mod redundancy;
 mod scrub;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, freeze, kill_all, nuri, refused, text, wait};
+use crate::support::{Space, freeze, in_time, kill_all, nuri, refused, text, timed, wait};
 
 fn copies(space: &Space) -> u64 {
     space.status()["metadata"]["copies"].as_u64().unwrap()
@@ -103,43 +103,45 @@ fn load(dir: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
 
 #[test]
 fn nobody_notices_when_the_copys_node_dies() {
-    let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
-    wait_copies(&space, 2);
-    let end = AtomicBool::new(false);
-    let dir = space.mnt().join("load");
-    let (done, worst) = std::thread::scope(|scope| {
-        let loader = scope.spawn(|| load(dir.clone(), &end));
-        std::thread::sleep(Duration::from_millis(500));
-        // Killed, and not restarted for a while.
-        let supervisor = freeze(&space, "supervisor");
-        space.kill("node1");
-        wait_copies(&space, 1);
-        let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
-        assert!(said.contains("metadata: 1 copy"), "{said}");
-        drop(supervisor);
+    timed(|| {
+        let space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
         wait_copies(&space, 2);
-        // Frozen: the copy does not answer, and nobody says why.
-        let copy = freeze(&space, "node1");
-        wait_copies(&space, 1);
-        drop(copy);
-        wait_copies(&space, 2);
-        end.store(true, Ordering::Relaxed);
-        loader.join().unwrap()
+        let end = AtomicBool::new(false);
+        let dir = space.mnt().join("load");
+        let (done, worst) = std::thread::scope(|scope| {
+            let loader = scope.spawn(|| load(dir.clone(), &end));
+            std::thread::sleep(Duration::from_millis(500));
+            // Killed, and not restarted for a while.
+            let supervisor = freeze(&space, "supervisor");
+            space.kill("node1");
+            wait_copies(&space, 1);
+            let said = text(&nuri(&["status", "--dir", &space.dir()]).stdout);
+            assert!(said.contains("metadata: 1 copy"), "{said}");
+            drop(supervisor);
+            wait_copies(&space, 2);
+            // Frozen: the copy does not answer, and nobody says why.
+            let copy = freeze(&space, "node1");
+            wait_copies(&space, 1);
+            drop(copy);
+            wait_copies(&space, 2);
+            end.store(true, Ordering::Relaxed);
+            loader.join().unwrap()
+        });
+        in_time(worst, 5.0, "the longest pause");
+        assert!(done > 100, "{done}");
+        for i in 0..done {
+            assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
+        }
+        // The copy that was made under load is worth as much as the first one.
+        kill_all(&space, &["node0", "node1"]);
+        fs::remove_dir_all(space.path("space/node0")).unwrap();
+        restore(&space, &[]);
+        space.again();
+        for i in 0..done {
+            assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
+        }
+        space.down_clean();
     });
-    assert!(worst < Duration::from_secs(5), "a pause of {worst:?}");
-    assert!(done > 100, "{done}");
-    for i in 0..done {
-        assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
-    }
-    // The copy that was made under load is worth as much as the first one.
-    kill_all(&space, &["node0", "node1"]);
-    fs::remove_dir_all(space.path("space/node0")).unwrap();
-    restore(&space, &[]);
-    space.again();
-    for i in 0..done {
-        assert_eq!(fs::read(dir.join(i.to_string())).unwrap(), format!("file {i}").as_bytes());
-    }
-    space.down_clean();
 }
 
 #[test]

@@ -54,6 +54,30 @@ pub fn wait(what: &str, at_most: Duration, mut f: impl FnMut() -> bool) {
     }
 }
 
+/// How often a test of a time is tried: the machine may have been busy with something else.
+const TRIES: usize = 3;
+const TOO_SLOW: &str = "too slow";
+
+/// Something took that long and was to take so many seconds at most: else its test is done again,
+/// and fails where that happens each time.
+pub fn in_time(took: Duration, seconds: f64, what: &str) {
+    assert!(took.as_secs_f64() <= seconds, "{TOO_SLOW}: {what} took {took:?}, not {seconds} s");
+}
+
+/// A test with [`in_time`] in it. Whatever else fails in it fails at once.
+pub fn timed(test: impl Fn()) {
+    for _ in 1..TRIES {
+        let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)) else {
+            return;
+        };
+        let is_slow = panic.downcast_ref::<String>().is_some_and(|s| s.starts_with(TOO_SLOW));
+        if !is_slow {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    test();
+}
+
 pub fn is_mounted(point: &Path) -> bool {
     let line = format!(" {} fuse.nuri ", point.display());
     std::fs::read_to_string("/proc/mounts").unwrap().contains(&line)

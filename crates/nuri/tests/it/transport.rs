@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
+use crate::support::{NURI, Space, in_time, is_mounted, nuri, text, timed, wait};
 
 pub const TRANSPORTS: [&str; 2] = ["classic", "uring"];
 
@@ -219,7 +219,8 @@ fn blocked_behind_a_stopped_holder(transport: &str, waiters: usize) {
             waiter.join().unwrap().unwrap();
         }
         println!("{transport}: {waiters} waiting, {rounds} rounds beside them, worst {worst:?}");
-        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+        in_time(worst, 1.0, "what is done beside them");
+        assert!(rounds > 20, "{rounds} rounds");
     });
     drop(held);
     space.down_clean();
@@ -227,13 +228,13 @@ fn blocked_behind_a_stopped_holder(transport: &str, waiters: usize) {
 
 #[test]
 fn other_requests_go_on_beside_waiting_ones_classic() {
-    blocked_behind_a_stopped_holder("classic", 50);
+    timed(|| blocked_behind_a_stopped_holder("classic", 50));
 }
 
 /// A queue has 64 entries on machines of up to 16 processors.
 #[test]
 fn other_requests_go_on_beside_waiting_ones_uring() {
-    blocked_behind_a_stopped_holder("uring", 60);
+    timed(|| blocked_behind_a_stopped_holder("uring", 60));
 }
 
 fn bind_to(processor: usize) {
@@ -245,31 +246,34 @@ fn bind_to(processor: usize) {
 /// More waiters on one processor than its queue has entries: the other one's programs go on.
 #[test]
 fn a_full_queue_stops_its_own_processor_only() {
-    let mut space = Space::up(&[]);
-    let mount = Foreground::new(&mut space, "waits", "uring");
-    fs::create_dir(mount.point.join("own")).unwrap();
-    let held = Held::new(&mut space, "uring", 80, &mount);
-    std::thread::scope(|scope| {
-        let wait = |name| {
-            scope.spawn(move || {
-                bind_to(0);
-                fs::metadata(name)
-            })
-        };
-        let waiting: Vec<_> = held.names.iter().map(wait).collect();
-        std::thread::sleep(Duration::from_millis(700));
-        let beside = scope.spawn(|| {
-            bind_to(1);
-            busy_beside(&mount.point.join("own/free"), Duration::from_secs(2))
+    timed(|| {
+        let mut space = Space::up(&[]);
+        let mount = Foreground::new(&mut space, "waits", "uring");
+        fs::create_dir(mount.point.join("own")).unwrap();
+        let held = Held::new(&mut space, "uring", 80, &mount);
+        std::thread::scope(|scope| {
+            let wait = |name| {
+                scope.spawn(move || {
+                    bind_to(0);
+                    fs::metadata(name)
+                })
+            };
+            let waiting: Vec<_> = held.names.iter().map(wait).collect();
+            std::thread::sleep(Duration::from_millis(700));
+            let beside = scope.spawn(|| {
+                bind_to(1);
+                busy_beside(&mount.point.join("own/free"), Duration::from_secs(2))
+            });
+            let (rounds, worst) = beside.join().unwrap();
+            let waited = waiting.iter().filter(|w| !w.is_finished()).count();
+            held.holder.signal(Signal::CONT);
+            assert_eq!(waited, 80, "all waited meanwhile");
+            in_time(worst, 1.0, "what is done beside them");
+            assert!(rounds > 20, "{rounds} rounds");
         });
-        let (rounds, worst) = beside.join().unwrap();
-        let waited = waiting.iter().filter(|w| !w.is_finished()).count();
-        held.holder.signal(Signal::CONT);
-        assert_eq!(waited, 80, "all waited meanwhile");
-        assert!(rounds > 20 && worst < Duration::from_secs(1), "{rounds} rounds, worst {worst:?}");
+        drop(held);
+        space.down_clean();
     });
-    drop(held);
-    space.down_clean();
 }
 
 /// A program killed while it waits ends at the latest with the answer, and leaves all in order.
@@ -335,17 +339,17 @@ while True:
     });
     let news = news.load(Ordering::Relaxed);
     println!("{transport}: {news} changes of mapped files seen by the other mount");
-    assert!(news > 40, "{news} changes seen");
+    in_time(Duration::from_secs(6) / (news as u32 + 1), 0.15, "a change seen");
 }
 
 #[test]
 fn recalls_of_mapped_files_do_not_wait_for_their_waiters_classic() {
-    mapped_files_cross("classic");
+    timed(|| mapped_files_cross("classic"));
 }
 
 #[test]
 fn recalls_of_mapped_files_do_not_wait_for_their_waiters_uring() {
-    mapped_files_cross("uring");
+    timed(|| mapped_files_cross("uring"));
 }
 
 #[test]
