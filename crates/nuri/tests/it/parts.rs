@@ -53,5 +53,6 @@ fn what_was_written_under_a_part_never_comes_back_over_newer_bytes() {
             }
         }
     }
+    drop(files);
     space.down_clean();
 }
