@@ -81,15 +81,20 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
 }
 
 /// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`).
-/// It leaves those in which it lacks something, where the others hold the data without it (G2); it
-/// is as good as any other elsewhere.
+/// It leaves those in which it lacks something; it is as good as any other elsewhere.
 ///
 /// # Errors
-/// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile.
+/// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile; [`Status::BUSY`] where
+/// one of the groups needs it (G2).
 pub fn proved(map: &mut Map, proof: &TargetProved) -> Result<(), Status> {
+    let mut behind = map.groups.iter().filter(|group| proof.behind.contains(&group.id));
+    let is_needed = behind.any(|group| is_needed(group, proof.target));
     let target = map.targets.iter_mut().find(|t| t.id == proof.target).ok_or(Status::NOENT)?;
     if target.boot != proof.boot {
         return Err(Status::EPOCH);
+    }
+    if is_needed {
+        return Err(Status::BUSY);
     }
     let was_unproven = std::mem::take(&mut target.unproven);
     let changed = change_groups(map, |group, epoch| {
@@ -102,17 +107,20 @@ pub fn proved(map: &mut Map, proof: &TargetProved) -> Result<(), Status> {
     Ok(())
 }
 
-/// A live member leaves its group if the others hold the data. Returns whether it did.
+/// Whether the target is a live member without which the others do not hold the data.
+fn is_needed(group: &Group, target: TargetId) -> bool {
+    let live = group.live();
+    let is_live = group.place(target).is_some_and(|place| live.has(place));
+    is_live && live.iter().count() <= group.shape.data()
+}
+
+/// A live member leaves its group. Returns whether it was one.
 fn leave(group: &mut Group, target: TargetId, epoch: Epoch) -> bool {
     let Some(place) = group.place(target).filter(|place| group.live().has(*place)) else {
         return false;
     };
-    let left = group.live().iter().filter(|p| *p != place).count();
-    let enough = left >= group.shape.data();
-    if enough {
-        group.members[place].standing = Standing::Absent { since: epoch };
-    }
-    enough
+    group.members[place].standing = Standing::Absent { since: epoch };
+    true
 }
 
 /// The group takes the next epoch, with the members that it has.
@@ -399,8 +407,8 @@ mod tests {
             map.groups.iter().filter(|g| out(g)).map(|g| g.id).collect::<Vec<_>>(),
             all[..1]
         );
-        proved(&mut map, &proof(3, 1, &all)).unwrap();
-        assert!(map.groups[0].is_available(), "it is needed");
+        assert_eq!(proved(&mut map, &proof(3, 1, &all)), Err(Status::BUSY), "it is needed");
+        proved(&mut map, &proof(3, 1, &[])).unwrap();
         let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id);
         assert_eq!(unproven.collect::<Vec<_>>(), [TargetId(4)]);
     }

@@ -13,6 +13,10 @@
 //! S4 Members that are being brought up to date are no evidence about writes of earlier epochs:
 //!    what they lack may be what they missed. In those of the present epoch they take part as all
 //!    do: what they lack of them was never acknowledged, and nobody would bring it to them.
+//! S5 A live member that was not compared with the others since its machine was started may have
+//!    lost what it held. A write that only such members lack goes forward where the others can
+//!    give it to them: it may have been acknowledged, and if it was, then they can. Where it did
+//!    not go forward, such a member is no evidence, and nothing is aborted before it was compared.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
@@ -34,10 +38,53 @@ pub enum Decision {
 /// Decides about the lowest undecided write, from the answers of all members that take part in
 /// writes, in the group's present `epoch`.
 pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) -> Decision {
-    let staged = answers.iter().filter_map(|(_, held)| held.staged.as_ref());
-    let Some(write) = staged.min_by_key(|s| (s.version, s.id)) else {
+    let Some(look) = look(shape, answers, live, epoch) else {
         return Decision::Clean;
     };
+    let Look { version, on, is_committed, without, promise } = look;
+    let none = Members::default();
+    if is_committed || without == none || cfg!(nuri_break = "forward_on_any") {
+        return Decision::Forward { version, on };
+    }
+    if promise == none || cfg!(nuri_break = "drop_without_promise") {
+        Decision::Drop { version, on }
+    } else {
+        Decision::Promise { version, on: promise }
+    }
+}
+
+/// Whether the lowest undecided write goes forward although live members lack it, because these
+/// are all in `doubt` (S5). Their content is computed from the others then, so what all hold beside
+/// that write must fit together: `answers` are those of live members, and none is behind.
+pub fn forward_in_doubt(
+    shape: Shape,
+    answers: &[(usize, Held)],
+    doubt: Members,
+    epoch: Epoch,
+) -> Option<(Version, Members)> {
+    let live = Members::of(answers.iter().map(|(place, _)| *place));
+    let Look { version, on, without, promise, .. } = look(shape, answers, live, epoch)?;
+    // Who promised did so because it did not hold it, long before.
+    let may_have_lost = without.0 & !(doubt.0 & promise.0) == 0;
+    let rest = live.iter().filter(|place| !without.has(*place)).count();
+    let goes = may_have_lost && rest >= shape.data() && !cfg!(nuri_break = "doubted_is_evidence");
+    goes.then_some((version, on))
+}
+
+/// What the members' answers say of the lowest undecided write.
+struct Look {
+    version: Version,
+    /// Who has it staged.
+    on: Members,
+    is_committed: bool,
+    /// Live participants that do not have it, and those of them that have not promised to stay so.
+    without: Members,
+    promise: Members,
+}
+
+fn look(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) -> Option<Look> {
+    let staged = answers.iter().filter_map(|(_, held)| held.staged.as_ref());
+    let write = staged.min_by_key(|s| (s.version, s.id))?;
     let version = write.version;
     let places = |wanted: &dyn Fn(usize, &Held) -> bool| {
         Members::of(answers.iter().filter(|(p, h)| wanted(*p, h)).map(|(p, _)| *p))
@@ -65,16 +112,9 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
         write.participants.has(place) && is_evidence(place) && !has_staged(held, write)
     };
     let without = places(&lacks);
-    let none = Members::default();
-    if committed != none || without == none || cfg!(nuri_break = "forward_on_any") {
-        return Decision::Forward { version, on };
-    }
     let promise = places(&|place, held| lacks(place, held) && held.floor < version);
-    if promise == none || cfg!(nuri_break = "drop_without_promise") {
-        Decision::Drop { version, on }
-    } else {
-        Decision::Promise { version, on: promise }
-    }
+    let is_committed = committed != Members::default();
+    Some(Look { version, on, is_committed, without, promise })
 }
 
 /// Whether a write of the present epoch cannot be decided without one of `unheard`: nobody who
@@ -252,6 +292,27 @@ mod tests {
         let answers = [(0, staged(&[7], 0b11)), (1, Held::default())];
         let forward = Decision::Forward { version: V, on: Members(0b01) };
         assert_eq!(decide(MIRROR, &answers, Members(0b01)), forward);
+    }
+
+    /// Catches `nuri_break = "doubted_is_evidence"`.
+    #[test]
+    fn what_only_doubted_members_lack_goes_forward() {
+        let forward = |shape, answers: &[(usize, Held)], doubt: u32| {
+            forward_in_doubt(shape, answers, Members(doubt), Epoch(0)).map(|(_, on)| on)
+        };
+        let mut answers =
+            vec![(0, staged(&[7], 0b111)), (1, Held::default()), (2, Held::default())];
+        assert_eq!(forward(MIRROR, &answers, 0b111), Some(Members(0b001)));
+        assert_eq!(forward(MIRROR, &answers, 0b011), None, "one that lacks it lost nothing");
+        answers[2].1.floor = V;
+        assert_eq!(forward(MIRROR, &answers, 0b111), None, "it never had it");
+        // Of parity only one may be computed from the others.
+        let mut answers =
+            vec![(0, staged(&[7], 0b101)), (1, Held::default()), (2, Held::default())];
+        assert_eq!(forward(PARITY, &answers, 0b111), Some(Members(0b001)));
+        answers[0].1 = staged(&[7], 0b111);
+        assert_eq!(forward(PARITY, &answers, 0b111), None);
+        assert_eq!(forward(PARITY, &[], 0b111), None, "nothing is staged");
     }
 
     /// Catches `nuri_break = "syncing_never_counts"`.

@@ -11,7 +11,8 @@
 //!    the targets before it is obeyed, and an older one changes nothing.
 //! E5 A target whose machine was started anew gives no evidence and takes no write before it was
 //!    compared with the other members: a disk that said more than it kept has lost its newest
-//!    writes, and would say that they never were. It tells others what it holds meanwhile.
+//!    writes, and would say that they never were. Meanwhile it tells others what it holds, and
+//!    takes what was computed from them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -45,7 +45,10 @@ impl TargetServer {
 
     pub(crate) fn member_held(&self, call: &MemberHeld) -> Result<Held, Status> {
         // What is answered is evidence for a decision of this epoch.
-        let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
+        let _entered = match call.in_doubt {
+            true => self.epochs.enter(call.group, call.epoch)?,
+            false => self.epochs.enter_on(call.target, call.group, call.epoch)?,
+        };
         let held = self.store(call.target)?.held(call.key)?;
         self.admission.check_lease().map(|()| held)
     }
@@ -78,12 +81,12 @@ impl TargetServer {
         request: &Request<'_>,
     ) -> Result<Held, Status> {
         check_range(call.key, call.install.offset, request.payload.len())?;
-        let _entered = self.epochs.enter_on(call.target, call.install.group, call.epoch)?;
+        let _entered = self.epochs.enter(call.install.group, call.epoch)?;
         Ok(self.store(call.target)?.install(call.key, &call.install, request.payload)?)
     }
 
     pub(crate) fn member_forget(&self, call: &MemberForget) -> Result<(), Status> {
-        let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
+        let _entered = self.epochs.enter(call.group, call.epoch)?;
         let forgotten = self.store(call.target)?.forget(call.key, &call.covers, call.epoch)?;
         if forgotten { Ok(()) } else { Err(Status::RETRY) }
     }

@@ -111,7 +111,7 @@ impl<P: Port> Groups<P> {
         target: TargetId,
     ) -> Result<Held, Status> {
         let (key, epoch, group) = (stripe.key, group.epoch, stripe.group);
-        let ask = Ask::plain(target, MemberHeld { target, key, group, epoch });
+        let ask = Ask::plain(target, MemberHeld { target, key, group, epoch, in_doubt: false });
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
     }
 

@@ -10,6 +10,7 @@
 
 mod commit;
 mod degraded;
+mod forward;
 mod hand_over;
 mod old;
 mod parity;

@@ -5,15 +5,20 @@
 //! `nuri-target/src/epochs.rs`). The member takes no write meanwhile, so its own list is complete.
 //!
 //! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one
-//! of the others never lost power; else it may be them who lack it. A write that was under way
-//! makes members differ too: then one is brought up to date that was not behind. That is cheap.
+//! of the others never lost power, or more of them lack it than can have lost it; else it may be
+//! them who lack it. A write that was under way makes members differ too.
+//!
+//! Where all others are beyond doubt, who is behind leaves the group and is brought up to date:
+//! programs go on meanwhile. Else nobody knows who lost something: the stripes that differ are
+//! brought forward one by one (`forward.rs`), and nobody leaves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
+use nuri_proto::stripe::{Covers, Members};
 
 use super::Groups;
 use super::port::Port;
@@ -73,7 +78,8 @@ impl<P: Port> Groups<P> {
             let mut lists = self.lists(some.iter().flat_map(Comparison::asked)).into_iter();
             for comparison in some {
                 let told = lists.by_ref().take(comparison.others.len() + 1).collect();
-                match comparison.is_behind(told, &is_proven, unheard) {
+                let differs = comparison.differs(told, &is_proven, unheard);
+                match differs.and_then(|d| self.answer(comparison, &d, &is_proven, unheard)) {
                     Ok(is_behind) => proof.note(comparison.group, is_behind),
                     Err(status) => outcome = Err(status),
                 }
@@ -84,11 +90,55 @@ impl<P: Port> Groups<P> {
     }
 }
 
+impl<P: Port> Groups<P> {
+    /// Acts on what a comparison found. Returns whether the member is to leave.
+    fn answer(
+        &self,
+        comparison: &Comparison<'_>,
+        differs: &Differs,
+        is_proven: &impl Fn(TargetId) -> bool,
+        unheard: Unheard,
+    ) -> Result<bool, Status> {
+        let Comparison { group, place, others } = comparison;
+        if differs.lacks.is_empty() && differs.has_more.is_empty() {
+            return Ok(false);
+        }
+        let in_doubt = |place: &usize| !is_proven(group.members[*place].target);
+        if !others.iter().any(in_doubt) && others.len() >= group.shape.data() {
+            return Ok(true);
+        }
+        let target = group.members[*place].target;
+        for (key, covers) in &differs.has_more {
+            match self.forget_chunk(group, target, *key, covers.clone()) {
+                // A write that is staged there alone: it is settled when somebody meets it.
+                Ok(()) | Err(Status::RETRY) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        let doubt = Members::of(group.live().iter().filter(in_doubt));
+        for key in &differs.lacks {
+            match self.bring_forward(group, &self.stripe(group, *key), doubt) {
+                Err(Status::UNREACHABLE) if unheard == Unheard::LeftOut => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(false)
+    }
+}
+
 /// A live member that is to be compared with the other live members of its group.
 struct Comparison<'g> {
     group: &'g Group,
     place: usize,
     others: Vec<usize>,
+}
+
+/// What a member has less of than the others, or more.
+#[derive(PartialEq, Eq, Default, Debug)]
+struct Differs {
+    lacks: Vec<ChunkKey>,
+    /// Truncated at the others.
+    has_more: Vec<(ChunkKey, Covers)>,
 }
 
 impl<'g> Comparison<'g> {
@@ -104,12 +154,12 @@ impl<'g> Comparison<'g> {
         self.others.iter().chain([&self.place]).map(target).collect::<Vec<_>>().into_iter()
     }
 
-    fn is_behind(
+    fn differs(
         &self,
         mut told: Vec<Result<List, Status>>,
         is_proven: impl Fn(TargetId) -> bool,
         unheard: Unheard,
-    ) -> Result<bool, Status> {
+    ) -> Result<Differs, Status> {
         let own = told.pop().ok_or(Status::IO)??;
         let mut others = Others { shape: self.group.shape, lists: Vec::new(), has_proven: false };
         for (place, list) in self.others.iter().zip(told) {
@@ -122,7 +172,7 @@ impl<'g> Comparison<'g> {
                 Err(status) => return Err(status),
             }
         }
-        Ok(!others.lists.is_empty() && others.are_ahead_of(self.place, &own))
+        Ok(others.differ_from(self.place, &own))
     }
 }
 
@@ -135,22 +185,31 @@ struct Others {
 }
 
 impl Others {
-    fn are_ahead_of(&self, place: usize, own: &List) -> bool {
-        let has = |key: &ChunkKey| self.lists.iter().any(|(_, list)| list.contains_key(key));
+    fn differ_from(&self, place: usize, own: &List) -> Differs {
+        if self.lists.is_empty() {
+            return Differs::default();
+        }
         let lacks = |key: &ChunkKey| {
             let wanted = should_hold(self.shape, place, &self.lists, key).0;
             !own.get(key).cloned().unwrap_or_default().reaches(&wanted)
         };
-        let is_truncated = |key: &ChunkKey| self.has_proven && !has(key);
-        let listed = self.lists.iter().flat_map(|(_, list)| list.keys());
-        own.keys().any(is_truncated) || listed.into_iter().any(lacks)
+        let listed: BTreeSet<_> = self.lists.iter().flat_map(|(_, list)| list.keys()).collect();
+        // As many as may have lost something are fewer.
+        let is_sure =
+            self.has_proven || self.lists.len() > self.shape.members() - self.shape.data();
+        let is_gone = |key: &ChunkKey| is_sure && !listed.contains(key);
+        let has_more = own.iter().filter(|(key, _)| is_gone(key));
+        Differs {
+            has_more: has_more.map(|(key, covers)| (*key, covers.clone())).collect(),
+            lacks: listed.iter().filter(|key| lacks(key)).map(|key| **key).collect(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::ObjectId;
-    use nuri_proto::stripe::{Covers, Version};
+    use nuri_proto::stripe::Version;
 
     use super::*;
 
@@ -161,18 +220,32 @@ mod tests {
 
     #[test]
     fn behind_is_who_lacks_what_another_has() {
-        let others = |list, has_proven| Others {
-            shape: Shape::Mirror(2),
-            lists: vec![(1, list)],
-            has_proven,
+        let of = |stripes: &[u32]| -> Vec<_> {
+            list(&stripes.iter().map(|s| (*s, 1)).collect::<Vec<_>>()).into_keys().collect()
         };
-        let newer = others(list(&[(0, 5), (1, 7)]), false);
-        assert!(newer.are_ahead_of(0, &list(&[(0, 5), (1, 6)])));
-        assert!(newer.are_ahead_of(0, &list(&[(0, 5)])));
-        assert!(!newer.are_ahead_of(0, &list(&[(0, 5), (1, 7)])));
-        assert!(!newer.are_ahead_of(0, &list(&[(0, 6), (1, 7), (2, 8)])), "they may lack it");
-        let proven = others(list(&[(0, 5)]), true);
-        assert!(proven.are_ahead_of(0, &list(&[(0, 5), (1, 7)])), "it was truncated");
-        assert!(!proven.are_ahead_of(0, &list(&[(0, 6)])), "its writer did not reach the other");
+        let differs = |shape, others: &[List], has_proven, own: &[(u32, u64)]| {
+            let lists = others.iter().cloned().enumerate().map(|(at, list)| (at + 1, list));
+            let others = Others { shape, lists: lists.collect(), has_proven };
+            let Differs { lacks, has_more } = others.differ_from(0, &list(own));
+            (lacks, has_more.into_iter().map(|(key, _)| key).collect::<Vec<_>>())
+        };
+        let mirror = Shape::Mirror(2);
+        let newer = [list(&[(0, 5), (1, 7)])];
+        let other = |own| differs(mirror, &newer, false, own);
+        assert_eq!(other(&[(0, 5), (1, 6)]), (of(&[1]), vec![]));
+        assert_eq!(other(&[(0, 5)]), (of(&[1]), vec![]));
+        assert_eq!(other(&[(0, 5), (1, 7)]), (vec![], vec![]));
+        assert_eq!(other(&[(0, 6), (1, 7), (2, 8)]), (vec![], vec![]), "it may lack them");
+        let proven = |own| differs(mirror, &[list(&[(0, 5)])], true, own);
+        assert_eq!(proven(&[(0, 5), (1, 7)]), (vec![], of(&[1])), "it was truncated");
+        assert_eq!(proven(&[(0, 6)]), (vec![], vec![]), "its writer did not reach the other");
+        assert_eq!(
+            differs(mirror, &[], false, &[(0, 6)]),
+            (vec![], vec![]),
+            "nobody else is there"
+        );
+        let parity = Shape::Parity { k: 2, m: 1 };
+        let gone = differs(parity, &[list(&[]), list(&[])], false, &[(3, 1)]);
+        assert_eq!(gone, (vec![], of(&[3])), "two cannot both have lost it");
     }
 }

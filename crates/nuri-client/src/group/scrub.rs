@@ -125,7 +125,7 @@ impl<P: Port> Groups<P> {
     }
 
     fn ask_live(&self, group: &Group, stripe: &Stripe) -> Result<Vec<(usize, Held)>, Status> {
-        let mut held = self.ask_all(group, stripe)?;
+        let mut held = self.ask_all(group, stripe, false)?;
         held.retain(|(place, _)| group.live().has(*place));
         Ok(held)
     }

@@ -69,7 +69,7 @@ impl<P: Port> Groups<P> {
         whose: Whose,
     ) -> Result<Vec<(usize, Held)>, Status> {
         for _ in 0..STEPS {
-            let answers = self.ask_all(group, stripe)?;
+            let answers = self.ask_all(group, stripe, false)?;
             let decision = decide_on(group, stripe, whose, &answers)?;
             let (on, version, drops) = match decision {
                 Decision::Clean => return Ok(answers),
@@ -85,16 +85,18 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// What all members that take part hold. Every live one must answer (rule S1).
+    /// What all members that take part hold. Every live one must answer (rule S1), and where not
+    /// `in_doubt` must be beyond doubt (rule S5).
     pub(super) fn ask_all(
         &self,
         group: &Group,
         stripe: &Stripe,
+        in_doubt: bool,
     ) -> Result<Vec<(usize, Held)>, Status> {
         let ask = |place: usize| {
             let target = group.members[place].target;
             let (key, group, epoch) = (stripe.key, stripe.group, group.epoch);
-            Ask::plain(target, MemberHeld { target, key, group, epoch })
+            Ask::plain(target, MemberHeld { target, key, group, epoch, in_doubt })
         };
         let places: Vec<usize> = group.writable().iter().collect();
         let answers =
@@ -111,7 +113,7 @@ impl<P: Port> Groups<P> {
         Ok(all)
     }
 
-    fn commit_on(
+    pub(super) fn commit_on(
         &self,
         group: &Group,
         stripe: &Stripe,

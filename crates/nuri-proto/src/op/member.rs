@@ -47,6 +47,8 @@ pub struct MemberHeld {
     pub key: ChunkKey,
     pub group: GroupId,
     pub epoch: Epoch,
+    /// Also where it may have lost what it held: who asks knows that what it lacks is no evidence.
+    pub in_doubt: bool,
 }
 call!(MemberHeld => Held);
 

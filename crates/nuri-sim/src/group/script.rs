@@ -39,7 +39,7 @@ pub(super) struct Script {
     clients: usize,
 }
 
-/// The first cells of a place of the only stripe.
+/// The first cells of a place of the first stripe.
 pub(super) fn small(place: usize) -> Span {
     Span { stripe: 0, place, cells: 0..SMALL }
 }
@@ -52,10 +52,15 @@ pub(super) fn row(places: usize) -> Vec<Span> {
 impl Script {
     /// All nodes serve; nothing goes wrong by itself.
     pub(super) fn new(shape: Shape) -> Result<Script, Wrong> {
+        Script::with_stripes(shape, 1)
+    }
+
+    /// As [`Script::new`], with so many stripes of one group.
+    pub(super) fn with_stripes(shape: Shape, stripes: u64) -> Result<Script, Wrong> {
         let plan = Plan {
             shapes: vec![shape],
             nodes: NODES,
-            stripes: 1,
+            stripes,
             clients: 0,
             operations: 0,
             is_leased: true,
@@ -65,6 +70,9 @@ impl Script {
             budget: Budget::Kept,
         };
         let mut script = Script { world: make(Rng::new(1), plan)?, clients: 0 };
+        let ground = Arc::get_mut(&mut script.world.ground).ok_or("somebody plays already")?;
+        let group = ground.stripes[0].group;
+        ground.stripes.iter_mut().for_each(|stripe| stripe.group = group);
         script.world.begin()?;
         script.wait(Duration::from_secs(1))?;
         Ok(script)

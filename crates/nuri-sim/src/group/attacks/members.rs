@@ -6,6 +6,7 @@ use std::time::Duration;
 use nuri_client::group::Guess;
 use nuri_proto::op::Op;
 
+use super::super::history::Span;
 use super::super::net::{Fate, Host};
 use super::super::script::{Script, row, small};
 use super::{ALL, DOUBLE, THREE, each};
@@ -80,6 +81,42 @@ pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
         })?;
     }
     Ok(())
+}
+
+/// All power fails: one disk lost an acknowledged write that it had said was durable, and holds one
+/// that nobody else has, because its writer died. Each then holds what another one lacks; nobody is
+/// taken for right as a whole. Catches `nuri_break = "doubted_is_evidence"`.
+pub(super) fn liar_against_a_write_under_way() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        for liar in 0..shape.members() {
+            let mut script = Script::with_stripes(shape, 2)?;
+            let places = script.places();
+            let other = || (0..places).map(|place| Span { stripe: 1, ..small(place) }).collect();
+            script.write(row(places))?;
+            script.write(other())?;
+            let lost = (0..shape.members()).filter(|place| *place != liar);
+            lost.clone().try_for_each(|p| script.rule(Op::MemberStage, p, Fate::Lost, 100))?;
+            let spans = other();
+            let writer = script.begin(move |p| Ok(p.write(&spans, Guess::Unknown)))?;
+            script.wait(SOON)?;
+            script.kill(&writer)?;
+            script.no_rules();
+            let node = script.node(liar)?;
+            let kept = script.world.nodes[node].disk.fork();
+            let write = script.write(row(places))?;
+            let all = 0..script.world.nodes.len();
+            all.clone().try_for_each(|n| script.world.stop(n))?;
+            all.clone().for_each(|n| script.world.nodes[n].power += 1);
+            script.world.nodes[node].disk = Arc::new(kept);
+            script.world.reached.retain(|(of, _), _| *of != node);
+            all.clone().try_for_each(|n| script.start(n))?;
+            script.expect_all(write)?;
+            (0..shape.members()).try_for_each(|place| script.until_live(place))?;
+            script.expect_all(write)?;
+            script.finish()?;
+        }
+        Ok(())
+    })
 }
 
 /// There is no primary: the client leads, and members are asked. A member restarts within its
