@@ -5,8 +5,8 @@
 //! `nuri-target/src/epochs.rs`). The member takes no write meanwhile, so its own list is complete.
 //!
 //! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one
-//! of the others never lost power, or more of them lack it than can have lost it; else it may be
-//! them who lack it. A write that was under way makes members differ too.
+//! of those that took part in writing it never lost power, or more of these lack it than can have
+//! lost it; else it may be them who lack it. A write that was under way makes members differ too.
 //!
 //! Where all others are beyond doubt, who is behind leaves the group and is brought up to date:
 //! programs go on meanwhile. Else nobody knows who lost something: the stripes that differ are
@@ -18,7 +18,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
-use nuri_proto::stripe::{Covers, Members};
+use nuri_proto::stripe::{Covers, Members, Version};
 
 use super::Groups;
 use super::port::Port;
@@ -161,13 +161,12 @@ impl<'g> Comparison<'g> {
         unheard: Unheard,
     ) -> Result<Differs, Status> {
         let own = told.pop().ok_or(Status::IO)??;
-        let mut others = Others { shape: self.group.shape, lists: Vec::new(), has_proven: false };
+        let proven = self.others.iter().filter(|p| is_proven(self.group.members[**p].target));
+        let proven = Members::of(proven.copied());
+        let mut others = Others { shape: self.group.shape, lists: Vec::new(), proven };
         for (place, list) in self.others.iter().zip(told) {
             match list {
-                Ok(list) => {
-                    others.lists.push((*place, list));
-                    others.has_proven |= is_proven(self.group.members[*place].target);
-                }
+                Ok(list) => others.lists.push((*place, list)),
                 Err(_) if unheard == Unheard::LeftOut => {}
                 Err(status) => return Err(status),
             }
@@ -180,8 +179,8 @@ impl<'g> Comparison<'g> {
 struct Others {
     shape: Shape,
     lists: Vec<(usize, List)>,
-    /// One of them never lost power.
-    has_proven: bool,
+    /// Those that never lost power, or were compared since.
+    proven: Members,
 }
 
 impl Others {
@@ -194,22 +193,35 @@ impl Others {
             !own.get(key).cloned().unwrap_or_default().reaches(&wanted)
         };
         let listed: BTreeSet<_> = self.lists.iter().flat_map(|(_, list)| list.keys()).collect();
-        // As many as may have lost something are fewer.
-        let is_sure =
-            self.has_proven || self.lists.len() > self.shape.members() - self.shape.data();
-        let is_gone = |key: &ChunkKey| is_sure && !listed.contains(key);
-        let has_more = own.iter().filter(|(key, _)| is_gone(key));
+        let is_gone = |key: &ChunkKey, covers: &Covers| {
+            !listed.contains(key) && self.would_know(place, covers)
+        };
+        let has_more = own.iter().filter(|(key, covers)| is_gone(key, covers));
         Differs {
             has_more: has_more.map(|(key, covers)| (*key, covers.clone())).collect(),
             lacks: listed.iter().filter(|key| lacks(key)).map(|key| **key).collect(),
         }
+    }
+
+    /// Whether a stripe that none of them has cannot have been lost by those that took part in what
+    /// the place's member holds of it.
+    fn would_know(&self, place: usize, covers: &Covers) -> bool {
+        let data = self.shape.data();
+        let took_part = |other: usize| match self.shape {
+            Shape::Parity { .. } if other >= data => true,
+            Shape::Parity { .. } => place >= data && covers.get(other) != Version::NONE,
+            Shape::Stripe | Shape::Mirror(_) => true,
+        };
+        let places = self.lists.iter().map(|(other, _)| *other);
+        let witnesses = Members::of(places.filter(|other| took_part(*other)));
+        let may_have_lost = self.shape.members() - data;
+        witnesses.0 & self.proven.0 != 0 || witnesses.iter().count() > may_have_lost
     }
 }
 
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::ObjectId;
-    use nuri_proto::stripe::Version;
 
     use super::*;
 
@@ -223,29 +235,28 @@ mod tests {
         let of = |stripes: &[u32]| -> Vec<_> {
             list(&stripes.iter().map(|s| (*s, 1)).collect::<Vec<_>>()).into_keys().collect()
         };
-        let differs = |shape, others: &[List], has_proven, own: &[(u32, u64)]| {
+        let differs = |shape, others: &[List], proven, own: &[(u32, u64)]| {
             let lists = others.iter().cloned().enumerate().map(|(at, list)| (at + 1, list));
-            let others = Others { shape, lists: lists.collect(), has_proven };
+            let others = Others { shape, lists: lists.collect(), proven: Members(proven) };
             let Differs { lacks, has_more } = others.differ_from(0, &list(own));
             (lacks, has_more.into_iter().map(|(key, _)| key).collect::<Vec<_>>())
         };
         let mirror = Shape::Mirror(2);
         let newer = [list(&[(0, 5), (1, 7)])];
-        let other = |own| differs(mirror, &newer, false, own);
+        let other = |own| differs(mirror, &newer, 0, own);
         assert_eq!(other(&[(0, 5), (1, 6)]), (of(&[1]), vec![]));
         assert_eq!(other(&[(0, 5)]), (of(&[1]), vec![]));
         assert_eq!(other(&[(0, 5), (1, 7)]), (vec![], vec![]));
         assert_eq!(other(&[(0, 6), (1, 7), (2, 8)]), (vec![], vec![]), "it may lack them");
-        let proven = |own| differs(mirror, &[list(&[(0, 5)])], true, own);
+        let proven = |own| differs(mirror, &[list(&[(0, 5)])], 0b10, own);
         assert_eq!(proven(&[(0, 5), (1, 7)]), (vec![], of(&[1])), "it was truncated");
         assert_eq!(proven(&[(0, 6)]), (vec![], vec![]), "its writer did not reach the other");
-        assert_eq!(
-            differs(mirror, &[], false, &[(0, 6)]),
-            (vec![], vec![]),
-            "nobody else is there"
-        );
+        assert_eq!(differs(mirror, &[], 0, &[(0, 6)]), (vec![], vec![]), "nobody else is there");
+        let (three, none) = (Shape::Mirror(3), [list(&[]), list(&[])]);
+        assert_eq!(differs(three, &none, 0, &[(3, 1)]), (vec![], vec![]), "two may have lied");
         let parity = Shape::Parity { k: 2, m: 1 };
-        let gone = differs(parity, &[list(&[]), list(&[])], false, &[(3, 1)]);
-        assert_eq!(gone, (vec![], of(&[3])), "two cannot both have lost it");
+        let gone = |proven| differs(parity, &none, proven, &[(3, 1)]).1;
+        assert_eq!(gone(0b010), of(&[]), "the other data member took no part");
+        assert_eq!(gone(0b100), of(&[3]), "parity did");
     }
 }
