@@ -1,4 +1,4 @@
-//! The scrub: reads all that targets hold, at a bounded rate, while nobody is behind.
+//! The scrub: reads all that targets hold, at a bounded rate, while nobody is brought up to date.
 //!
 //! A group's stripes are looked at by the node of its first live member, which repairs what it can.
 //! What belongs to no redundant group is read by the node that holds it, and only reported. The map
@@ -11,7 +11,7 @@ use nuri_client::group::{Finding, Flaw, Groups, RpcPort, Verdict};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, GroupId, NodeId, TargetId};
-use nuri_proto::map::{Group, Map, Standing};
+use nuri_proto::map::{Group, Map, Pace, Standing};
 use nuri_proto::op::cluster::Scrub;
 use nuri_target::server::TargetServer;
 use parking_lot::Mutex;
@@ -232,7 +232,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns once nobody is behind.
+    /// Returns once nobody is being brought up to date. Who waits for a paused resync may wait for
+    /// ever.
     fn wait_for_leave(&mut self) -> Result<(), Over> {
         loop {
             let _ = self.cluster.refresh();
@@ -241,7 +242,7 @@ impl Worker<'_> {
             if map.scrub.is_stopped || map.scrub.number != self.number {
                 return Err(Over);
             }
-            if !is_syncing(&map) {
+            if !is_syncing(&map) || map.resync == Pace::Paused {
                 return Ok(());
             }
             std::thread::sleep(IDLE);

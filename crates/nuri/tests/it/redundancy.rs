@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::{
-    BUSY, Frozen, Space, freeze, in_time, kill_all, nuri, refused, text, timed, wait,
+    BUSY, Frozen, NURI, Space, freeze, in_time, kill_all, nuri, refused, run, text, timed, wait,
 };
 use crate::tagged::{MIX, Mix, NO_CUTS, Tagged, read_direct};
 
@@ -468,8 +468,11 @@ fn resync_has_the_pace_that_it_was_told() {
     wait_sentence(space, &["resync paused", "nuri target resync --gentle"]);
     sleep(1.0);
     wait_sentence(space, &["resync paused"]);
-    assert_eq!(resynced(space), 0);
     let dir = space.dir();
+    // A scrub does not wait for what may never come.
+    let scrub = [NURI, "target", "scrub", "--wait", "--rate", "1G", "--dir", &dir];
+    run("timeout", &[&["60"], &scrub[..]].concat());
+    assert_eq!(resynced(space), 0);
     refused(&["target", "resync", "--rate", "0", "--dir", &dir], "--pause");
     refused(&["target", "resync", "--dir", &dir], "--gentle");
     let start = std::time::Instant::now();
