@@ -104,7 +104,8 @@ impl<P: Port> Groups<P> {
             return Ok(false);
         }
         let in_doubt = |place: &usize| !is_proven(group.members[*place].target);
-        if !others.iter().any(in_doubt) && others.len() >= group.shape.data() {
+        let may_leave = others.len() >= group.shape.data();
+        if may_leave && !others.iter().any(in_doubt) {
             return Ok(true);
         }
         let target = group.members[*place].target;
@@ -118,7 +119,8 @@ impl<P: Port> Groups<P> {
         let doubt = Members::of(group.live().iter().filter(in_doubt));
         for key in &differs.lacks {
             match self.bring_forward(group, &self.stripe(group, *key), doubt) {
-                Err(Status::UNREACHABLE) if unheard == Unheard::LeftOut => {}
+                // Who is needed for that does not come.
+                Err(Status::UNREACHABLE) if unheard == Unheard::LeftOut => return Ok(may_leave),
                 outcome => outcome?,
             }
         }
