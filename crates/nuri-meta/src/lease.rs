@@ -264,14 +264,17 @@ impl LeaseTable {
         }
     }
 
-    /// It does not wait for them any more.
-    pub fn end_wait(&mut self, claims: &[Claim], turn: Turn) {
+    /// It does not wait for them any more. Returns whether others waited for that.
+    pub fn end_wait(&mut self, claims: &[Claim], turn: Turn) -> bool {
+        let mut was_awaited = false;
         for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
             if let Some(turns) = self.awaited.get_mut(&claim.ino) {
                 turns.retain(|other| *other != turn);
             }
             self.awaited.retain(|_, turns| !turns.is_empty());
+            was_awaited = true;
         }
+        was_awaited
     }
 
     /// Whether the inode was just taken back from caches because it changes: who shares it asks

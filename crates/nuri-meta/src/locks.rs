@@ -63,6 +63,7 @@ impl MetaServer {
             let reply = outcome.clone().unwrap_or_default();
             let record = SlotRecord { sequence: context.sequence, status, reply };
             s.slots.insert(context.slot, record);
+            self.answered.notify_all();
         }
         outcome
     }

@@ -50,8 +50,10 @@ pub struct MetaServer {
     pub(crate) cluster: Arc<dyn ClusterView>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) core: Mutex<Core>,
-    /// Leases, sessions or slots changed: whoever waits looks again.
+    /// Leases or sessions changed: whoever waits looks again.
     changed: Condvar,
+    /// A call ended: its repetition gets its answer.
+    pub(crate) answered: Condvar,
     /// A session has something to be told.
     told: Condvar,
 }
@@ -125,8 +127,8 @@ impl MetaServer {
             unsettled: Unsettled::new(engine.last_commit()),
         };
         let core = Mutex::new(core);
-        let (changed, told) = (Condvar::new(), Condvar::new());
-        let server = MetaServer { engine, cluster, clock, core, changed, told };
+        let (changed, answered, told) = (Condvar::new(), Condvar::new(), Condvar::new());
+        let server = MetaServer { engine, cluster, clock, core, changed, answered, told };
         server.publish_sessions(&mut server.core.lock());
         if server.core.lock().grace.is_none() {
             server.reap_orphans(&mut server.core.lock())?;
@@ -217,7 +219,7 @@ impl MetaServer {
             if let Some(s) = core.sessions.get_mut(&session) {
                 s.busy.remove(&context.slot);
             }
-            self.changed.notify_all();
+            self.answered.notify_all();
         }
         drop(core);
         self.durable(id)?;
@@ -290,7 +292,7 @@ impl MetaServer {
                     return Ok(None);
                 }
                 SlotState::Running => {
-                    self.changed.wait_for(core, Duration::from_millis(100));
+                    self.answered.wait_for(core, Duration::from_millis(100));
                 }
             }
         }
@@ -305,8 +307,7 @@ impl MetaServer {
     ) -> Result<(), Status> {
         let (mut waiting, turn) = (Vec::new(), core.leases.turn(session));
         let outcome = self.wait_claims(core, call, turn, &mut waiting);
-        core.leases.end_wait(&waiting, turn);
-        if !waiting.is_empty() {
+        if core.leases.end_wait(&waiting, turn) {
             self.changed.notify_all();
         }
         outcome

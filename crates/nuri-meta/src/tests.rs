@@ -219,7 +219,9 @@ impl<'a> Client<'a> {
 
     /// Waits for the next recall.
     fn recalled(&self, acknowledged: &mut u64) -> Recall {
+        let start = std::time::Instant::now();
         loop {
+            assert!(start.elapsed().as_secs() < 20, "nothing is recalled");
             for event in self.told(acknowledged) {
                 if let Event::Recall(recall) = event {
                     return recall;
