@@ -1,4 +1,5 @@
-//! Real programs on a mount: trees, git, cargo, SQLite, PostgreSQL, fsx, fio.
+//! Real programs on a mount: trees, git, cargo, SQLite, PostgreSQL, fsx, fio; and some that work
+//! together through two mounts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -126,26 +127,32 @@ const APPS: &[App] = &[
     ("git", "git.sh", "", ""),
     ("cargo build", "cargo.sh", "", ""),
     ("SQLite", "sqlite.sh", "ROWS=20000", "ROWS=400000"),
-    ("PostgreSQL", "postgres.sh", "SECONDS_RUN=30", "SECONDS_RUN=30"),
+    ("PostgreSQL", "postgres.sh", "SECONDS_RUN=15", "SECONDS_RUN=30"),
     ("fsx", "fsx.sh", "OPS=40000", "OPS=1000000"),
     ("fio --verify", "fio.sh", "SIZE=64m", "SIZE=1g"),
     ("many files", "many-files.sh", "FLAT=10000 SPREAD=10", "FLAT=100000 SPREAD=1000"),
+    ("backup beside", "backup-beside.sh", "SECONDS_RUN=10", "SECONDS_RUN=60"),
+    ("two clones", "two-clones.sh", "COMMITS=5", "COMMITS=100"),
+    ("make beside", "make-beside.sh", "FILES=40", "FILES=1000"),
 ];
 
-/// Runs all programs on one space, then proves the space clean.
-pub(crate) fn run(share: Share) -> Result<(), String> {
+/// Runs all programs of which the name contains `only` on one space, then proves the space clean.
+pub(crate) fn run(share: Share, only: &str) -> Result<(), String> {
     let mounted = Mounted::up(Path::new("/var/tmp"), "--target-size 4G")?;
-    for (name, file, quick, whole) in APPS {
+    let another = mounted.another()?;
+    let m2 = another.mnt.display().to_string();
+    for (name, file, quick, whole) in APPS.iter().filter(|(name, ..)| name.contains(only)) {
         let start = Instant::now();
         let (n, s, m) = mounted.names();
         let size = if share == Share::Quick { quick } else { whole };
         let root = root().display().to_string();
         let text = format!(
-            "export N={n} S={s} M={m} ROOT={root} {size}\nexec bash -euo pipefail \
+            "export N={n} S={s} M={m} M2={m2} ROOT={root} {size}\nexec bash -euo pipefail \
              {root}/scripts/apps/{file}"
         );
         script(&text, Duration::from_secs(1800)).map_err(|e| format!("{name}: {e}"))?;
         println!("{name:<14} ok {:6.1} s", start.elapsed().as_secs_f64());
     }
+    drop(another);
     mounted.down_clean()
 }

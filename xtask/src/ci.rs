@@ -49,7 +49,7 @@ const SUITES: &[Suite] = &[
         run_tests(cargo(&args).env("NURI_TRANSPORT", "classic"), 15 * MINUTE)
     }),
     ("simulator", simulate),
-    ("real programs", || apps::run(apps::Share::Quick)),
+    ("real programs", || apps::run(apps::Share::Quick, "")),
     ("litmus tests", || {
         litmus::run(LITMUS, Some(LITMUS_SEED), "")?;
         litmus::run(LITMUS, None, "")

@@ -25,11 +25,14 @@ enum Command {
     Ci,
     /// House rules: layers, lengths, unsafe fences, licences
     Tidy,
-    /// Real programs on a mount
+    /// Real programs on a mount, and on two
     Apps {
         /// A bounded share, for CI
         #[arg(long)]
         quick: bool,
+        /// Those alone of which the name contains this
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Real programs on mirrors and parity while nodes are killed and stopped
     Faults {
@@ -124,8 +127,8 @@ fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().command {
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),
-        Command::Apps { quick } => {
-            apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole })
+        Command::Apps { quick, only } => {
+            apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole }, &only)
         }
         Command::Faults { minutes, seed } => faults::run(minutes, seed),
         Command::Litmus { minutes, seed, only } => {
