@@ -139,6 +139,12 @@ pub fn forgets(held: &Held, saw: &Covers, epoch: Epoch) -> bool {
     is_it && !runs
 }
 
+/// What the member holds once the stripe was cut off: nothing, and nothing that was there comes
+/// back.
+pub fn cut_off(held: &Held) -> Held {
+    Held { group: held.group, floor: held.newest(), ..Held::default() }
+}
+
 /// What the member holds once the content is installed.
 pub fn installed(held: &Held, install: &Install) -> Held {
     Held {

@@ -17,6 +17,8 @@
 //!    lost what it held. A write that only such members lack goes forward where the others can
 //!    give it to them: it may have been acknowledged, and if it was, then they can. Where it did
 //!    not go forward, such a member is no evidence, and nothing is aborted before it was compared.
+//! S6 What such a member holds was cut off where one that sees all its writes stands for less, and
+//!    takes nothing up to that version any more: the member lost the truncation.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
@@ -69,6 +71,36 @@ pub fn forward_in_doubt(
     let rest = live.iter().filter(|place| !without.has(*place)).count();
     let goes = may_have_lost && rest >= shape.data() && !cfg!(nuri_break = "doubted_is_evidence");
     goes.then_some((version, on))
+}
+
+/// Whether what the member of a place holds was cut off, as other live members tell (S6).
+pub fn is_cut_off(shape: Shape, answers: &[(usize, Held)], place: usize) -> bool {
+    let own = answers.iter().find(|(other, _)| *other == place).map(|(_, held)| &held.covers);
+    let Some(own) = own.filter(|_| !cfg!(nuri_break = "cut_off_comes_back")) else { return false };
+    let tells = |(other, held): &(usize, Held)| {
+        let is_staged = |own, j| held.staged.as_ref().is_some_and(|s| s.covers.get(j) == own);
+        let is_gone =
+            |own: Version, j| held.covers.get(j) < own && held.floor >= own && !is_staged(own, j);
+        *other != place && parts_seen(shape, place, *other).any(|(i, j)| is_gone(own.get(i), j))
+    };
+    answers.iter().any(tells)
+}
+
+/// Which entries of what a member stands for tell of the same bytes as which of another one's that
+/// takes part in all writes of these.
+fn parts_seen(shape: Shape, place: usize, other: usize) -> impl Iterator<Item = (usize, usize)> {
+    let data = shape.data();
+    let is_data = |place: usize| place < data;
+    let (parts, at) = match shape {
+        Shape::Stripe | Shape::Mirror(_) => (0..1, [0, 0]),
+        Shape::Parity { .. } => match (is_data(place), is_data(other)) {
+            (true, true) => (0..0, [0, 0]),
+            (true, false) => (0..1, [0, place]),
+            (false, true) => (0..1, [other, 0]),
+            (false, false) => (0..data, [0, 0]),
+        },
+    };
+    parts.map(move |part| (at[0] + part, at[1] + part))
 }
 
 /// What the members' answers say of the lowest undecided write.
@@ -313,6 +345,33 @@ mod tests {
         answers[0].1 = staged(&[7], 0b111);
         assert_eq!(forward(PARITY, &answers, 0b111), None);
         assert_eq!(forward(PARITY, &[], 0b111), None, "nothing is staged");
+    }
+
+    /// Catches `nuri_break = "cut_off_comes_back"`.
+    #[test]
+    fn what_others_cut_off_is_gone() {
+        let cut = |floor| Held { floor: Version(floor), ..Held::default() };
+        let mirror = |other: Held| is_cut_off(MIRROR, &[(0, committed(&[7])), (1, other)], 0);
+        assert!(mirror(cut(7)));
+        assert!(!mirror(cut(6)), "it may have lost what came after");
+        assert!(!mirror(Held { floor: Version(9), ..committed(&[7]) }), "a later one was aborted");
+        assert!(mirror(Held { floor: Version(7), ..committed(&[5]) }), "written again");
+        assert!(!mirror(Held { floor: Version(9), ..staged(&[7], 0b111) }), "not committed yet");
+        let again = staged(&[8], 0b111);
+        let again =
+            Held { staged: again.staged.map(|s| Staged { version: Version(8), ..s }), ..cut(7) };
+        assert!(mirror(again), "being written again");
+        // Data members know of their own writes alone, parity of all.
+        let parity = |place, held: &[Held]| {
+            is_cut_off(PARITY, &held.iter().cloned().enumerate().collect::<Vec<_>>(), place)
+        };
+        let (own, none) = (committed(&[7]), Held::default());
+        assert!(!parity(0, &[own.clone(), cut(9), none.clone()]));
+        assert!(parity(0, &[own.clone(), none.clone(), cut(7)]));
+        let again = Held { floor: Version(7), ..committed(&[0, 8]) };
+        assert!(parity(0, &[own, committed(&[8]), again]), "the other one was written again");
+        assert!(parity(2, &[none.clone(), cut(8), committed(&[0, 8])]));
+        assert!(!parity(2, &[cut(8), none, committed(&[0, 8])]));
     }
 
     /// Catches `nuri_break = "syncing_never_counts"`.

@@ -1,7 +1,7 @@
 //! Answers the calls of `op::member`: this node's targets as members of redundant groups.
 
 use nuri_proto::Status;
-use nuri_proto::id::ChunkKey;
+use nuri_proto::id::{ChunkKey, Epoch};
 use nuri_proto::limit::MAX_LISTED;
 use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
@@ -87,7 +87,9 @@ impl TargetServer {
 
     pub(crate) fn member_forget(&self, call: &MemberForget) -> Result<(), Status> {
         let _entered = self.epochs.enter(call.group, call.epoch)?;
-        let forgotten = self.store(call.target)?.forget(call.key, &call.covers, call.epoch)?;
+        // Writes that somebody may still end are of this epoch or later.
+        let epoch = if call.was_cut_off { Epoch(u64::MAX) } else { call.epoch };
+        let forgotten = self.store(call.target)?.forget(call.key, &call.covers, epoch)?;
         if forgotten { Ok(()) } else { Err(Status::RETRY) }
     }
 

@@ -3,16 +3,17 @@
 //!
 //! No member is right as a whole: one lost an acknowledged write, another one never got a write
 //! that was under way, and nothing tells which is which. So each stripe goes forward, for all its
-//! members: what somebody has committed or all have is committed first; then those that stand for
-//! less get their content from the others; then what is staged goes forward where the others can
-//! give it to those that lack it. What cannot go forward was never acknowledged, as long as no more
-//! disks lied than the shape bears: it is settled as usual once all have been compared.
+//! members: what was cut off and came back goes first; then what somebody has committed or all have
+//! is committed; then those that stand for less get their content from the others; then what is
+//! staged goes forward where the others can give it to those that lack it. What cannot go forward
+//! was never acknowledged, as long as no more disks lied than the shape bears: it is settled as
+//! usual once all have been compared.
 
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::map::Group;
 use nuri_proto::stripe::{Held, Members};
-use nuri_stripe::settle::{Decision, decide, forward_in_doubt};
+use nuri_stripe::settle::{Decision, decide, forward_in_doubt, is_cut_off};
 use nuri_stripe::writer::{behind, stripe_covers};
 
 use super::port::Port;
@@ -34,8 +35,10 @@ impl<P: Port> Groups<P> {
         doubt: Members,
     ) -> Result<(), Status> {
         for _ in 0..STEPS {
-            let mut live = self.ask_all(group, stripe, true)?;
-            live.retain(|(place, _)| group.live().has(*place));
+            let live = self.ask_live(group, stripe, true)?;
+            if self.forget_cut_off(group, stripe, &live, doubt)? {
+                continue;
+            }
             let forward = match decide(stripe.shape, &live, group.live(), group.epoch) {
                 Decision::Forward { version, on } => Some((version, on)),
                 _ if self.bring_those_behind(group, stripe, &live, doubt)? => continue,
@@ -45,6 +48,39 @@ impl<P: Port> Groups<P> {
             self.commit_on(group, stripe, version, on)?;
         }
         Err(Status::RETRY)
+    }
+
+    /// Drops what members in doubt hold of the stripe although it was cut off.
+    ///
+    /// # Errors
+    /// As [`Groups::bring_forward`].
+    pub(super) fn keep_cut_off(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        doubt: Members,
+    ) -> Result<(), Status> {
+        let live = self.ask_live(group, stripe, true)?;
+        self.forget_cut_off(group, stripe, &live, doubt).map(|_| ())
+    }
+
+    /// Drops what members in doubt hold although it was cut off. Returns whether any did.
+    fn forget_cut_off(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        live: &[(usize, Held)],
+        doubt: Members,
+    ) -> Result<bool, Status> {
+        let mut is_any = false;
+        for (place, held) in live.iter().filter(|(place, _)| doubt.has(*place)) {
+            if is_cut_off(stripe.shape, live, *place) {
+                let target = group.members[*place].target;
+                self.forget_chunk(group, target, stripe.key, held.covers.clone(), true)?;
+                is_any = true;
+            }
+        }
+        Ok(is_any)
     }
 
     /// Brings members in doubt that stand for less than the stripe their content. Returns whether

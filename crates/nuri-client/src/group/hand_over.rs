@@ -67,7 +67,7 @@ impl<P: Port> Groups<P> {
             return Ok(());
         }
         if !wanted.reaches(&held.covers) {
-            self.forget_chunk(&group, step.to, stripe.key, held.covers)?;
+            self.forget_chunk(&group, step.to, stripe.key, held.covers, false)?;
         }
         let why = if is_same { Reason::Damaged } else { Reason::Behind };
         // The present member among them: it may be the only one that says where the data ends.
@@ -130,7 +130,7 @@ impl<P: Port> Groups<P> {
                 return Err(Status::BUSY);
             }
             for (key, covers) in left {
-                match self.forget_chunk(&group, target, key, covers) {
+                match self.forget_chunk(&group, target, key, covers, false) {
                     // What somebody staged there last, in vain, is no harm.
                     Ok(()) | Err(Status::RETRY) => {}
                     Err(status) => return Err(status),

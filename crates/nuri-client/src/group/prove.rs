@@ -100,27 +100,28 @@ impl<P: Port> Groups<P> {
         unheard: Unheard,
     ) -> Result<bool, Status> {
         let Comparison { group, place, others } = comparison;
-        if differs.lacks.is_empty() && differs.has_more.is_empty() {
-            return Ok(false);
-        }
+        let is_behind = !differs.lacks.is_empty() || !differs.has_more.is_empty();
         let in_doubt = |place: &usize| !is_proven(group.members[*place].target);
         let may_leave = others.len() >= group.shape.data();
-        if may_leave && !others.iter().any(in_doubt) {
+        if is_behind && may_leave && !others.iter().any(in_doubt) {
             return Ok(true);
         }
+        let doubt = Members::of(group.live().iter().filter(in_doubt));
         let target = group.members[*place].target;
         for (key, covers) in &differs.has_more {
-            match self.forget_chunk(group, target, *key, covers.clone()) {
-                // A write that is staged there alone: it is settled when somebody meets it.
+            self.keep_cut_off(group, &self.stripe(group, *key), doubt)?;
+            match self.forget_chunk(group, target, *key, covers.clone(), false) {
+                // It is gone, or a write is staged there alone, which is settled by who meets it.
                 Ok(()) | Err(Status::RETRY) => {}
                 Err(status) => return Err(status),
             }
         }
-        let doubt = Members::of(group.live().iter().filter(in_doubt));
-        for key in &differs.lacks {
+        for key in differs.lacks.iter().chain(&differs.is_ahead) {
             match self.bring_forward(group, &self.stripe(group, *key), doubt) {
-                // Who is needed for that does not come.
-                Err(Status::UNREACHABLE) if unheard == Unheard::LeftOut => return Ok(may_leave),
+                // Who is needed for that does not come, or a dead writer's write is in the way.
+                Err(Status::UNREACHABLE | Status::RETRY) if unheard == Unheard::LeftOut => {
+                    return Ok(may_leave);
+                }
                 outcome => outcome?,
             }
         }
@@ -139,6 +140,8 @@ struct Comparison<'g> {
 #[derive(PartialEq, Eq, Default, Debug)]
 struct Differs {
     lacks: Vec<ChunkKey>,
+    /// A write that did not reach the others, or one that was cut off there.
+    is_ahead: Vec<ChunkKey>,
     /// Truncated at the others.
     has_more: Vec<(ChunkKey, Covers)>,
 }
@@ -190,16 +193,19 @@ impl Others {
         if self.lists.is_empty() {
             return Differs::default();
         }
-        let lacks = |key: &ChunkKey| {
-            let wanted = should_hold(self.shape, place, &self.lists, key).0;
-            !own.get(key).cloned().unwrap_or_default().reaches(&wanted)
-        };
+        let wanted = |key: &ChunkKey| should_hold(self.shape, place, &self.lists, key).0;
+        let lacks =
+            |key: &ChunkKey| !own.get(key).cloned().unwrap_or_default().reaches(&wanted(key));
         let listed: BTreeSet<_> = self.lists.iter().flat_map(|(_, list)| list.keys()).collect();
         let is_gone = |key: &ChunkKey, covers: &Covers| {
             !listed.contains(key) && self.would_know(place, covers)
         };
         let has_more = own.iter().filter(|(key, covers)| is_gone(key, covers));
+        let is_ahead = own.iter().filter(|(key, covers)| {
+            !is_gone(key, covers) && !wanted(key).reaches(covers) && !lacks(key)
+        });
         Differs {
+            is_ahead: is_ahead.map(|(key, _)| *key).collect(),
             has_more: has_more.map(|(key, covers)| (*key, covers.clone())).collect(),
             lacks: listed.iter().filter(|key| lacks(key)).map(|key| **key).collect(),
         }
@@ -240,7 +246,7 @@ mod tests {
         let differs = |shape, others: &[List], proven, own: &[(u32, u64)]| {
             let lists = others.iter().cloned().enumerate().map(|(at, list)| (at + 1, list));
             let others = Others { shape, lists: lists.collect(), proven: Members(proven) };
-            let Differs { lacks, has_more } = others.differ_from(0, &list(own));
+            let Differs { lacks, has_more, .. } = others.differ_from(0, &list(own));
             (lacks, has_more.into_iter().map(|(key, _)| key).collect::<Vec<_>>())
         };
         let mirror = Shape::Mirror(2);

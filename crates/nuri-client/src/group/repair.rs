@@ -91,7 +91,7 @@ impl<P: Port> Groups<P> {
         let is_kept = group.live().has(*place) || cfg!(nuri_break = "keep_truncated");
         if leads_back && !is_kept {
             let target = group.members[*place].target;
-            self.forget_chunk(group, target, stripe.key, held.covers.clone())?;
+            self.forget_chunk(group, target, stripe.key, held.covers.clone(), false)?;
         }
         let others = Members(group.live().0 & !behind.0);
         let anew = Anew::of_member(group, *place, Reason::Behind, others);

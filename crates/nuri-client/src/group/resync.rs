@@ -106,7 +106,7 @@ impl<P: Port> Groups<P> {
             // Where it changed meanwhile it is looked at again: a write, or a truncation in which
             // the member took part, but maybe only the end of a write that is staged there.
             let covers = own.remove(&key).unwrap_or_default();
-            match self.forget_chunk(&group, target, key, covers) {
+            match self.forget_chunk(&group, target, key, covers, false) {
                 // A write that is staged there alone, maybe of a writer that died: it waits for
                 // nobody here, and is looked at with the others.
                 Err(Status::RETRY) => unclear.push(key),
@@ -173,9 +173,10 @@ impl<P: Port> Groups<P> {
         target: TargetId,
         key: ChunkKey,
         covers: Covers,
+        was_cut_off: bool,
     ) -> Result<(), Status> {
-        let call = MemberForget { target, key, group: group.id, epoch: group.epoch, covers };
-        self.one(target, call)
+        let (group, epoch) = (group.id, group.epoch);
+        self.one(target, MemberForget { target, key, group, epoch, covers, was_cut_off })
     }
 
     fn one<C: nuri_proto::op::Call>(&self, target: TargetId, call: C) -> Result<C::Reply, Status> {

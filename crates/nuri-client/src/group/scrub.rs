@@ -91,7 +91,7 @@ impl<P: Port> Groups<P> {
             return Ok(());
         }
         let writing = lacking.0 != 0 && look.held.iter().any(|(_, held)| held.staged.is_some());
-        if writing || self.ask_live(&look.group, stripe)? != look.held {
+        if writing || self.ask_live(&look.group, stripe, false)? != look.held {
             return Err(Status::RETRY);
         }
         let mut left = Vec::new();
@@ -122,12 +122,6 @@ impl<P: Port> Groups<P> {
         held.retain(|(place, _)| group.live().has(*place));
         let covers = stripe_covers(stripe.shape, &held);
         Ok(Look { group, held, covers })
-    }
-
-    fn ask_live(&self, group: &Group, stripe: &Stripe) -> Result<Vec<(usize, Held)>, Status> {
-        let mut held = self.ask_all(group, stripe, false)?;
-        held.retain(|(place, _)| group.live().has(*place));
-        Ok(held)
     }
 
     /// Reads all that these members hold. Says which are damaged, and which of those that are all

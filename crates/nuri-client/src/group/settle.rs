@@ -113,6 +113,18 @@ impl<P: Port> Groups<P> {
         Ok(all)
     }
 
+    /// What the live members hold; as [`Groups::ask_all`].
+    pub(super) fn ask_live(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        in_doubt: bool,
+    ) -> Result<Vec<(usize, Held)>, Status> {
+        let mut held = self.ask_all(group, stripe, in_doubt)?;
+        held.retain(|(place, _)| group.live().has(*place));
+        Ok(held)
+    }
+
     pub(super) fn commit_on(
         &self,
         group: &Group,

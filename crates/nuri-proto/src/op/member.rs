@@ -138,5 +138,8 @@ pub struct MemberForget {
     pub epoch: Epoch,
     /// What the caller saw there.
     pub covers: Covers,
+    /// Another member keeps a promise that nothing of it comes back: also a write that is staged on
+    /// it, in whatever epoch, ends.
+    pub was_cut_off: bool,
 }
 call!(MemberForget => ());

@@ -91,7 +91,8 @@ pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
             let group = groups[rng.below(groups.len() as u64) as usize];
             // Each is the end of an object of its own, which a client may cut off.
             let object = ObjectId(10 + number as u64 * plan.stripes + u64::from(stripe));
-            let key = ChunkKey { object, component: 0, stripe };
+            // None is the whole object's: that would be deleted, not cut off.
+            let key = ChunkKey { object, component: 0, stripe: stripe + 1 };
             stripes.push(Stripe { group, shape: *shape, key });
         }
     }

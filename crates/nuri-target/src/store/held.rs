@@ -5,9 +5,14 @@ use nuri_proto::id::{ChunkKey, Epoch, GroupId, ObjectId, SessionId};
 use nuri_proto::limit::MAX_MEMBERS;
 use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
 
+use nuri_stripe::member::cut_off;
+
 use super::bytes::{Fields, Put};
 use super::index::{put_key, take_key};
 use super::leaves::LeafMap;
+
+/// Stripes of one truncation of which it is kept how far they went.
+const MOST_CUT_OFF: usize = 1 << 16;
 
 /// Versions as an entry keeps them. One is the rule: only parity stands for several.
 enum Versions {
@@ -102,14 +107,26 @@ impl HeldTable {
         }
     }
 
-    /// Forgets the object's stripes from `from` on.
+    /// Forgets the object's stripes from `from` on. Of an object that stays it is known how far
+    /// they went: a member whose disk lost the truncation holds nothing newer.
     pub fn truncate(&mut self, object: ObjectId, from: u32) {
         let own: Vec<_> = self.iter_of(object, from).collect();
-        own.into_iter().for_each(|key| self.remove(key));
+        for (nth, key) in own.into_iter().enumerate() {
+            let Held { group, floor, .. } = cut_off(&self.get(key));
+            self.remove(key);
+            if from > 0 && nth < MOST_CUT_OFF {
+                self.set(key, &Held { group, floor, ..Held::default() });
+            }
+        }
     }
 
+    /// Whether there is anything to truncate.
     pub fn has_any_of(&self, object: ObjectId, from: u32) -> bool {
-        self.iter_of(object, from).next().is_some()
+        let is_cut_off = |key| {
+            let held = self.get(key);
+            held.covers == Covers::default() && held.staged.is_none()
+        };
+        self.iter_of(object, from).any(|key| from == 0 || !is_cut_off(key))
     }
 
     fn iter_of(&self, object: ObjectId, from: u32) -> impl Iterator<Item = ChunkKey> + '_ {

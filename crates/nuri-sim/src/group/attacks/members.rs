@@ -119,6 +119,39 @@ pub(super) fn liar_against_a_write_under_way() -> Result<(), Wrong> {
     })
 }
 
+/// A disk lost that the stripe was cut off, and what was written after that, though it had said
+/// that both were durable; with the power of its machine alone or of all. What was cut off does not
+/// come back. Catches `nuri_break = "cut_off_comes_back"`.
+pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        for case in 0..4 * shape.members() {
+            let (liar, all_fall, rewrites) = (case / 4, case & 1 == 1, case & 2 == 2);
+            let mut script = Script::new(shape)?;
+            let places = script.places();
+            script.write(row(places))?;
+            script.write(row(places))?;
+            let node = script.node(liar)?;
+            let kept = script.world.nodes[node].disk.fork();
+            script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+            let first = if rewrites { script.write(vec![small(0)])? } else { 0 };
+            let all = 0..script.world.nodes.len();
+            let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
+            falling.iter().try_for_each(|n| script.world.stop(*n))?;
+            falling.iter().for_each(|n| script.world.nodes[*n].power += 1);
+            script.world.nodes[node].disk = Arc::new(kept);
+            script.world.reached.retain(|(of, _), _| *of != node);
+            falling.iter().try_for_each(|n| script.start(*n))?;
+            for _ in 0..2 {
+                script.expect(0, first)?;
+                (1..places).try_for_each(|place| script.expect(place, 0))?;
+                script.until_live(liar)?;
+            }
+            script.finish()?;
+        }
+        Ok(())
+    })
+}
+
 /// There is no primary: the client leads, and members are asked. A member restarts within its
 /// lease between staging and answering; then the client that leads dies and another one follows.
 /// All in one epoch.
