@@ -275,7 +275,10 @@ mod tests {
         assert_eq!(back.image_bytes(), table.image_bytes());
         assert!(HeldTable::decode(&mut Fields::new(&image[..image.len() - 1])).is_none());
         table.truncate(ObjectId(1), 102);
-        assert_eq!((table.get(key(103)), table.len()), (Held::default(), 5));
+        let Held { covers, floor, staged, .. } = table.get(key(103));
+        assert_eq!((covers, staged, table.len()), (Covers::default(), None, 7));
+        assert_eq!(floor, held(&[1, 2, 3, 4], true).newest(), "how far it went");
+        assert!(!table.has_any_of(ObjectId(1), 102) && table.has_any_of(ObjectId(1), 100));
         table.truncate(ObjectId(0), 0);
         table.truncate(ObjectId(1), 0);
         assert_eq!((table.len(), table.image_bytes()), (0, 8));

@@ -217,7 +217,10 @@ impl Model {
     fn truncate(&mut self, object: ObjectId, from: u32) {
         let empty = self.past[&key(1, 0)][0].1.clone();
         for key in keys().filter(|key| key.object == object && key.stripe >= from) {
-            self.becomes(key, empty.clone());
+            let held = self.now(key).held;
+            let was_held = from > 0 && held != Held::default();
+            let held = if was_held { member::cut_off(&held) } else { Held::default() };
+            self.becomes(key, Stripe { held, ..empty.clone() });
         }
     }
 
