@@ -128,7 +128,7 @@ const APPS: &[App] = &[
     ("cargo build", "cargo.sh", "", ""),
     ("SQLite", "sqlite.sh", "ROWS=20000", "ROWS=400000"),
     ("PostgreSQL", "postgres.sh", "SECONDS_RUN=15", "SECONDS_RUN=30"),
-    ("fsx", "fsx.sh", "OPS=40000", "OPS=1000000"),
+    ("fsx", "fsx.sh", "OPS=20000", "OPS=1000000"),
     ("fio --verify", "fio.sh", "SIZE=64m", "SIZE=1g"),
     ("many files", "many-files.sh", "FLAT=10000 SPREAD=10", "FLAT=100000 SPREAD=1000"),
     ("backup beside", "backup-beside.sh", "SECONDS_RUN=10", "SECONDS_RUN=60"),

@@ -7,13 +7,13 @@ use crate::{apps, broken, faults, litmus, tidy};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Seconds of fuzzing in CI.
-const FUZZ_SECONDS: u64 = 40;
+const FUZZ_SECONDS: u64 = 24;
 /// Minutes of killing nodes under programs in CI.
 const FAULT_MINUTES: u64 = 2;
 /// The same faults each time; `cargo xtask faults` draws others.
 const FAULT_SEED: u64 = 7;
 /// Of litmus tests in CI: so long the same rounds each time, and so long others.
-const LITMUS: Duration = Duration::from_secs(30);
+const LITMUS: Duration = Duration::from_secs(20);
 const LITMUS_SEED: u64 = 7;
 /// Of the simulator in CI, builds included where they take long.
 const SIMULATE: Duration = Duration::from_secs(180);
