@@ -5,9 +5,11 @@
 //! mount is made anew and caches are dropped.
 
 pub(crate) mod coherence;
+pub(crate) mod ipc;
 pub(crate) mod link;
 mod measure;
 mod meter;
+mod mix;
 mod peers;
 pub(crate) mod rebuild;
 pub(crate) mod shapes;

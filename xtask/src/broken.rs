@@ -5,20 +5,29 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::shell::{root, run as run_command};
 
 const LIST: &str = "docs/broken-builds.txt";
+/// Seconds for a build, and for a test.
+const LONGEST: &str = "600";
+/// What `timeout` answers then.
+const TIMED_OUT: i32 = 124;
 
-/// Runs every n-th flag of the list; which ones changes by the day.
-pub(crate) fn run(every: usize) -> Result<(), String> {
+/// Runs every n-th flag of the list; which ones changes by the day. Begins none after `limit`.
+pub(crate) fn run(every: usize, limit: Duration) -> Result<(), String> {
+    let start = Instant::now();
     let text = std::fs::read_to_string(root().join(LIST)).map_err(|e| format!("{LIST}: {e}"))?;
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
     let flags: Vec<Vec<&str>> = lines.map(|l| l.split_whitespace().collect()).collect();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let first = (since.as_secs() / 86_400) as usize % every.max(1);
     for line in flags.iter().skip(first).step_by(every.max(1)) {
+        if start.elapsed() > limit {
+            println!("no time is left for {} and those after it", line[0]);
+            break;
+        }
         let [flag, package, filter, ..] = line.as_slice() else {
             return Err(format!("{LIST}: {line:?} is not: flag crate test"));
         };
@@ -47,9 +56,10 @@ fn wrapper(flag: &str) -> Result<PathBuf, String> {
 fn passes(flag: &str, package: &str, filter: &str) -> Result<bool, String> {
     let wrapper = wrapper(flag)?;
     let cargo = |more: &[&str]| {
-        let mut command = Command::new("cargo");
+        // It ends the whole group: a test that hangs is a process of its own.
+        let mut command = Command::new("timeout");
         command
-            .args(["test", "-q", "-p", package])
+            .args(["-k", "5", LONGEST, "cargo", "test", "-q", "-p", package])
             .args(more)
             .arg(filter)
             .env("RUSTC_WORKSPACE_WRAPPER", &wrapper)
@@ -64,7 +74,11 @@ fn passes(flag: &str, package: &str, filter: &str) -> Result<bool, String> {
     if !cargo(&["--no-run"])?.success() {
         return Err(format!("the build broken by {flag} does not compile"));
     }
-    Ok(cargo(&[])?.success())
+    let outcome = cargo(&[])?;
+    if outcome.code() == Some(TIMED_OUT) {
+        return Err(format!("the build broken by {flag} hangs in {package} {filter}"));
+    }
+    Ok(outcome.success())
 }
 
 /// Runs all fuzz targets for a share of the seconds each.

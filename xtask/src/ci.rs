@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, run as call, run_tests};
-use crate::{apps, broken, faults, litmus, tidy};
+use crate::{apps, broken, faults, litmus, tidy, watch};
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// All suites end before this, well before who started CI gives up and hears nothing.
+const WHOLE: Duration = Duration::from_secs(80 * 60);
+/// No suite takes longer; the slowest takes a third of it.
+const SUITE: Duration = Duration::from_secs(30 * 60);
 /// Seconds of fuzzing in CI.
 const FUZZ_SECONDS: u64 = 24;
 /// Minutes of killing nodes under programs in CI.
@@ -20,7 +24,9 @@ const SIMULATE: Duration = Duration::from_secs(180);
 /// Of fresh seeds, at least.
 const LEAST_FRESH: Duration = Duration::from_secs(60);
 /// CI builds every n-th broken rule; `cargo xtask broken` builds all.
-const BROKEN_EVERY: usize = 4;
+const BROKEN_EVERY: usize = 5;
+/// On a slow machine no further one is begun after this.
+const BROKEN: Duration = Duration::from_secs(9 * 60);
 
 type Suite = (&'static str, fn() -> Result<(), String>);
 
@@ -56,7 +62,7 @@ const SUITES: &[Suite] = &[
     }),
     ("faults under programs", || faults::run(FAULT_MINUTES, Some(FAULT_SEED))),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
-    ("broken builds", || broken::run(BROKEN_EVERY)),
+    ("broken builds", || broken::run(BROKEN_EVERY, BROKEN)),
 ];
 
 /// The attacks and fixed seeds, then fresh ones for what is left of the time.
@@ -75,12 +81,14 @@ fn simulate() -> Result<(), String> {
 
 /// Runs all suites; the table comes also after a failure.
 pub(crate) fn run() -> Result<(), String> {
+    watch::adopt()?;
     let mut table = Vec::new();
     let mut outcome = Ok(());
+    let whole = Instant::now();
     for (name, suite) in SUITES {
         println!("== {name}");
         let start = Instant::now();
-        let result = suite();
+        let result = watch::run(*suite, SUITE.min(WHOLE.saturating_sub(start - whole)));
         table.push((name, start.elapsed(), result.is_ok()));
         if let Err(text) = result {
             outcome = Err(format!("{name}: {text}"));

@@ -5,10 +5,12 @@ mod bench;
 mod broken;
 mod ci;
 mod faults;
+mod install;
 mod litmus;
 mod shell;
 mod testbed;
 mod tidy;
+mod watch;
 
 use clap::{Parser, Subcommand};
 
@@ -105,6 +107,24 @@ enum Command {
         #[arg(long, hide = true)]
         quick: bool,
     },
+    /// Builds and installs the program, the libraries for C programs and the manual pages
+    Install {
+        /// Where to: `bin`, `lib`, `include` and `share` are made there
+        #[arg(long, default_value = "/usr/local")]
+        prefix: std::path::PathBuf,
+        /// Only what C programs need
+        #[arg(long)]
+        libraries: bool,
+    },
+    /// Messages between two processes: nuri-ipc beside MPI, UCX, sockets and pipes
+    BenchIpc {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// One short round of three sizes, to see that it runs
+        #[arg(long)]
+        quick: bool,
+    },
     #[command(hide = true)]
     LinkSink { address: String },
     #[command(hide = true)]
@@ -134,7 +154,7 @@ fn main() -> std::process::ExitCode {
         Command::Litmus { minutes, seed, only } => {
             litmus::run(std::time::Duration::from_secs(60 * minutes), seed, &only)
         }
-        Command::Broken { every } => broken::run(every),
+        Command::Broken { every } => broken::run(every, std::time::Duration::MAX),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
@@ -142,6 +162,13 @@ fn main() -> std::process::ExitCode {
         Command::BenchCoherence { rounds, dir, only, quick } => {
             let extent = bench::coherence::Extent { rounds, only: &only, quick };
             bench::coherence::run(&dir, &extent)
+        }
+        Command::Install { prefix, libraries } => {
+            let parts = if libraries { install::Parts::Libraries } else { install::Parts::All };
+            install::run(&prefix, parts)
+        }
+        Command::BenchIpc { rounds, quick } => {
+            bench::ipc::run(&bench::ipc::Extent { rounds, quick })
         }
         Command::LinkSink { address } => bench::link::sink(&address),
         Command::LinkSource { address, mib } => bench::link::source(&address, mib),

@@ -11,6 +11,12 @@ pub(crate) fn root() -> PathBuf {
     own.parent().map(PathBuf::from).unwrap_or(own)
 }
 
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    let given = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    root().join(given.unwrap_or_else(|| PathBuf::from("target")))
+}
+
 /// Runs a program in the root, its output shown. Fails on its failure or after `limit`.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(), String> {
     let shown = show(command);

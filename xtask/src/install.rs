@@ -1,0 +1,83 @@
+//! Puts the program, the libraries for C programs and the manual pages where others find them.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::shell::{cargo, root, run as call, target};
+
+const BUILD: Duration = Duration::from_secs(1800);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What to install.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parts {
+    All,
+    /// What C programs need.
+    Libraries,
+}
+
+/// Builds and installs under `prefix`.
+pub(crate) fn run(prefix: &Path, parts: Parts) -> Result<(), String> {
+    let built = target().join("release");
+    if parts == Parts::All {
+        call(&mut cargo(&["build", "--release", "-q", "-p", "nuri"]), BUILD)?;
+        put(&built.join("nuri"), &prefix.join("bin/nuri"))?;
+    }
+    call(&mut cargo(&["build", "--release", "-q", "-p", "nuri-ipc-c"]), BUILD)?;
+    libraries(&built, prefix)
+}
+
+fn libraries(built: &Path, prefix: &Path) -> Result<(), String> {
+    let ipc = root().join("crates/nuri-ipc");
+    let lib = prefix.join("lib");
+    let shared = format!("libnuri_ipc.so.{VERSION}");
+    put(&built.join("libnuri_ipc_c.so"), &lib.join(&shared))?;
+    put(&built.join("libnuri_ipc_c.a"), &lib.join("libnuri_ipc.a"))?;
+    put(&ipc.join("include/nuri_ipc.h"), &prefix.join("include/nuri_ipc.h"))?;
+    for page in ["nuri_ipc.7", "nuri_mpi.7"] {
+        put(&ipc.join("man").join(page), &prefix.join("share/man/man7").join(page))?;
+    }
+    for name in ["libnuri_ipc.so.0", "libnuri_ipc.so"] {
+        let link = lib.join(name);
+        let _ = std::fs::remove_file(&link);
+        symlink(&shared, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+    }
+    let prefix = std::path::absolute(prefix).map_err(|e| e.to_string())?;
+    write(&lib.join("pkgconfig/nuri-ipc.pc"), &description(&prefix))
+}
+
+/// What pkg-config reads.
+fn description(prefix: &Path) -> String {
+    format!(
+        "prefix={}\n\
+         libdir=${{prefix}}/lib\n\
+         includedir=${{prefix}}/include\n\n\
+         Name: nuri-ipc\n\
+         Description: Messages between processes of one machine through shared memory\n\
+         Version: {VERSION}\n\
+         Libs: -L${{libdir}} -lnuri_ipc\n\
+         Libs.private: -lpthread -lm -ldl\n\
+         Cflags: -I${{includedir}}\n",
+        prefix.display()
+    )
+}
+
+/// Replaces the file, so that programs that run keep the old one.
+fn put(from: &Path, to: &Path) -> Result<(), String> {
+    make_room(to)?;
+    std::fs::copy(from, to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
+}
+
+fn write(to: &Path, text: &str) -> Result<(), String> {
+    make_room(to)?;
+    std::fs::write(to, text).map_err(|e| format!("{}: {e}", to.display()))
+}
+
+fn make_room(at: &Path) -> Result<(), String> {
+    if let Some(dir) = at.parent() {
+        std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    let _ = std::fs::remove_file(at);
+    Ok(())
+}
