@@ -9,7 +9,9 @@
 //! 6 the old segment may be reused; replay skips sequences that redb has
 //!
 //! The first caller that waits writes for all (no thread of its own). A failed write or sync stops
-//! the store until it is opened again: what is durable is unknown.
+//! the store until it is opened again: what is durable is unknown. Only step 5 may want room on the
+//! disk; where there is none the frozen table stays, commits go on while the other segment has room
+//! for them, and are refused then: nothing stops, nothing that was taken on is lost.
 
 use std::sync::Arc;
 
@@ -65,6 +67,8 @@ struct State {
     /// Some thread is writing a group.
     flushing: bool,
     stopped: bool,
+    /// The tables' disk had no room for the frozen table.
+    starved: bool,
     segment: usize,
     /// Where the next group goes, from the segment's start.
     at: usize,
@@ -102,6 +106,7 @@ impl Embedded {
             durable: 0,
             flushing: false,
             stopped: false,
+            starved: false,
             segment: 0,
             at: BLOCK,
             generation: tables.state("generation")?,
@@ -167,7 +172,8 @@ impl Embedded {
         let outcome = self.tables.absorb(&frozen.table, &[("sequence", frozen.last)]);
         let mut state = self.state.lock();
         match &outcome {
-            Ok(()) => state.frozen = None,
+            Ok(()) => (state.frozen, state.starved) = (None, false),
+            Err(KvError::NoSpace) => state.starved = true,
             Err(_) => state.stopped = true,
         }
         self.progress.notify_all();
@@ -182,19 +188,37 @@ impl Embedded {
     /// Writes all pending records as one group. Enters and leaves with the lock held.
     fn flush_group(&self, state: &mut MutexGuard<'_, State>) -> Result<(), KvError> {
         state.flushing = true;
-        let outcome = self.write_group(state);
+        let outcome = match self.make_place(state) {
+            // Nothing was written: the group waits.
+            Err(KvError::NoSpace) => None,
+            placed => Some(placed.and_then(|()| self.write_group(state))),
+        };
         state.flushing = false;
         match outcome {
-            Ok(upto) => state.durable = state.durable.max(upto),
-            Err(_) => state.stopped = true,
+            Some(Ok(upto)) => state.durable = state.durable.max(upto),
+            Some(Err(_)) => state.stopped = true,
+            None => {}
         }
         self.progress.notify_all();
-        outcome.map(|_| ())
+        outcome.unwrap_or(Err(KvError::NoSpace)).map(|_| ())
+    }
+
+    /// Frees the other segment where the group does not fit into this one.
+    fn make_place(&self, state: &mut MutexGuard<'_, State>) -> Result<(), KvError> {
+        while !self.fits(state, 0) && state.frozen.is_some() {
+            MutexGuard::unlocked(state, || self.absorb_frozen())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the group, with so many bytes more, fits into this segment.
+    fn fits(&self, state: &State, more: usize) -> bool {
+        let len = (state.pending.len() + more).next_multiple_of(BLOCK);
+        state.at + len <= self.config.segment_bytes
     }
 
     fn write_group(&self, state: &mut MutexGuard<'_, State>) -> Result<u64, KvError> {
-        let len = state.pending.len().next_multiple_of(BLOCK);
-        if state.at + len > self.config.segment_bytes {
+        if !self.fits(state, 0) {
             self.switch_segment(state)?;
         }
         let mut group = std::mem::take(&mut state.pending);
@@ -214,10 +238,7 @@ impl Embedded {
     }
 
     /// Freezes the active table and begins the other segment.
-    fn switch_segment(&self, state: &mut MutexGuard<'_, State>) -> Result<(), KvError> {
-        while state.frozen.is_some() {
-            MutexGuard::unlocked(state, || self.absorb_frozen())?;
-        }
+    fn switch_segment(&self, state: &mut State) -> Result<(), KvError> {
         freeze(state);
         state.segment = 1 - state.segment;
         state.at = BLOCK;
@@ -399,6 +420,9 @@ impl Engine for Embedded {
         loop {
             if state.stopped {
                 return Err(KvError::Stopped);
+            }
+            if state.starved && !self.fits(&state, RECORD_HEAD + bytes) {
+                return Err(KvError::NoSpace);
             }
             if state.pending.len() <= self.config.segment_bytes / 4 {
                 break;

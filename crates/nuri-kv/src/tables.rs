@@ -5,6 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use nuri_io::disk::Disk;
+use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::engine::{KvError, Pair};
@@ -46,7 +47,11 @@ impl StorageBackend for Backend {
 
 /// The durable tables, complete up to a sequence.
 pub(crate) struct Tables {
-    db: Database,
+    /// `None` after a write that failed for want of room: redb serves nothing more then before it
+    /// is opened again.
+    db: RwLock<Option<Database>>,
+    disk: Arc<dyn Disk>,
+    cache_bytes: usize,
 }
 
 fn broken(error: impl Into<redb::Error>) -> KvError {
@@ -81,31 +86,48 @@ impl Tables {
     }
 
     pub(crate) fn open(disk: Arc<dyn Disk>, cache_bytes: usize) -> Result<Tables, KvError> {
-        guarded(|| {
-            let db = Database::builder()
-                .set_cache_size(cache_bytes)
-                .create_with_backend(Backend(disk))
-                .map_err(broken)?;
+        let tables = Tables { db: RwLock::new(None), disk, cache_bytes };
+        tables.reopen()?;
+        tables.with(|db| {
             let txn = db.begin_write().map_err(broken)?;
             txn.open_table(DATA).map_err(broken)?;
             txn.open_table(STATE).map_err(broken)?;
-            txn.commit().map_err(broken)?;
-            Ok(Tables { db })
-        })
+            txn.commit().map_err(broken)
+        })?;
+        Ok(tables)
+    }
+
+    /// What was absorbed is there, and nothing of what failed.
+    fn reopen(&self) -> Result<(), KvError> {
+        let mut db = self.db.write();
+        // Two at once on one disk would not know of each other.
+        drop(db.take());
+        *db = Some(guarded(|| {
+            let mut builder = Database::builder();
+            builder.set_cache_size(self.cache_bytes);
+            builder.create_with_backend(Backend(self.disk.clone())).map_err(broken)
+        })?);
+        Ok(())
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&Database) -> Result<R, KvError>) -> Result<R, KvError> {
+        let db = self.db.read();
+        let db = db.as_ref().ok_or(KvError::NoSpace)?;
+        guarded(|| f(db))
     }
 
     /// A number kept beside the data: what the tables contain, or who owns them.
     pub(crate) fn state(&self, name: &str) -> Result<u64, KvError> {
-        guarded(|| {
-            let txn = self.db.begin_read().map_err(broken)?;
+        self.with(|db| {
+            let txn = db.begin_read().map_err(broken)?;
             let table = txn.open_table(STATE).map_err(broken)?;
             Ok(table.get(name).map_err(broken)?.map_or(0, |v| v.value()))
         })
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        guarded(|| {
-            let txn = self.db.begin_read().map_err(broken)?;
+        self.with(|db| {
+            let txn = db.begin_read().map_err(broken)?;
             let table = txn.open_table(DATA).map_err(broken)?;
             Ok(table.get(key).map_err(broken)?.map(|v| v.value().to_vec()))
         })
@@ -113,8 +135,8 @@ impl Tables {
 
     /// A page of pairs of `prefix` above `after`.
     pub(crate) fn page(&self, prefix: &[u8], after: &[u8]) -> Result<Vec<Pair>, KvError> {
-        guarded(|| {
-            let txn = self.db.begin_read().map_err(broken)?;
+        self.with(|db| {
+            let txn = db.begin_read().map_err(broken)?;
             let table = txn.open_table(DATA).map_err(broken)?;
             let from = std::ops::Bound::Excluded(after.max(prefix_floor(prefix, after)));
             let range = table.range::<&[u8]>((from, std::ops::Bound::Unbounded)).map_err(broken)?;
@@ -131,9 +153,23 @@ impl Tables {
     }
 
     /// Adds changes and state in one durable step.
+    ///
+    /// # Errors
+    /// [`KvError::NoSpace`]: nothing was added, and it may be tried again.
     pub(crate) fn absorb(&self, changes: &MemTable, state: &[(&str, u64)]) -> Result<(), KvError> {
-        guarded(|| {
-            let mut txn = self.db.begin_write().map_err(broken)?;
+        if self.db.read().is_none() {
+            self.reopen()?;
+        }
+        let outcome = self.add(changes, state);
+        if outcome == Err(KvError::NoSpace) {
+            self.reopen()?;
+        }
+        outcome
+    }
+
+    fn add(&self, changes: &MemTable, state: &[(&str, u64)]) -> Result<(), KvError> {
+        self.with(|db| {
+            let mut txn = db.begin_write().map_err(broken)?;
             txn.set_two_phase_commit(true);
             txn.set_quick_repair(true);
             {

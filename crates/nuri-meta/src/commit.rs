@@ -4,12 +4,16 @@
 //! they read is from.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use nuri_kv::engine::{Batch, CommitId, Engine};
+use nuri_kv::engine::{Batch, CommitId, Engine, KvError};
 use nuri_proto::Status;
 
 use crate::server::{Core, MetaServer};
 use crate::txn::kv_status;
+
+/// Between two looks whether the store's disk has room again.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 impl MetaServer {
     /// Makes the batch visible; `found` are keys that are known to have had a value before. Says
@@ -36,6 +40,12 @@ impl MetaServer {
         if cfg!(nuri_break = "reply_before_durable") {
             return Ok(());
         }
-        self.engine.wait_durable(id).map_err(|e| kv_status(&e))
+        loop {
+            match self.engine.wait_durable(id) {
+                // It was taken on, others may have seen it: it is told as soon as there is room.
+                Err(KvError::NoSpace) => std::thread::sleep(NO_ROOM_PAUSE),
+                outcome => return outcome.map_err(|e| kv_status(&e)),
+            }
+        }
     }
 }

@@ -17,6 +17,9 @@ use crate::part::Parts;
 /// So often nothing is granted in passing on an inode that was taken back from caches.
 const WARY: u32 = 64;
 
+/// Nearly full is a table in which less than this part of the limit is left.
+const CROWDED: usize = 10;
+
 /// So often a file's writer is recalled for another one before its parts are granted apart.
 const RIVALRY: u32 = 2;
 
@@ -362,6 +365,19 @@ impl LeaseTable {
         }
     }
 
+    /// The session writes no more under grants up to the number; tells whether it could.
+    pub fn downgrade(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
+        let holders = self.inodes.get_mut(&ino).into_iter().flatten();
+        let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
+            return false;
+        };
+        let wrote = holder.mode == Some(LeaseMode::Write) && holder.number <= number;
+        if wrote {
+            holder.mode = Some(LeaseMode::Read);
+        }
+        wrote
+    }
+
     /// The recall of a part was obeyed; tells whether this ended all of the session's there.
     pub fn part_done(&mut self, ino: Ino, session: SessionId, number: u64, span: Span) -> bool {
         let holders = self.inodes.get_mut(&ino).into_iter().flatten();
@@ -444,6 +460,19 @@ impl LeaseTable {
             Some(LeaseMode::Read) => h.recalled.is_some(),
             None => h.has_parts(),
         })
+    }
+
+    /// Where the table is nearly full: who holds most, and how many it should give back.
+    pub fn crowd(&self) -> Option<(SessionId, usize)> {
+        if self.inodes.len() < self.limit - self.limit / CROWDED {
+            return None;
+        }
+        let mut held: HashMap<SessionId, usize> = HashMap::new();
+        for holder in self.inodes.values().flatten() {
+            *held.entry(holder.session).or_default() += 1;
+        }
+        let (session, held) = held.into_iter().max_by_key(|(session, held)| (*held, *session))?;
+        Some((session, held.min(2 * self.limit / CROWDED)))
     }
 
     /// Number of inodes with leases or interest.
@@ -575,6 +604,29 @@ mod tests {
         assert!(table.grant(Ino(8), A, LeaseMode::Read).is_some());
         assert_eq!(table.drop_session(A).len(), 2);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_writer_that_reads_only_is_not_in_the_way_of_readers() {
+        let mut table = LeaseTable::new(1, 100);
+        let old = table.grant(F, A, LeaseMode::Write).unwrap();
+        table.grant(F, A, LeaseMode::Write).unwrap();
+        assert!(!table.downgrade(F, A, old.number), "it was granted anew");
+        assert!(!table.downgrade(F, B, u64::MAX));
+        assert_eq!(table.held(F, A), Some(LeaseMode::Write));
+        assert!(table.downgrade(F, A, old.number + 1));
+        assert!(table.conflicts(claim(Want::Shared), B).is_empty());
+        assert_eq!(table.held(F, A), READ);
+    }
+
+    #[test]
+    fn in_a_crowd_who_holds_most_gives_back() {
+        let mut table = LeaseTable::new(1, 100);
+        let holder = |i| if i < 60 { A } else { B };
+        assert!((0..89).all(|i| table.offer(Ino(i), holder(i), LeaseMode::Read).is_some()));
+        assert_eq!(table.crowd(), None);
+        table.offer(Ino(89), B, LeaseMode::Read);
+        assert_eq!(table.crowd(), Some((A, 20)));
     }
 
     /// A repeated answer, or one to an older recall, must not take a lease that the holder still

@@ -7,10 +7,12 @@
 
 mod acl;
 mod commit;
+mod crowd;
 mod eviction;
 pub mod fsck;
 pub mod gc;
 pub mod lease;
+mod linger;
 pub mod lock;
 mod locks;
 mod op;

@@ -96,15 +96,11 @@ impl MetaServer {
 
     /// Tells sessions the ends of their waits, the way that recalls go.
     pub(crate) fn tell_locks(&self, core: &mut Core, told: Vec<Told>) {
-        if told.is_empty() {
-            return;
-        }
         for Told { session, end } in told {
             if let Some(session) = core.sessions.get_mut(&session) {
                 session.push(Event::Lock(end));
             }
         }
-        self.wake();
     }
 
     /// Takes back what a session held before the restart; says of each whether it is held now.

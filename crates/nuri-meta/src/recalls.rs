@@ -2,7 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::op::meta::{LeaseMode, RecallDone, Reclaim, ReclaimReply};
+use nuri_proto::op::meta::{Downgrade, LeaseMode, RecallDone, Reclaim, ReclaimReply};
 use nuri_proto::range_map::Span;
 use nuri_rpc::CallContext;
 
@@ -30,6 +30,19 @@ impl MetaServer {
         }
         if ended && wrote && call.part.is_none() && call.settled {
             self.settled(&mut core, session, call.ino)?;
+        }
+        self.wake();
+        Ok(())
+    }
+
+    pub(crate) fn downgrade(&self, context: CallContext, call: &Downgrade) -> Result<(), Status> {
+        let session = SessionId(context.session);
+        let mut core = self.core.lock();
+        self.hear(&mut core, session)?;
+        for (ino, number, settled) in &call.leases {
+            if core.leases.downgrade(*ino, session, *number) && *settled {
+                self.settled(&mut core, session, *ino)?;
+            }
         }
         self.wake();
         Ok(())

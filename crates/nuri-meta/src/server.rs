@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nuri_io::clock::Clock;
@@ -30,6 +31,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
 use crate::lease::{Claim, LeaseTable, Turn};
+use crate::linger::Linger;
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
@@ -54,13 +56,15 @@ pub struct MetaServer {
     changed: Condvar,
     /// A call ended: its repetition gets its answer.
     pub(crate) answered: Condvar,
-    /// A session has something to be told.
-    told: Condvar,
+    /// The store's disk has little room.
+    full: AtomicBool,
 }
 
 pub(crate) struct Core {
     pub(crate) leases: LeaseTable,
     pub(crate) locks: LockTable,
+    /// When a session was asked last to give leases back.
+    pub(crate) crowded: Duration,
     /// When waits for locks were relaxed last.
     pub(crate) relaxed: Duration,
     pub(crate) counters: Counters,
@@ -73,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) lists: u64,
     /// What operations read waits for these commits.
     pub(crate) unsettled: Unsettled,
+    pub(crate) linger: Linger,
 }
 
 /// After a restart: nothing is served before every known session came back or is gone.
@@ -117,6 +122,7 @@ impl MetaServer {
         let core = Core {
             leases,
             locks: LockTable::new(engine.epoch(), Limits::default()),
+            crowded: Duration::ZERO,
             relaxed: now,
             counters,
             sessions,
@@ -125,15 +131,26 @@ impl MetaServer {
             evictions: HashMap::new(),
             lists: 0,
             unsettled: Unsettled::new(engine.last_commit()),
+            linger: Linger::default(),
         };
         let core = Mutex::new(core);
-        let (changed, answered, told) = (Condvar::new(), Condvar::new(), Condvar::new());
-        let server = MetaServer { engine, cluster, clock, core, changed, answered, told };
+        let (changed, answered) = (Condvar::new(), Condvar::new());
+        let full = AtomicBool::new(false);
+        let server = MetaServer { engine, cluster, clock, core, changed, answered, full };
         server.publish_sessions(&mut server.core.lock());
         if server.core.lock().grace.is_none() {
             server.reap_orphans(&mut server.core.lock())?;
         }
         Ok(server)
+    }
+
+    /// Says whether the store's disk has little room: then what grows is refused.
+    pub fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) && !cfg!(nuri_break = "full_store_grows")
     }
 
     /// Answers the calls of `op::meta`.
@@ -143,6 +160,7 @@ impl MetaServer {
             Op::SessionClose => self.plain(request, |s, _: SessionClose| s.session_close(request)),
             Op::Events => self.plain(request, |s, c| s.events(request.context, &c)),
             Op::RecallDone => self.plain(request, |s, c| s.recall_done(request.context, &c)),
+            Op::Downgrade => self.plain(request, |s, c| s.downgrade(request.context, &c)),
             Op::Reclaim => self.plain(request, |s, c| s.reclaim(request.context, c)),
             Op::Lookup => self.run::<Lookup>(request),
             Op::GetAttr => self.run::<GetAttr>(request),
@@ -210,7 +228,11 @@ impl MetaServer {
             self.durable(id)?;
             return Status(done.status).into_result().map(|()| done.reply);
         }
-        let (id, outcome) = match self.wait_leases(&mut core, session, &call) {
+        let room = match call.grows() && self.is_full() {
+            true => Err(Status::NOSPC),
+            false => Ok(()),
+        };
+        let (id, outcome) = match room.and_then(|()| self.wait_leases(&mut core, session, &call)) {
             Ok(()) => self.transact(&mut core, context, call, payload),
             // What was read for the claims is not noted.
             Err(status) => (self.engine.last_commit(), Err(status)),
@@ -268,10 +290,9 @@ impl MetaServer {
         Ok(true)
     }
 
-    /// Leases, sessions or events changed.
+    /// Leases or sessions changed.
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
-        self.told.notify_all();
     }
 
     /// Takes the slot for this call, or returns what the call's first attempt answered.
@@ -356,7 +377,6 @@ impl MetaServer {
         if let (Some(session), Some(recall)) = (core.sessions.get_mut(&holder), recall) {
             session.push(Event::Recall(recall));
             core.recalls.entry((holder, ino)).or_insert(now);
-            self.told.notify_all();
         }
     }
 
@@ -375,6 +395,8 @@ impl MetaServer {
             now,
             batch: Batch::new(),
             orphaned: Vec::new(),
+            linger: &mut core.linger,
+            lingers: Vec::new(),
             offers: true,
         }
     }
@@ -415,7 +437,7 @@ impl MetaServer {
         finished: Finished,
     ) -> Result<CommitId, Status> {
         let session = SessionId(context.session);
-        let Finished { mut batch, orphaned, found } = finished;
+        let Finished { mut batch, orphaned, lingers, found } = finished;
         let outcome = if context.sequence > 0 && !batch.is_empty() {
             let sequence = context.sequence;
             let record = SlotRecord { sequence, status: 0, reply: reply.to_vec() };
@@ -428,13 +450,14 @@ impl MetaServer {
         if let (Some(record), Some(s)) = (outcome, core.sessions.get_mut(&session)) {
             s.slots.insert(context.slot, record);
         }
+        let now = self.clock.monotonic();
+        lingers.into_iter().for_each(|ino| core.linger.wait(ino, now));
         for ino in orphaned {
             for other in core.leases.interested(ino).into_iter().filter(|s| *s != session) {
                 if let Some(s) = core.sessions.get_mut(&other) {
                     s.push(Event::Unlinked(ino));
                 }
             }
-            self.told.notify_all();
         }
         Ok(id)
     }
@@ -472,16 +495,19 @@ impl MetaServer {
         // Numbers of another boot say nothing of what this one has told.
         let same_boot = call.server_boot == self.engine.epoch();
         let acknowledged = if same_boot { call.acknowledged } else { 0 };
+        let mut waited = false;
         loop {
             self.hear(&mut core, id)?;
             self.expire(&mut core)?;
             let session = core.sessions.get_mut(&id).ok_or(Status::SESSION_GONE)?;
             let (upto, events) = session.pending(acknowledged);
             let now = self.clock.monotonic();
-            if !events.is_empty() || now >= until || !same_boot {
+            if !events.is_empty() || waited || now >= until || !same_boot {
                 return Ok(EventsReply { server_boot: self.engine.epoch(), upto, events });
             }
-            self.told.wait_for(&mut core, until - now);
+            let told = session.told.clone();
+            // Ends also where a test's clock stands still.
+            waited = told.wait_for(&mut core, until - now).timed_out();
         }
     }
 
@@ -507,6 +533,8 @@ impl MetaServer {
         let mut core = self.core.lock();
         self.end_grace(&mut core)?;
         self.relax_locks(&mut core);
+        self.relieve(&mut core);
+        self.end_lingering(&mut core)?;
         self.expire(&mut core)
     }
 }

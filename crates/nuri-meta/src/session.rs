@@ -1,10 +1,12 @@
 //! A client's standing at the metadata server: heartbeat, reply slots, events to tell.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_proto::limit::MAX_EVENTS;
 use nuri_proto::op::meta::Event;
+use parking_lot::Condvar;
 
 use crate::schema::SlotRecord;
 
@@ -18,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) busy: HashMap<u32, u64>,
     events: VecDeque<(u64, Event)>,
     next_event: u64,
+    /// There is something to tell, or the session ended. Others have theirs and sleep on.
+    pub(crate) told: Arc<Condvar>,
 }
 
 /// What a slot says of a call.
@@ -42,6 +46,7 @@ impl Session {
             busy: HashMap::new(),
             events: VecDeque::new(),
             next_event: 1,
+            told: Arc::default(),
         }
     }
 
@@ -57,6 +62,7 @@ impl Session {
     pub(crate) fn push(&mut self, event: Event) {
         self.events.push_back((self.next_event, event));
         self.next_event += 1;
+        self.told.notify_all();
     }
 
     /// Drops what was handled; returns what is to be told next, and its last number.
@@ -67,6 +73,12 @@ impl Session {
         let next = self.events.iter().take(MAX_EVENTS);
         let upto = next.clone().next_back().map_or(acknowledged, |(number, _)| *number);
         (upto, next.map(|(_, event)| *event).collect())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.told.notify_all();
     }
 }
 

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::lease::LeaseTable;
+use crate::linger::Linger;
 use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
@@ -92,6 +93,8 @@ pub(crate) struct Finished {
     pub(crate) batch: Batch,
     /// Inodes that lost their last name in this transaction.
     pub(crate) orphaned: Vec<Ino>,
+    /// And those of them that stay for a while though nobody has a lease on them.
+    pub(crate) lingers: Vec<Ino>,
     /// Keys that had a value before.
     pub(crate) found: HashSet<Vec<u8>>,
 }
@@ -107,6 +110,9 @@ pub struct Txn<'a> {
     pub(crate) batch: Batch,
     /// Inodes that lost their last name in this transaction.
     pub(crate) orphaned: Vec<Ino>,
+    pub(crate) linger: &'a mut Linger,
+    /// Inodes that lost their last name and stay for a while.
+    pub(crate) lingers: Vec<Ino>,
     /// Replies carry leases: somebody reads them.
     pub(crate) offers: bool,
 }
@@ -278,7 +284,7 @@ impl Txn<'_> {
             self.put(counters_key(), &counters)?;
         }
         let found = self.reads.found.into_inner();
-        Ok(Finished { batch: self.batch, orphaned: self.orphaned, found })
+        Ok(Finished { batch: self.batch, orphaned: self.orphaned, lingers: self.lingers, found })
     }
 }
 

@@ -34,7 +34,7 @@ pub const REQUEST: Duration = Duration::from_secs(30);
 /// answers again or its group goes on without it.
 pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
 /// A target whose machine was started anew waits so long for the members that it is to be compared
-/// with; those that do not come by then may be gone for ever.
+/// with; then it leaves the groups whose other members are beyond doubt.
 pub const PROOF: Duration = Duration::from_secs(8);
 /// A decided write is told to its members at the latest after this long.
 pub const COMMIT_DELAY: Duration = Duration::from_millis(50);

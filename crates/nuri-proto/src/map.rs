@@ -37,10 +37,6 @@ pub struct Target {
     /// Of its machine's kernel, when it was opened.
     #[serde(default)]
     pub machine: BootId,
-    /// Its machine was started anew, and nobody compared it with the other members of its groups
-    /// since: its disk may have lost what it said was durable.
-    #[serde(default)]
-    pub unproven: bool,
     /// It is being emptied: new files avoid it.
     pub retiring: bool,
 }
@@ -79,6 +75,16 @@ pub struct Group {
 pub struct Member {
     pub target: TargetId,
     pub standing: Standing,
+    /// Its machine was started anew while it was live, and nobody compared it with the other
+    /// members since: its disk may have lost what it said was durable.
+    #[serde(default)]
+    pub unproven: bool,
+}
+
+impl Member {
+    pub fn new(target: TargetId, standing: Standing) -> Member {
+        Member { target, standing, unproven: false }
+    }
 }
 
 /// What a member may be asked. The epoch is the first whose writes it missed.
@@ -101,6 +107,12 @@ impl Group {
     /// Places that take part in writes.
     pub fn writable(&self) -> Members {
         self.places(|standing| !matches!(standing, Standing::Absent { .. }))
+    }
+
+    /// Places of live members that may have lost something with the power.
+    pub fn unproven(&self) -> Members {
+        let unproven = |place: &usize| self.members[*place].unproven;
+        Members::of(self.live().iter().filter(unproven))
     }
 
     fn places(&self, wanted: impl Fn(Standing) -> bool) -> Members {

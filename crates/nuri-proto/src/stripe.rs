@@ -111,6 +111,10 @@ impl Members {
         Members(places.into_iter().fold(0, |bits, place| bits | 1 << place))
     }
 
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     pub fn has(self, place: usize) -> bool {
         self.0 & (1 << place) != 0
     }

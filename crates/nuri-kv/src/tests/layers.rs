@@ -259,26 +259,29 @@ fn a_committer_that_waited_for_room_does_not_write_after_a_failure() {
 }
 
 #[test]
-fn a_full_disk_is_no_space_and_what_was_durable_stays() {
+fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let (log, tables) = disks();
     let engine = open(&log, &tables).unwrap();
     let mut durable = 0u32;
-    tables.limit_space(tables.resident());
-    let error = loop {
+    let mut add = |engine: &Embedded| {
         let key = durable.to_be_bytes();
-        let outcome = engine
-            .commit(batch(&[(&key, Some(&[3; 3000]))]))
-            .and_then(|id| engine.wait_durable(id));
-        match outcome {
-            Ok(()) => durable += 1,
-            Err(error) => break error,
-        }
-        assert!(durable < 10_000, "the tables' disk is full");
+        let id = engine.commit(batch(&[(&key, Some(&[3; 3000]))]))?;
+        durable += 1;
+        engine.wait_durable(id)
     };
-    assert!(matches!(error, KvError::NoSpace | KvError::Stopped | KvError::Io(_)), "{error}");
-    drop(engine);
+    tables.limit_space(tables.resident());
+    let full = (0..10_000).find_map(|_| add(&engine).err());
+    assert_eq!(full, Some(KvError::NoSpace), "the tables' disk is full");
+    assert_eq!(add(&engine), Err(KvError::NoSpace), "and stays so");
+    assert_eq!(engine.absorb_frozen(), Err(KvError::NoSpace));
+    assert!(engine.get(&0u32.to_be_bytes()).unwrap().is_some(), "it is read meanwhile");
+    // A crash meanwhile loses nothing of what was durable.
+    let crashed = open(&Arc::new(log.fork()), &Arc::new(tables.fork())).unwrap();
+    assert_eq!(all(&crashed).len() as u64, engine.durable().0);
     tables.heal();
-    let engine = open(&log, &tables).unwrap();
-    let found = all(&engine).len() as u32;
-    assert!((durable..=durable + 1).contains(&found), "{found} of {durable}");
+    engine.absorb_frozen().unwrap();
+    (0..50).for_each(|_| add(&engine).unwrap());
+    assert_eq!(all(&engine).len() as u32, durable);
+    drop(engine);
+    assert_eq!(all(&open(&log, &tables).unwrap()).len() as u32, durable);
 }

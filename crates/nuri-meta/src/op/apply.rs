@@ -19,6 +19,10 @@ use crate::txn::Txn;
 const MAX_RESERVED: u32 = 65_536;
 
 impl MetaOp for Reserve {
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         Ok(Vec::new())
     }

@@ -21,7 +21,11 @@ impl MetaOp for Lookup {
         let inode = match txn.entry(self.parent, &self.name)? {
             Some(entry) => {
                 let inode = txn.inode(entry.ino)?;
-                Some(txn.reply_in(self.parent, &inode))
+                let reply = txn.reply_in(self.parent, &inode);
+                if reply.lease.is_none() {
+                    txn.linger.note_told(entry.ino);
+                }
+                Some(reply)
             }
             None => None,
         };

@@ -19,6 +19,10 @@ use crate::txn::{Txn, check_name};
 const FIRST_COOKIE: u64 = 3;
 
 impl MetaOp for Make {
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let claim = |ino, want| Claim { ino, want };
         Ok(match txn.entry(self.parent, &self.name)? {
@@ -57,6 +61,10 @@ impl MetaOp for Make {
 }
 
 impl MetaOp for MakeUnnamed {
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         Ok(Vec::new())
     }
@@ -165,6 +173,10 @@ fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
 }
 
 impl MetaOp for Link {
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         check_name(&self.name)?;
         let alone = |ino| Claim { ino, want: Want::Alone };

@@ -22,6 +22,12 @@ pub(crate) trait MetaOp: Call {
     /// Leases that must not be held elsewhere while the operation runs.
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status>;
 
+    /// Whether it makes the store larger, and is refused while the store's disk is nearly full.
+    /// What programs were already answered, and what makes room, goes on.
+    fn grows(&self) -> bool {
+        false
+    }
+
     /// Runs under the server's lock; `payload` is the frame's.
     fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<Self::Reply, Status>;
 }

@@ -43,8 +43,15 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveRe
     let ino = inode.attr.ino;
     inode.attr.link_dropped(txn.now);
     let orphan = inode.attr.nlink == 0;
-    if orphan && txn.leases.interested(ino).is_empty() {
+    let is_wanted = !txn.leases.interested(ino).is_empty();
+    if orphan && !is_wanted && !txn.linger.stays(ino) {
         drop_inode(txn, inode)?;
+        return Ok(RemoveReply { ino, orphan: false });
+    }
+    if orphan && !is_wanted {
+        txn.batch.put(orphan_key(ino), Vec::new());
+        txn.lingers.push(ino);
+        txn.put_inode(inode)?;
         return Ok(RemoveReply { ino, orphan: false });
     }
     if orphan {

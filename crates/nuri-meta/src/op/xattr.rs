@@ -39,6 +39,10 @@ impl MetaOp for XattrGet {
 }
 
 impl MetaOp for XattrSet {
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         alone(self.ino)
     }

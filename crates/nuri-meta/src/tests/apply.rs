@@ -199,3 +199,21 @@ fn who_looks_into_a_directory_waits_for_what_its_holder_did_there() {
         assert_eq!(looks.join().unwrap().unwrap().ino, ino);
     });
 }
+
+/// Catches `nuri_break = "full_store_grows"`.
+#[test]
+fn a_full_store_refuses_what_grows_and_takes_what_was_answered() {
+    let world = World::new();
+    let a = alone(&world);
+    a.put(make(Ino::ROOT, "old", MakeKind::File)).unwrap();
+    let mut next = numbers(&a);
+    world.server.set_full(true);
+    assert_eq!(a.put(make(Ino::ROOT, "new", MakeKind::File)).err(), Some(Status::NOSPC));
+    assert_eq!(a.put(Reserve { count: 1 }).err(), Some(Status::NOSPC));
+    let answered = Change::Make(next(), make(Ino::ROOT, "answered", MakeKind::File));
+    apply(&a, vec![answered], &[]).unwrap();
+    let old = Unlink { parent: Ino::ROOT, name: "old".into(), kind: RemoveKind::File };
+    a.put(old).unwrap();
+    world.server.set_full(false);
+    a.put(make(Ino::ROOT, "new", MakeKind::File)).unwrap();
+}

@@ -1,6 +1,7 @@
 //! Leases between sessions, orphans, expiry, grace.
 
 use super::*;
+use crate::lease::LeaseTable;
 use nuri_proto::clock::{GRACE, RECALL, SESSION};
 
 const ROOT: Ino = Ino::ROOT;
@@ -349,4 +350,59 @@ fn a_session_that_dies_with_thousands_of_orphans_is_cleaned_up() {
     );
     let world = world.crash(7);
     assert_eq!(world.fsck().inodes, 1);
+}
+
+#[test]
+fn who_holds_most_is_asked_to_give_back_while_there_is_hardly_room() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let grant = |inos: std::ops::Range<u64>, to: &Client<'_>| {
+        let leases = &mut world.server.core.lock().leases;
+        inos.for_each(|i| assert!(leases.grant(Ino(i), to.id, LeaseMode::Read).is_some()));
+    };
+    let asked = || {
+        [&a, &b].iter().for_each(|client| assert!(client.get(StatFs {}).is_ok()));
+        world.pass(Duration::from_secs(3));
+        let mut core = world.server.core.lock();
+        [a.id, b.id].map(|id| {
+            let session = core.sessions.get_mut(&id).unwrap();
+            let (upto, events) = session.pending(0);
+            session.pending(upto);
+            let crowded = |event| match event {
+                Event::Crowded { inodes } => Some(inodes),
+                _ => None,
+            };
+            events.into_iter().find_map(crowded)
+        })
+    };
+    world.server.core.lock().leases = LeaseTable::new(1, 50);
+    grant(100..130, &a);
+    grant(200..214, &b);
+    assert_eq!(asked(), [None, None], "there is room");
+    grant(130..131, &a);
+    assert_eq!(asked(), [Some(10), None]);
+    let leases = (100..110).map(|i| (Ino(i), u64::MAX)).collect();
+    a.put(Release { leases }).unwrap();
+    assert_eq!(asked(), [None, None]);
+}
+
+/// Catches `nuri_break = "gone_at_once"`.
+#[test]
+fn what_was_told_without_a_lease_stays_for_who_opens_it() {
+    let world = World::new();
+    let a = world.client();
+    let [opened, left] = ["opened", "left"].map(|name| {
+        let ino = a.file(ROOT, name);
+        let lease = a.acquire(ino, LeaseMode::Write).unwrap().inode.lease.unwrap();
+        a.put(Release { leases: vec![(ino, lease.number)] }).unwrap();
+        world.server.core.lock().linger.note_told(ino);
+        assert_eq!(a.unlink(ROOT, name), Ok(RemoveReply { ino, orphan: false }));
+        ino
+    });
+    assert_eq!(world.fsck().orphans, 2);
+    assert_eq!(a.acquire(opened, LeaseMode::Read).unwrap().inode.attr.nlink, 0);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(a.attr(left), Err(Status::STALE));
+    assert_eq!(a.attr(opened).unwrap().nlink, 0);
+    assert_eq!(world.fsck().orphans, 1);
 }

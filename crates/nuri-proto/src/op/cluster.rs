@@ -147,6 +147,8 @@ pub struct MountReport {
     pub pid: u32,
     pub mountpoint: String,
     pub session: u64,
+    /// That it remembers.
+    pub inodes: u64,
 }
 call!(MountReport => ());
 
@@ -198,14 +200,16 @@ pub struct TargetRemove {
 }
 call!(TargetRemove => ());
 
-/// A target whose machine was started anew was compared with the other members of its groups: it
-/// lacks something in these, and may answer for the others.
+/// A target whose machine was started anew was compared with the other members of some of its
+/// groups, as these were in the epochs named.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetProved {
     pub target: TargetId,
     /// The opening that was looked at.
     pub boot: BootId,
-    pub behind: Vec<GroupId>,
+    /// It lacks nothing in these, and may answer for them.
+    pub proven: Vec<(GroupId, Epoch)>,
+    pub behind: Vec<(GroupId, Epoch)>,
 }
 call!(TargetProved => ());
 

@@ -132,6 +132,11 @@ pub enum Event {
     Unlinked(Ino),
     /// A lock that was queued is held now, or never will be.
     Lock(LockEnd),
+    /// The table of leases is nearly full: so many inodes that no program uses are to be given
+    /// back.
+    Crowded {
+        inodes: u32,
+    },
 }
 
 /// Give back every grant on `ino` up to `number`, after flushing; keep at most `keep`. With `part`
@@ -156,6 +161,14 @@ pub struct RecallDone {
     pub settled: bool,
 }
 call!(RecallDone => ());
+
+/// Leases to write that are leases to read from now on, nobody having asked: grants up to the
+/// number count. With each, whether it is `settled` as in [`RecallDone`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Downgrade {
+    pub leases: Vec<(Ino, u64, bool)>,
+}
+call!(Downgrade => ());
 
 /// After a restart of the server: what this session still holds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

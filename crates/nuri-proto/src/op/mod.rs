@@ -42,6 +42,7 @@ ops! {
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
     MemberInstall = 53, MemberChanged = 54, MemberForget = 55,
     SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,
+    Downgrade = 69,
     Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
     ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,

@@ -1,0 +1,26 @@
+//! Keeping room in the table of leases: where it is nearly full, the session that holds most is
+//! asked to give back what its programs do not use. Without room nothing new is cached anywhere.
+
+use std::time::Duration;
+
+use nuri_proto::op::meta::Event;
+
+use crate::server::{Core, MetaServer};
+
+/// A session that was asked has so long to do so.
+const EVERY: Duration = Duration::from_secs(2);
+
+impl MetaServer {
+    /// Asks, where there is hardly room.
+    pub(crate) fn relieve(&self, core: &mut Core) {
+        let now = self.clock.monotonic();
+        if now.saturating_sub(core.crowded) < EVERY {
+            return;
+        }
+        let Some((id, inodes)) = core.leases.crowd() else { return };
+        core.crowded = now;
+        if let Some(session) = core.sessions.get_mut(&id) {
+            session.push(Event::Crowded { inodes: inodes as u32 });
+        }
+    }
+}
