@@ -72,7 +72,8 @@ fn arguments(op: Op, args: &[u8]) {
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;
         data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate;
-        meta: SessionOpen Events RecallDone Reclaim SessionClose Lookup GetAttr SetAttr Make Link
+        meta: SessionOpen Events RecallDone Downgrade Reclaim SessionClose
+            Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
             Accessed;

@@ -108,6 +108,10 @@ impl WriteBuffer {
 
     /// Buffers bytes within one block; returns bytes newly charged.
     pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
+        if data.is_empty() {
+            // A block without bytes would be waited for and never settled.
+            return (0, Fill::Partial);
+        }
         let b = self.blocks.entry(block).or_default();
         let end = at as usize + data.len();
         // A streaming writer fills the block; neither a small file nor a write deep in a block
@@ -290,6 +294,13 @@ mod tests {
         buffer.begin_push(0).unwrap();
         buffer.pushed(0, (10, 13));
         assert_eq!(buffer.durable(0, (10, 13)), 3);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn nothing_written_is_nothing_to_wait_for() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, 0, b""), (0, Fill::Partial));
         assert!(buffer.is_empty());
     }
 

@@ -1,6 +1,7 @@
 //! The map as a client knows it, and connections to whoever is in it.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use nuri_rpc::{CallContext, Deadline, HandshakeError, Peer, Secret};
 use parking_lot::{Mutex, RwLock};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A node that is there and does not answer in time may be busy: it is asked again.
+const TRIES: u32 = 4;
 
 /// Why a space cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,11 @@ pub enum ConnectError {
     Handshake(String, HandshakeError),
     #[error("{0} gave no map: {1}")]
     Map(String, Status),
+}
+
+fn is_late(error: &HandshakeError) -> bool {
+    let HandshakeError::Io(error) = error else { return false };
+    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
 /// A space, seen from a client. Cheap to clone.
@@ -43,7 +51,12 @@ impl Cluster {
     /// Says which address and why.
     pub fn connect(address: &str, secret: &Secret) -> Result<Cluster, ConnectError> {
         let authority = Peer::new(address, secret);
-        authority.probe().map_err(|e| ConnectError::Handshake(address.into(), e))?;
+        let mut tries = 1..TRIES;
+        while let Err(error) = authority.probe() {
+            if !is_late(&error) || tries.next().is_none() {
+                return Err(ConnectError::Handshake(address.into(), error));
+            }
+        }
         let inner = Inner {
             secret: secret.clone(),
             authority,
@@ -159,5 +172,25 @@ impl Cluster {
                 outcome => return outcome,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// The first connections are taken by the kernel and stay unanswered.
+    #[test]
+    fn a_busy_node_is_asked_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let secret = Secret::from_bytes([7; 32]);
+        let asked = std::thread::spawn(move || Cluster::connect(&address, &secret).err());
+        let held: Vec<_> = (0..TRIES).map(|_| listener.accept().unwrap()).collect();
+        let error = asked.join().unwrap().unwrap().to_string();
+        assert!(error.starts_with("cannot connect"), "{error}");
+        drop(held);
     }
 }

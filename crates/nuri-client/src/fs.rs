@@ -20,15 +20,19 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::access::Accesses;
 use crate::ahead::{FETCHERS, Fetcher};
 use crate::cluster::Cluster;
+use crate::crew::Crew;
 use crate::data::DataPlane;
 use crate::file::Handle;
+use crate::found::FoundNames;
 use crate::invalidate::Awaiting;
+use crate::linger::Lingering;
 use crate::lock::Locks;
 use crate::log::Log;
 use crate::node::{FileData, Node, NodeState};
 use crate::part::Wanted;
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
+use crate::trim::Trim;
 use crate::writeback::Pipeline;
 
 /// Workers that push blocks to targets.
@@ -43,6 +47,8 @@ const KEEP_CLOSED: usize = 50_000;
 pub struct ClientConfig {
     /// Shown in status and logs: host and mount point.
     pub name: String,
+    /// Inodes beyond which those that no program uses are forgotten.
+    pub inodes: usize,
 }
 
 /// A client of a space.
@@ -64,9 +70,15 @@ pub(crate) struct Shared {
     pub(crate) next_handle: AtomicU64,
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
+    pub(crate) lingering: Lingering,
     pub(crate) accesses: Accesses,
     pub(crate) locks: Locks,
     pub(crate) log: Log,
+    pub(crate) found: FoundNames,
+    pub(crate) trim: Trim,
+    pub(crate) crew: Crew,
+    /// As in [`ClientConfig`].
+    pub(crate) inodes: usize,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -92,6 +104,15 @@ pub struct ListingEntry {
     pub kind: u8,
     pub name: Vec<u8>,
     pub attr: Option<Attr>,
+}
+
+/// A lease that was asked for.
+pub(crate) struct Asked {
+    pub(crate) mode: LeaseMode,
+    /// Since when it was held before the call.
+    pub(crate) before: Option<u64>,
+    /// A capability may be set on the file.
+    pub(crate) has_capability: bool,
 }
 
 /// Which bytes an operation reads or writes.
@@ -127,7 +148,12 @@ impl Shared {
     }
 
     pub(crate) fn find(&self, ino: Ino) -> Option<Arc<Node>> {
-        self.nodes.lock().get(&ino).cloned()
+        let node = self.nodes.lock().get(&ino).cloned();
+        node.inspect(|node| node.note_use(self.trim.now()))
+    }
+
+    pub(crate) fn count_nodes(&self) -> usize {
+        self.nodes.lock().len()
     }
 
     pub(crate) fn all_nodes(&self) -> Vec<Arc<Node>> {
@@ -139,9 +165,24 @@ impl Shared {
         let mut nodes = self.nodes.lock();
         let new = || Arc::new(Node::new(ino, self.session.recalled(ino)));
         let node = nodes.entry(ino).or_insert_with(new).clone();
+        node.note_use(self.trim.now());
         let mut state = node.state.lock();
         drop(nodes);
         f(&node, &mut state)
+    }
+
+    /// As [`Shared::with`], of an inode that is known.
+    pub(crate) fn with_known<R>(
+        &self,
+        ino: Ino,
+        f: impl FnOnce(&mut NodeState) -> Option<R>,
+    ) -> Option<R> {
+        let nodes = self.nodes.lock();
+        let node = nodes.get(&ino)?.clone();
+        node.note_use(self.trim.now());
+        let mut state = node.state.lock();
+        drop(nodes);
+        f(&mut state)
     }
 
     /// Removes the inode from the table if nothing refers to it, and gives its lease back.
@@ -161,6 +202,9 @@ impl Shared {
             return;
         }
         nodes.remove(&node.ino);
+        if let Some(found) = state.found.take() {
+            self.found.forget(&found, node.ino);
+        }
         let number = state.last_grant();
         if number > 0 && !state.orphan {
             self.releases.lock().push((node.ino, number));
@@ -258,17 +302,17 @@ impl Shared {
         let session = self.session.id();
         let before = self.with(ino, |_, state| state.held_since(mode));
         let reply = self.session.call(&Acquire { ino, mode })?;
-        self.granted(session, &reply.inode, reply.file, (mode, before))
+        let asked = Asked { mode, before, has_capability: true };
+        self.granted(session, &reply.inode, reply.file, asked)
     }
 
-    /// Takes over what was asked for, and says what was held before the call; where it was not
-    /// granted the caller asks again.
+    /// Takes over what was asked for; where it was not granted the caller asks again.
     pub(crate) fn granted(
         &self,
         session: SessionId,
         inode: &InodeReply,
         record: Option<FileRecord>,
-        (mode, before): (LeaseMode, Option<u64>),
+        Asked { mode, before, has_capability }: Asked,
     ) -> Result<(), Status> {
         let Some(record) = record else {
             return Err(if inode.attr.is_dir() { Status::ISDIR } else { Status::INVAL });
@@ -286,6 +330,9 @@ impl Shared {
             // Counted from here on: a recall waits until the data is taken over.
             let granted = counts && state.mode >= Some(mode);
             state.active += u32::from(granted);
+            if granted && !has_capability {
+                state.absent.note_no_capability();
+            }
             granted.then(|| Entered(node.clone()))
         });
         let Some(entered) = entered else {
@@ -378,9 +425,14 @@ impl Client {
             next_handle: AtomicU64::new(1),
             releases: Mutex::default(),
             orphans: Mutex::default(),
+            lingering: Lingering::default(),
             accesses: Accesses::default(),
             locks: Locks::default(),
             log: Log::default(),
+            found: FoundNames::default(),
+            trim: Trim::default(),
+            crew: Crew::default(),
+            inodes: config.inodes,
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -403,6 +455,7 @@ impl Client {
         spawn("locks", |s| s.lock_worker())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
+        spawn("trim", |s| s.trim_worker())?;
         spawn("lease-watch", |s| s.lease_watch())?;
         Ok(Client { shared })
     }
@@ -410,6 +463,11 @@ impl Client {
     /// Whom to tell when leases are recalled.
     pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
         *self.shared.kernel.write() = Some(kernel);
+    }
+
+    /// Inodes that are remembered.
+    pub fn inodes(&self) -> usize {
+        self.shared.count_nodes()
     }
 
     /// The session's number.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use nuri_proto::id::Ino;
 use nuri_proto::range_map::Span;
 
+use crate::crew::Crew;
 use crate::fs::Shared;
 use crate::node::Node;
 use crate::recall::KernelCache;
@@ -22,6 +23,14 @@ const PAGE: u64 = 4096;
 const LOOK: Duration = Duration::from_millis(1);
 /// A call that waits for a page's lock in so many looks one after the other waits for the write.
 const LOOKS: u32 = 5;
+
+thread_local! {
+    /// The thread as `/proc` names it.
+    static THREAD: PathBuf = {
+        let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+        PathBuf::from("/proc").join(thread)
+    };
+}
 
 /// Pages from there on, so many bytes; 0 for all that follow.
 type Pages = (u64, u64);
@@ -69,7 +78,7 @@ impl Shared {
         if names {
             kernel.invalidate_entries(node.ino);
         }
-        while !empty_around(&kernel, node, (0, 0)) {}
+        while !empty_around(&self.crew, &kernel, node, (0, 0)) {}
     }
 
     /// As `empty_kernel_for_recall`, for the pages of some bytes.
@@ -78,7 +87,7 @@ impl Shared {
         let Some(kernel) = self.kernel.read().clone() else { return };
         let from = bytes.start / PAGE * PAGE;
         let len = if bytes.end == Span::LAST { 0 } else { (bytes.end / PAGE + 1) * PAGE - from };
-        while !empty_around(&kernel, node, (from, len)) {}
+        while !empty_around(&self.crew, &kernel, node, (from, len)) {}
     }
 }
 
@@ -97,12 +106,12 @@ fn locked(node: &Node) -> Vec<(u64, u64)> {
 }
 
 /// Empties all of them but those that own waiting operations keep. False: others came meanwhile.
-fn empty_around(kernel: &Arc<dyn KernelCache>, node: &Node, within: Pages) -> bool {
+fn empty_around(crew: &Crew, kernel: &Arc<dyn KernelCache>, node: &Node, within: Pages) -> bool {
     let pages = locked(node);
     let (done, when_done) = channel();
-    let mut rest = Call::start(kernel, node.ino, gaps(&pages, within), 0, &done);
+    let mut rest = Call::start(crew, kernel, node.ino, gaps(&pages, within), 0, &done);
     let single = |(i, (from, to)): (usize, &(u64, u64))| {
-        Call::start(kernel, node.ino, vec![(*from, to - from)], i + 1, &done)
+        Call::start(crew, kernel, node.ino, vec![(*from, to - from)], i + 1, &done)
     };
     let mut single: Vec<_> = pages.iter().enumerate().map(single).collect();
     drop(done);
@@ -173,6 +182,7 @@ struct Call {
 
 impl Call {
     fn start(
+        crew: &Crew,
         kernel: &Arc<dyn KernelCache>,
         ino: Ino,
         spans: Vec<Pages>,
@@ -185,13 +195,12 @@ impl Call {
         };
         let (in_thread, done) = (empty.clone(), done.clone());
         let body = move || {
-            let thread = std::fs::read_link("/proc/thread-self").unwrap_or_default();
-            let thread = PathBuf::from("/proc").join(thread);
+            let thread = THREAD.with(PathBuf::clone);
             let _ = done.send(Event { call, what: Some(thread) });
             in_thread();
             let _ = done.send(Event { call, what: None });
         };
-        let started = std::thread::Builder::new().name("invalidate".into()).spawn(body);
+        let started = crew.start(body);
         if started.is_err() {
             // Without a thread it is waited for here, in the worst case until the recall's end.
             empty();

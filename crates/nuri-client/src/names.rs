@@ -20,11 +20,19 @@ impl Client {
         if let Some(found) = self.shared.lookup_logged(parent, name) {
             return Ok(found);
         }
+        if let Some(entry) = self.shared.lookup_found(parent, name) {
+            return Ok(Some(entry));
+        }
         // While the directory is being given back its last names may not be told yet.
         self.shared.tell_of(parent)?;
+        let before = self.shared.before_finding(parent);
         let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
         self.learn_dir(parent, reply.dir_lease);
-        Ok(reply.inode.map(|inode| self.refer(&inode)))
+        let Some(inode) = reply.inode else { return Ok(None) };
+        let entry = self.refer(&inode);
+        let age = self.shared.age_of(parent, before, reply.dir_lease);
+        self.shared.note_found(parent, name, age, entry.ino);
+        Ok(Some(entry))
     }
 
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
@@ -185,7 +193,10 @@ impl Client {
         self.forget_dir_attr(to.0);
         self.shared.forget_attr(reply.moved);
         if let Some(replaced) = reply.replaced {
-            self.shared.removed(replaced);
+            if replaced.orphan {
+                self.shared.let_linger(replaced.ino);
+            }
+            self.shared.forget_attr(replaced.ino);
         }
         Ok(())
     }
@@ -228,10 +239,15 @@ impl Client {
     ) -> Result<Listing, Status> {
         // Positions are the server's.
         self.shared.tell_log()?;
+        let before = self.shared.before_finding(ino);
         let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
         self.learn_dir(ino, reply.dir_lease);
+        let age = self.shared.age_of(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             let attr = e.inode.map(|inode| self.shared.learn(&inode));
+            if attr.is_some() {
+                self.shared.note_found(ino, &e.name, age, e.ino);
+            }
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
         };
         let entries = reply.entries.into_iter().map(entry).collect();

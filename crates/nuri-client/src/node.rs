@@ -4,6 +4,7 @@
 //! run, so that a recall knows when nothing overlaps it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
@@ -16,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
+use crate::found::{Age, Found};
 use crate::log::Use;
 use crate::part::Parts;
 use crate::session::Standing;
@@ -31,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) sync: Mutex<()>,
     /// Held while a file's data is taken over with a lease.
     pub(crate) taking_over: Mutex<()>,
+    /// When it was asked for last (`trim.rs`).
+    pub(crate) used: AtomicU32,
 }
 
 #[derive(Default)]
@@ -56,6 +60,9 @@ pub(crate) struct NodeState {
     pub(crate) names: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
+    /// Of a directory's names; and where the inode was found itself.
+    pub(crate) age: Age,
+    pub(crate) found: Option<Box<Found>>,
     /// Of a directory: the client log knows all its names, under the write lease.
     pub(crate) names_known: bool,
     pub(crate) usage: Use,
@@ -74,7 +81,7 @@ pub(crate) struct NodeState {
     pub(crate) opens: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
-    /// The log removed its last name while it was not open: it is as good as gone.
+    /// Its last name went while it was not open: it is as good as gone.
     pub(crate) dropped: bool,
     /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
     pub(crate) awaiting: Vec<(u64, u64)>,
@@ -273,6 +280,7 @@ impl NodeState {
         (self.file, self.attr, self.accessed) = (None, None, None);
         self.absent = Absent::default();
         self.names_known = false;
+        self.names_changed();
         self.forget_parts();
     }
 
@@ -286,7 +294,12 @@ impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
         let state = NodeState { recalled, ..NodeState::default() };
         let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
-        Node { ino, state: Mutex::new(state), changed, sync, taking_over }
+        let used = AtomicU32::new(0);
+        Node { ino, state: Mutex::new(state), changed, sync, taking_over, used }
+    }
+
+    pub(crate) fn note_use(&self, now: u32) {
+        self.used.store(now, Ordering::Relaxed);
     }
 
     /// Ends an operation that was counted in.

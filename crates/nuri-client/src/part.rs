@@ -17,7 +17,7 @@ use nuri_proto::op::meta::{Attr, FileRecord, LeaseMode, RecallDone, Reclaim};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead, PartGrant};
 use nuri_proto::range_map::{RangeMap, Span};
 
-use crate::fs::Shared;
+use crate::fs::{Asked, Shared};
 use crate::node::{FileData, Node, NodeState};
 use crate::writeback::SyncScope;
 use crate::xattr::Absent;
@@ -219,7 +219,8 @@ impl Shared {
         let grant = match (part, inode.lease) {
             (Some(grant), _) => grant,
             (None, Some(_)) => {
-                return self.granted(session, &inode, file, (LeaseMode::Write, None));
+                let asked = Asked { mode: LeaseMode::Write, before: None, has_capability };
+                return self.granted(session, &inode, file, asked);
             }
             (None, None) => {
                 // The end of our own recall comes first.

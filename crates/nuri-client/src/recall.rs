@@ -29,6 +29,9 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
+    /// Drops those of the inodes that no program uses, with their names. False where the kernel
+    /// cannot be told to.
+    fn drop_unused(&self, inos: &[Ino]) -> bool;
 }
 
 /// An operation that is under way is waited for in steps of so long; its end is told.
@@ -71,15 +74,13 @@ impl Shared {
         match event {
             Event::Recall(recall) => {
                 let shared = self.clone();
-                let spawned = std::thread::Builder::new()
-                    .name("recall".into())
-                    .spawn(move || shared.obey(recall));
-                if spawned.is_err() {
+                if self.crew.start(move || shared.obey(recall)).is_err() {
                     self.obey(recall);
                 }
             }
-            Event::Unlinked(ino) => self.note_orphan(ino),
+            Event::Unlinked(ino) => self.let_linger(ino),
             Event::Lock(end) => self.locks.ended(end),
+            Event::Crowded { inodes } => self.trim.ask(inodes),
         }
     }
 
@@ -105,7 +106,7 @@ impl Shared {
         }
     }
 
-    fn give_back(
+    pub(crate) fn give_back(
         &self,
         node: &Arc<Node>,
         number: u64,
@@ -126,7 +127,7 @@ impl Shared {
             }
             state.revoking = true;
         }
-        self.leave_directory(node);
+        let mut files = self.leave_directory(node);
         // Operations under way may wait for a target. Well before the server ends the session.
         let start = Instant::now();
         while start.elapsed() < RECALL / 2 {
@@ -136,6 +137,9 @@ impl Shared {
             }
             self.settle_node_for_recall(node);
             let told = cfg!(nuri_break = "recall_keeps_log") || self.tell_log().is_ok();
+            if told {
+                self.share_files(std::mem::take(&mut files));
+            }
             let mut state = node.state.lock();
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
@@ -318,6 +322,7 @@ impl Shared {
         let open = self.find(ino).is_some_and(|node| {
             let mut state = node.state.lock();
             state.orphan = true;
+            state.dropped |= state.opens == 0;
             if state.opens == 0
                 && let Some(file) = &mut state.file
             {
@@ -341,6 +346,7 @@ impl Shared {
             std::thread::sleep(TICK);
             self.drop_idle_windows();
             self.tell_accesses();
+            self.end_lingering();
             let orphans = std::mem::take(&mut *self.orphans.lock());
             // After their removal, which may be logged.
             if !orphans.is_empty() && self.tell_log().is_err() {

@@ -37,8 +37,10 @@ pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
                 Standing::Syncing { since } => Standing::Absent { since },
                 other => other,
             };
-            group.members[place].standing = after;
-            changed |= after != before;
+            if after != before {
+                group.members[place] = Member::new(group.members[place].target, after);
+                changed = true;
+            }
         }
         changed
     })
@@ -74,55 +76,63 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
         let Some(place) = group.place(target) else { return false };
         let left = group.live().iter().filter(|p| *p != place).count();
         enough &= left >= group.shape.data();
-        group.members[place].standing = Standing::Absent { since: Epoch(0) };
+        group.members[place] = Member::new(target, Standing::Absent { since: Epoch(0) });
         true
     });
     enough
 }
 
-/// A target was compared with the other members of its groups (`nuri-client/src/group/prove.rs`).
-/// It leaves those in which it lacks something; it is as good as any other elsewhere.
+/// The target's machine was started anew: what it holds as a live member is to be compared with the
+/// others. A new epoch begins: whoever was compared with it before is compared again, and what it
+/// lost of what was being brought to it counts as missed.
+pub fn doubt(map: &mut Map, target: TargetId) {
+    change_groups(map, |group, _| {
+        let mut members = group.members.iter_mut();
+        let Some(member) = members.find(|m| m.target == target) else { return false };
+        member.unproven = member.standing == Standing::Live;
+        !matches!(member.standing, Standing::Absent { .. })
+    });
+}
+
+/// A target was compared with the other members of groups (`nuri-client/src/group/prove.rs`). It
+/// leaves those in which it lacks something, where it is not needed (G2), and is as good as any
+/// other in those where it is proven; no epoch of these is over by that, since others compare
+/// themselves meanwhile. What was found in an epoch that is over counts for nothing.
 ///
 /// # Errors
-/// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile; [`Status::BUSY`] where
-/// one of the groups needs it (G2).
+/// [`Status::NOENT`]; [`Status::EPOCH`] where it was opened again meanwhile.
 pub fn proved(map: &mut Map, proof: &TargetProved) -> Result<(), Status> {
-    let mut behind = map.groups.iter().filter(|group| proof.behind.contains(&group.id));
-    let is_needed = behind.any(|group| is_needed(group, proof.target));
-    let target = map.targets.iter_mut().find(|t| t.id == proof.target).ok_or(Status::NOENT)?;
+    let target = map.target(proof.target).ok_or(Status::NOENT)?;
     if target.boot != proof.boot {
         return Err(Status::EPOCH);
     }
-    if is_needed {
-        return Err(Status::BUSY);
+    let mut is_any = false;
+    for group in map.groups.iter_mut().filter(|g| proof.proven.contains(&(g.id, g.epoch))) {
+        let mut members = group.members.iter_mut();
+        let own = members.find(|m| m.target == proof.target && m.unproven);
+        is_any |= own.map(|member| member.unproven = false).is_some();
     }
-    let was_unproven = std::mem::take(&mut target.unproven);
     let changed = change_groups(map, |group, epoch| {
-        proof.behind.contains(&group.id) && leave(group, proof.target, epoch)
+        proof.behind.contains(&(group.id, group.epoch)) && leave(group, proof.target, epoch)
     });
-    if was_unproven && !changed {
+    if is_any && !changed {
         map.epoch = Epoch(map.epoch.0 + 1);
     }
     readmit(map);
     Ok(())
 }
 
-/// Whether the target is a live member without which the others do not hold the data.
-fn is_needed(group: &Group, target: TargetId) -> bool {
-    let live = group.live();
-    let is_live = group.place(target).is_some_and(|place| live.has(place));
-    is_live && live.iter().count() <= group.shape.data()
-}
-
-/// A live member leaves its group. Returns whether it was one.
+/// A live member leaves its group, where the others hold the data without it. Returns whether it
+/// did.
 fn leave(group: &mut Group, target: TargetId, epoch: Epoch) -> bool {
-    let Some(place) = group.place(target).filter(|place| group.live().has(*place)) else {
-        return false;
-    };
-    group.members[place].standing = Standing::Absent { since: epoch };
-    true
+    let live = group.live();
+    let is_needed = live.iter().count() <= group.shape.data();
+    let place = group.place(target).filter(|place| live.has(*place) && !is_needed);
+    if let Some(place) = place {
+        group.members[place] = Member::new(target, Standing::Absent { since: epoch });
+    }
+    place.is_some()
 }
-
 /// The group takes the next epoch, with the members that it has.
 ///
 /// # Errors
@@ -178,8 +188,7 @@ pub fn replace(map: &mut Map, old: TargetId, new: TargetId) -> Result<(), Status
     change_groups(map, |group, _| {
         let place = group.place(old).filter(|_| group.shape.is_redundant());
         let Some(place) = place else { return false };
-        group.members[place] =
-            Member { target: new, standing: Standing::Absent { since: Epoch(0) } };
+        group.members[place] = Member::new(new, Standing::Absent { since: Epoch(0) });
         true
     });
     readmit(map);
@@ -246,7 +255,7 @@ pub fn move_member(map: &mut Map, step: &MemberMove) -> Result<(), Status> {
         let is_it = group.id == step.group;
         if is_it {
             let standing = Standing::Syncing { since };
-            group.members[place] = Member { target: step.to, standing };
+            group.members[place] = Member::new(step.to, standing);
         }
         is_it
     });
@@ -299,7 +308,7 @@ pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Stat
     let first = map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1;
     let mut ids = Vec::new();
     for (id, targets) in (first..).map(GroupId).zip(placed) {
-        let live = |target| Member { target, standing: Standing::Live };
+        let live = |target| Member::new(target, Standing::Live);
         let members = targets.into_iter().map(live).collect();
         map.groups.push(Group { id, epoch, shape, members });
         ids.push(id);
@@ -350,7 +359,6 @@ pub(crate) mod fixture {
             sequence: 1,
             boot: BootId(1),
             machine: BootId(1),
-            unproven: false,
             retiring: false,
         }
     }
@@ -389,28 +397,37 @@ mod tests {
     #[test]
     fn who_lacks_something_after_a_start_of_its_machine_leaves() {
         let mut map = map(4, PARITY);
-        map.targets.iter_mut().for_each(|t| t.unproven = true);
-        let all: Vec<_> = map.groups.iter().map(|g| g.id).collect();
-        let proof = |target, boot, behind: &[GroupId]| TargetProved {
+        let before = map.groups[0].epoch;
+        (1..=4).for_each(|id| doubt(&mut map, TargetId(id)));
+        let all: Vec<_> = map.groups.iter().map(|g| (g.id, g.epoch)).collect();
+        assert!(all.iter().all(|(_, epoch)| *epoch > before), "who was compared is so again");
+        let unproven = |map: &Map, target| {
+            let mine = |g: &&Group| g.unproven().has(g.place(TargetId(target)).unwrap());
+            map.groups.iter().filter(mine).count()
+        };
+        let proof = |target, boot, proven: &[_], behind: &[_]| TargetProved {
             target: TargetId(target),
             boot: BootId(boot),
+            proven: proven.to_vec(),
             behind: behind.to_vec(),
         };
-        assert_eq!(proved(&mut map, &proof(1, 9, &all)), Err(Status::EPOCH), "of another life");
+        assert_eq!(proved(&mut map, &proof(1, 9, &all, &[])), Err(Status::EPOCH), "another life");
+        let of_before: Vec<_> = map.groups.iter().map(|g| (g.id, before)).collect();
+        proved(&mut map, &proof(1, 1, &of_before, &of_before)).unwrap();
+        assert_eq!(unproven(&map, 1), all.len(), "of an epoch that is over");
         let before = map.epoch;
-        proved(&mut map, &proof(1, 1, &[])).unwrap();
+        proved(&mut map, &proof(1, 1, &all, &[])).unwrap();
         assert!(map.epoch > before, "its node hears of it");
         assert!(map.groups.iter().all(|g| g.live().iter().count() == 4));
-        proved(&mut map, &proof(2, 1, &all[..1])).unwrap();
+        proved(&mut map, &proof(2, 1, &all[1..], &all[..1])).unwrap();
         let out = |g: &Group| !g.live().has(g.place(TargetId(2)).unwrap());
-        assert_eq!(
-            map.groups.iter().filter(|g| out(g)).map(|g| g.id).collect::<Vec<_>>(),
-            all[..1]
-        );
-        assert_eq!(proved(&mut map, &proof(3, 1, &all)), Err(Status::BUSY), "it is needed");
-        proved(&mut map, &proof(3, 1, &[])).unwrap();
-        let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id);
-        assert_eq!(unproven.collect::<Vec<_>>(), [TargetId(4)]);
+        let left: Vec<_> = map.groups.iter().filter(|g| out(g)).map(|g| g.id).collect();
+        assert_eq!(left, [all[0].0]);
+        let first = (map.groups[0].id, map.groups[0].epoch);
+        proved(&mut map, &proof(3, 1, &[], &[first])).unwrap();
+        assert_eq!(unproven(&map, 3), all.len(), "it is needed, and stays in doubt");
+        proved(&mut map, &proof(3, 1, &[first], &[])).unwrap();
+        assert_eq!([1, 2, 3, 4].map(|t| unproven(&map, t)), [0, 0, all.len() - 1, all.len()]);
     }
 
     /// Catches `nuri_break = "live_set_too_small"`.
@@ -529,7 +546,7 @@ mod tests {
         let step = MemberMove { group: id, from, to: TargetId(9), since: began };
         move_member(&mut map, &step).unwrap();
         let standing = Standing::Syncing { since: began };
-        assert_eq!(map.groups[0].members[0], Member { target: TargetId(9), standing });
+        assert_eq!(map.groups[0].members[0], Member::new(TargetId(9), standing));
         assert_eq!(move_member(&mut map, &step), Err(Status::NOENT), "once");
         let other = map.groups[0].members[1].target;
         let needed = MemberMove { from: other, to: from, ..step };

@@ -83,8 +83,11 @@ fn join_target(
         let newest = known.sequence.max(request.sequence);
         known.sequence = if is_opened { request.sequence } else { newest };
         known.boot = request.boot;
-        known.unproven |= machine != known.machine && known.machine != BootId::default();
+        let is_anew = machine != known.machine && known.machine != BootId::default();
         known.machine = machine;
+        if is_anew {
+            standing::doubt(map, id);
+        }
         // Whatever it missed since that state was taken is looked for in all its stripes.
         if is_older && !standing::distrust(map, id) {
             return Err(Status::STALE);
@@ -110,11 +113,10 @@ fn join_target(
         sequence: request.sequence,
         boot: request.boot,
         machine,
-        unproven: false,
         retiring: false,
     });
     let group = GroupId(map.groups.iter().map(|g| g.id.0).max().unwrap_or(0) + 1);
-    let members = vec![Member { target: id, standing: Standing::Live }];
+    let members = vec![Member::new(id, Standing::Live)];
     map.groups.push(Group { id: group, epoch: Epoch(1), shape: Shape::Stripe, members });
     match map.pools.iter_mut().find(|p| p.id == DEFAULT_POOL) {
         Some(pool) => pool.groups.push(group),
@@ -127,7 +129,7 @@ fn join_target(
 }
 
 fn membership_changed(old: &Map, new: &Map) -> bool {
-    let facts_of = |t: &Target| (t.id, t.node, t.state, t.unproven);
+    let facts_of = |t: &Target| (t.id, t.node, t.state);
     let facts = |map: &Map| {
         let nodes: Vec<_> = map.nodes.iter().map(|n| (n.id, n.address.clone(), n.up)).collect();
         let targets: Vec<_> = map.targets.iter().map(facts_of).collect();

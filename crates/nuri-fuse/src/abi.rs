@@ -7,6 +7,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
 /// First minor that knows `NOTIFY_INC_EPOCH`.
 pub const MINOR_EPOCH: u32 = 44;
+/// First minor that knows `NOTIFY_PRUNE`.
+pub const MINOR_PRUNE: u32 = 45;
 
 macro_rules! opcodes {
     ($($name:ident = $value:expr,)*) => { $(pub const $name: u32 = $value;)* };
@@ -76,6 +78,7 @@ pub const RING_COMMIT_AND_FETCH: u32 = 2;
 // Notifications.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
+pub const NOTIFY_PRUNE: i32 = 9;
 
 macro_rules! wire {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $ty:ty,)* }) => {
@@ -201,6 +204,10 @@ wire! {
 }
 wire! { Dirent { ino: u64, off: u64, namelen: u32, kind: u32, } }
 wire! { NotifyInvalInode { ino: u64, off: i64, len: i64, } }
+wire! {
+    /// So many inode numbers follow.
+    NotifyPrune { count: u32, padding: u32, spare: u64, }
+}
 wire! {
     /// What a ring command carries beside the buffers.
     RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }

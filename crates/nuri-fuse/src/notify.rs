@@ -8,7 +8,9 @@ use nuri_client::KernelCache;
 use nuri_proto::id::Ino;
 use zerocopy::IntoBytes;
 
-use crate::abi::{NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader};
+use crate::abi::{
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInode, NotifyPrune, OutHeader,
+};
 use crate::device::Device;
 use crate::rings::Load;
 
@@ -16,6 +18,8 @@ use crate::rings::Load;
 pub(crate) struct Notifier {
     pub(crate) device: Device,
     pub(crate) load: Arc<Load>,
+    /// The kernel knows `NOTIFY_PRUNE`.
+    pub(crate) prunes: bool,
 }
 
 impl Notifier {
@@ -42,5 +46,17 @@ impl KernelCache for Notifier {
     /// operation of ours that waits for another client's recall.
     fn invalidate_entries(&self, _: Ino) {
         self.send(NOTIFY_INC_EPOCH, &[]);
+    }
+
+    fn drop_unused(&self, inos: &[Ino]) -> bool {
+        if !self.prunes {
+            return false;
+        }
+        let head = NotifyPrune { count: inos.len() as u32, ..NotifyPrune::default() };
+        let mut body = head.as_bytes().to_vec();
+        inos.iter().for_each(|ino| body.extend_from_slice(&ino.0.to_ne_bytes()));
+        // The last reference may be dropped here, with pages that a mapping changed.
+        self.load.apart(|| self.send(NOTIFY_PRUNE, &body));
+        true
     }
 }

@@ -14,7 +14,7 @@ use crate::abi::{
     MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, POSIX_LOCKS, READDIRPLUS_AUTO,
     SETXATTR_EXT,
 };
-use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH};
+use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH, MINOR_PRUNE};
 use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
 use crate::dispatch::{Dispatcher, Kernel};
@@ -95,7 +95,8 @@ pub fn serve(
     let Agreed { minor, flags, rings } = handshake(&device, config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
-    let notifier = Notifier { device: device.duplicate()?, load: load.clone() };
+    let notifier =
+        Notifier { device: device.duplicate()?, load: load.clone(), prunes: minor >= MINOR_PRUNE };
     client.set_kernel_cache(Arc::new(notifier));
     let kernel = Kernel {
         epochs: minor >= MINOR_EPOCH,

@@ -32,6 +32,7 @@ attacks! {
     member_restored_from_an_old_snapshot
     member_whose_disk_lied_votes
     liar_against_a_write_under_way
+    liar_while_a_member_is_silent
     member_whose_disk_lost_a_truncation
     primary_restarted_inside_an_epoch
     pause_longer_than_the_lease

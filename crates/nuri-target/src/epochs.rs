@@ -9,12 +9,12 @@
 //!    writes.
 //! E4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted on
 //!    the targets before it is obeyed, and an older one changes nothing.
-//! E5 A target whose machine was started anew gives no evidence and takes no write before it was
-//!    compared with the other members: a disk that said more than it kept has lost its newest
+//! E5 A member whose machine was started anew gives no evidence and takes no write before it was
+//!    compared with the others of its group: a disk that said more than it kept has lost its newest
 //!    writes, and would say that they never were. Meanwhile it tells others what it holds, and
 //!    takes what was computed from them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use nuri_proto::Status;
@@ -37,7 +37,14 @@ pub struct Epochs {
 pub struct View {
     map: Epoch,
     groups: HashMap<GroupId, Group>,
-    unproven: HashSet<TargetId>,
+}
+
+impl View {
+    fn is_unproven(&self, group: GroupId, target: TargetId) -> bool {
+        let group = self.groups.get(&group);
+        let own = group.and_then(|g| g.members.iter().find(|m| m.target == target));
+        own.is_some_and(|m| m.unproven) && !cfg!(nuri_break = "trust_restarted")
+    }
 }
 
 /// Held while a write runs: a new map waits for it.
@@ -53,11 +60,10 @@ impl Epochs {
     pub fn adopt(&self, map: &Map) {
         let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
         let groups = redundant.map(|g| (g.id, g.clone())).collect();
-        let unproven = map.targets.iter().filter(|t| t.unproven).map(|t| t.id).collect();
         let mut view = self.view.write();
         let is_newer = map.epoch > view.map && map.epoch >= self.obeyed;
         if is_newer || cfg!(nuri_break = "epochs_go_back") {
-            *view = View { map: map.epoch, groups, unproven };
+            *view = View { map: map.epoch, groups };
         }
     }
 
@@ -70,7 +76,7 @@ impl Epochs {
     /// E5).
     ///
     /// # Errors
-    /// As [`Epochs::enter`]; [`Status::EPOCH`] also for a target that is not proven yet.
+    /// As [`Epochs::enter`]; [`Status::EPOCH`] also for a member that is not proven yet.
     pub fn enter_on(
         &self,
         target: TargetId,
@@ -78,8 +84,7 @@ impl Epochs {
         epoch: Epoch,
     ) -> Result<Entered<'_>, Status> {
         let view = self.enter(group, epoch)?;
-        let is_proven = !view.unproven.contains(&target) || cfg!(nuri_break = "trust_restarted");
-        if is_proven { Ok(view) } else { Err(Status::EPOCH) }
+        if view.is_unproven(group, target) { Err(Status::EPOCH) } else { Ok(view) }
     }
 
     /// Enters the group's epoch, as the caller knows it (E1).
@@ -108,7 +113,7 @@ impl Epochs {
         let known = view.groups.get(&group).ok_or(Status::EPOCH)?;
         let place = known.place(target).ok_or(Status::BEHIND)?;
         let is_live = known.members[place].standing == Standing::Live;
-        if view.unproven.contains(&target) && !cfg!(nuri_break = "trust_restarted") {
+        if view.is_unproven(group, target) {
             return Err(Status::BEHIND);
         }
         if is_live || cfg!(nuri_break = "read_while_syncing") {
@@ -142,19 +147,16 @@ impl Epochs {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{BootId, Incarnation, NodeId};
     use nuri_proto::layout::Shape;
-    use nuri_proto::map::{Member, Target, TargetState};
+    use nuri_proto::map::Member;
 
     use super::*;
 
     const GROUP: GroupId = GroupId(3);
 
     fn map(epoch: u64, standing: Standing) -> Map {
-        let members = vec![
-            Member { target: TargetId(1), standing },
-            Member { target: TargetId(2), standing: Standing::Live },
-        ];
+        let members =
+            vec![Member::new(TargetId(1), standing), Member::new(TargetId(2), Standing::Live)];
         let group = Group { id: GROUP, epoch: Epoch(epoch), shape: Shape::Mirror(2), members };
         Map { epoch: Epoch(epoch), groups: vec![group], ..Map::default() }
     }
@@ -191,24 +193,10 @@ mod tests {
 
     /// Catches `nuri_break = "trust_restarted"`.
     #[test]
-    fn an_unproven_target_only_tells_what_it_holds() {
+    fn an_unproven_member_only_tells_what_it_holds() {
         let epochs = Epochs::default();
-        let target = |id, unproven| Target {
-            id: TargetId(id),
-            node: NodeId(1),
-            path: String::new(),
-            state: TargetState::Up,
-            size: 0,
-            used: 0,
-            incarnation: Incarnation(1),
-            sequence: 1,
-            boot: BootId(1),
-            machine: BootId(1),
-            unproven,
-            retiring: false,
-        };
         let mut unproven = map(5, Standing::Live);
-        unproven.targets = vec![target(1, true), target(2, false)];
+        unproven.groups[0].members[0].unproven = true;
         epochs.adopt(&unproven);
         let enter = |target| epochs.enter_on(TargetId(target), GROUP, Epoch(5)).err();
         assert_eq!([enter(1), enter(2)], [Some(Status::EPOCH), None]);

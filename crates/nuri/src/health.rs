@@ -1,5 +1,7 @@
 //! What is at risk, in sentences: from the map and what nodes report.
 
+use std::collections::BTreeSet;
+
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, Pace, Standing, TargetState};
 use nuri_proto::op::cluster::{ClusterState, Resync};
@@ -54,6 +56,7 @@ impl Health {
             resyncs: state.resyncs.iter().map(resync_view).collect(),
         };
         health.tell_losses(map);
+        health.tell_doubts(map);
         health.tell_failures(map);
         health.tell_findings(state);
         health.tell_fullness(map);
@@ -102,6 +105,22 @@ impl Health {
             Some(left) => format!("resync {percent} % done, about {left} s left"),
             None => format!("resync {percent} % done"),
         }
+    }
+
+    fn tell_doubts(&mut self, map: &Map) {
+        let unproven = |g: &Group| g.unproven().iter().map(|p| g.members[p].target).collect();
+        let targets: BTreeSet<_> =
+            map.groups.iter().flat_map(|g| -> Vec<_> { unproven(g) }).collect();
+        if targets.is_empty() {
+            return;
+        }
+        self.state = "degraded";
+        let names: Vec<_> = targets.iter().map(ToString::to_string).collect();
+        self.sentences.push(format!(
+            "the machine of target {} was started anew: it is compared with the others before it \
+             serves",
+            names.join(", ")
+        ));
     }
 
     fn tell_failures(&mut self, map: &Map) {
@@ -162,4 +181,26 @@ fn bytes<'a>(map: &Map, groups: impl Iterator<Item = &'a Group>) -> u64 {
         all * g.shape.data() as u64 / g.members.len().max(1) as u64
     };
     groups.map(of_group).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::{Epoch, GroupId, TargetId};
+    use nuri_proto::map::Member;
+
+    use super::*;
+
+    #[test]
+    fn who_is_compared_is_named() {
+        let mut members = vec![Member::new(TargetId(1), Standing::Live); 2];
+        members[1] = Member { unproven: true, ..Member::new(TargetId(2), Standing::Live) };
+        let group = Group { id: GroupId(1), epoch: Epoch(1), shape: Shape::Mirror(2), members };
+        let map = Map { groups: vec![group.clone(), group], ..Map::default() };
+        let mut health = Health::unreachable(String::new());
+        health.tell_doubts(&Map::default());
+        assert_eq!(health.sentences.len(), 1);
+        health.tell_doubts(&map);
+        assert!(health.sentences[1].starts_with("the machine of target 2 was"), "{health:?}");
+        assert_eq!(health.state, "degraded");
+    }
 }

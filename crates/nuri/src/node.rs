@@ -31,6 +31,7 @@ use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
 use crate::copy::restore::refuse_unfinished;
 use crate::resync::{self, Progress};
+use crate::room::Room;
 use crate::scrub;
 use crate::space::{NodeSettings, load_json, save_json};
 use crate::{Failure, at};
@@ -116,7 +117,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
         .map_err(at("cannot serve the listening address"))?;
     println!("node {} serves {address}", node.id);
     if let Some(meta) = &services.meta {
-        start_meta_workers(meta, node.engine, &address, &secret);
+        start_meta_workers(meta, node.store, &address, &secret);
     }
     if let Some(copier) = node.copier {
         spawn("meta-copy", || copier.run());
@@ -208,7 +209,7 @@ fn adopt(targets: &[Target], cluster: ClusterId, reply: &JoinReply) -> Result<()
 struct Ready {
     id: NodeId,
     services: Services,
-    engine: Option<Arc<Embedded>>,
+    store: Option<(Arc<Embedded>, Room)>,
     copier: Option<Copier>,
     join: Join,
 }
@@ -244,8 +245,9 @@ impl First<'_> {
         let [log, tables] = store_disks(self.dir)?;
         let paired = |disk| Arc::new(PairedDisk::new(disk));
         let (log, tables) = (paired(log), paired(tables));
-        let engine = Embedded::open(log.clone(), tables.clone(), KvConfig::default());
-        let engine = Arc::new(engine.map_err(Failure::new)?);
+        let mut room = Room::open(self.dir)?;
+        let open = || Embedded::open(log.clone(), tables.clone(), KvConfig::default());
+        let engine = Arc::new(room.with(open).map_err(Failure::new)?);
         let pools = Arc::new(Pools(authority.clone()));
         let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
         let copier = Copier {
@@ -266,8 +268,8 @@ impl First<'_> {
             scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
         };
-        let (engine, copier) = (Some(engine), Some(copier));
-        Ok(Ready { id: reply.node, services, engine, copier, join })
+        let (store, copier) = (Some((engine, room)), Some(copier));
+        Ok(Ready { id: reply.node, services, store, copier, join })
     }
 }
 
@@ -344,7 +346,7 @@ impl Joined<'_> {
         let copies = Keeper::new(self.dir, cluster);
         let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
         let services = Services { authority: None, meta: None, targets, resync, scrub, copies };
-        Ok(Ready { id: reply.node, services, engine: None, copier: None, join: request })
+        Ok(Ready { id: reply.node, services, store: None, copier: None, join: request })
     }
 }
 
@@ -427,7 +429,7 @@ fn adopt_map(services: &Services, authority: &Peer) -> bool {
 /// Threads of the metadata server: expiry, moving frozen tables, deleting garbage.
 fn start_meta_workers(
     meta: &Arc<MetaServer>,
-    engine: Option<Arc<Embedded>>,
+    store: Option<(Arc<Embedded>, Room)>,
     address: &str,
     secret: &Secret,
 ) {
@@ -440,11 +442,12 @@ fn start_meta_workers(
             }
         }
     });
-    if let Some(engine) = engine {
+    if let Some((engine, mut room)) = store {
+        let server = meta.clone();
         spawn("meta-absorb", move || {
             loop {
                 std::thread::sleep(META_TICK / 10);
-                if let Err(error) = engine.absorb_frozen() {
+                if let Err(error) = room.look_after(&engine, &server) {
                     eprintln!("{error}");
                     std::thread::sleep(META_TICK * 4);
                 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Found, Groups, Kept, Missed, Proof, RpcPort, Unheard};
+use nuri_client::group::{Compared, Found, Groups, Kept, Missed, RpcPort, Unheard};
 use nuri_client::{Cluster, DataPlane};
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
@@ -60,22 +60,22 @@ pub(crate) fn run(cluster: &Cluster, targets: &Arc<TargetServer>, progress: &Pro
     let data = DataPlane::new(cluster);
     let (told, kept, began) = (Mutex::default(), Mutex::default(), Instant::now());
     let worker = Worker { cluster, groups: data.groups(), progress, told, kept, began };
-    worker.prove_all(targets);
-    loop {
-        std::thread::sleep(IDLE);
-        if cluster.refresh().is_err() {
-            continue;
-        }
-        let own: Vec<_> = targets.reports().iter().map(|r| r.id).collect();
-        let syncing = syncing(&cluster.map(), &own);
-        progress.keep_only(&syncing);
-        // What fails is tried again with the next round.
-        let bring_up = |(group, target)| worker.bring_up(group, target);
-        let outcomes: Vec<_> = syncing.into_iter().map(bring_up).collect();
-        if outcomes.contains(&Err(Status::CORRUPT)) {
-            // It stays so until the file goes.
-            std::thread::sleep(DAMAGED_PAUSE);
-        }
+    std::thread::scope(|scope| {
+        scope.spawn(|| worker.prove_all(targets));
+        worker.bring_up_all(targets);
+    });
+}
+
+fn is_unproven(map: &Map, target: TargetId) -> bool {
+    map.groups.iter().any(|g| g.place(target).is_some_and(|place| g.unproven().has(place)))
+}
+
+/// Before the next round. The first failure is most likely that somebody has not heard of a new
+/// member yet.
+fn pause_after(failed_rounds: u32) -> Duration {
+    match failed_rounds.checked_sub(1) {
+        None => IDLE,
+        Some(doublings) => (TRY_PAUSE * (1 << doublings.min(8))).min(IDLE),
     }
 }
 
@@ -97,41 +97,32 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// Compares this node's targets with the others after a start of the machine: they serve only
-    /// then (rule E5 of `nuri-target/src/epochs.rs`).
+    /// then (rule E5 of `nuri-target/src/epochs.rs`), each group as soon as it was compared.
     fn prove_all(&self, targets: &TargetServer) {
-        let began = Instant::now();
         let is_own = |t: &JoinTarget| t.id.map(|id| (id, t.boot));
         let own: Vec<_> = targets.announce().iter().filter_map(is_own).collect();
-        let mut proofs: HashMap<TargetId, Proof> = HashMap::new();
         loop {
             let map = self.cluster.map();
-            let unproven = |id: TargetId| map.target(id).is_some_and(|t| t.unproven);
-            let left: Vec<_> = own.iter().filter(|(id, _)| unproven(*id)).collect();
+            let left: Vec<_> = own.iter().filter(|(id, _)| is_unproven(&map, *id)).collect();
             if left.is_empty() {
                 return;
             }
-            let unheard = if began.elapsed() < PROOF { Unheard::Waited } else { Unheard::LeftOut };
             for (target, boot) in left {
                 // What fails is tried again.
-                let proof = proofs.entry(*target).or_default();
-                let _ = self.prove(proof, &map, (*target, *boot), unheard);
+                let _ = self.prove(&map, (*target, *boot));
             }
             std::thread::sleep(TRY_PAUSE);
             let _ = self.cluster.refresh();
         }
     }
 
-    fn prove(
-        &self,
-        proof: &mut Proof,
-        map: &Map,
-        (target, boot): (TargetId, BootId),
-        unheard: Unheard,
-    ) -> Result<(), Status> {
-        let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
-        let groups: Vec<_> = redundant.cloned().collect();
-        let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
-        let behind = self.groups.prove(proof, target, &groups, is_proven, unheard)?;
+    fn prove(&self, map: &Map, (target, boot): (TargetId, BootId)) -> Result<(), Status> {
+        let had_time = self.began.elapsed() >= PROOF;
+        let unheard = if had_time { Unheard::LeftOut } else { Unheard::Waited };
+        let Compared { proven, behind } = self.groups.prove(target, &map.groups, unheard);
+        if proven.is_empty() && behind.is_empty() {
+            return Ok(());
+        }
         if !behind.is_empty() {
             eprintln!(
                 "target {target}: after the start of its machine it differs from the other members \
@@ -139,7 +130,31 @@ impl Worker<'_> {
                 behind.len()
             );
         }
-        self.cluster.ask(&TargetProved { target, boot, behind })
+        self.cluster.ask(&TargetProved { target, boot, proven, behind })
+    }
+
+    fn bring_up_all(&self, targets: &TargetServer) {
+        let mut failed_rounds = 0;
+        loop {
+            std::thread::sleep(pause_after(failed_rounds));
+            if self.cluster.refresh().is_err() {
+                continue;
+            }
+            let own: Vec<_> = targets.reports().iter().map(|r| r.id).collect();
+            let syncing = syncing(&self.cluster.map(), &own);
+            self.progress.keep_only(&syncing);
+            // What fails is tried again with the next round.
+            let bring_up = |(group, target)| self.bring_up(group, target);
+            let outcomes: Vec<_> = syncing.into_iter().map(bring_up).collect();
+            failed_rounds = match outcomes.iter().all(Result::is_ok) {
+                true => 0,
+                false => failed_rounds + 1,
+            };
+            if outcomes.contains(&Err(Status::CORRUPT)) {
+                // It stays so until the file goes.
+                std::thread::sleep(DAMAGED_PAUSE);
+            }
+        }
     }
 
     /// Brings all that one target missed in one group, then tells the authority.

@@ -125,6 +125,8 @@ pub(crate) struct MountView {
     pub(crate) pid: u32,
     pub(crate) mountpoint: String,
     pub(crate) session: u64,
+    /// That it remembers.
+    pub(crate) inodes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -143,6 +145,7 @@ impl StatusView {
             pid: m.pid,
             mountpoint: m.mountpoint.clone(),
             session: m.session,
+            inodes: m.inodes,
         };
         StatusView {
             format: FORMAT,

@@ -175,7 +175,7 @@ struct Case {
 
 impl Case {
     fn new(shape: Shape) -> Case {
-        let member = |i| Member { target: TargetId(i), standing: Standing::Live };
+        let member = |i| Member::new(TargetId(i), Standing::Live);
         let members = (1..=shape.members() as u32).map(member).collect();
         let group = Group { id: GroupId(5), epoch: Epoch(2), shape, members };
         let stores = (0..=shape.members()).map(|place| RwLock::new(made(place))).collect();

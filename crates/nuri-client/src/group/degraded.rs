@@ -154,7 +154,8 @@ impl<P: Port> Groups<P> {
         while left.len() >= data {
             match self.read_sources(group, stripe, range, &left[..data], purpose)? {
                 Sources::All(read) => {
-                    let covers = one_state(stripe.shape, &read)?;
+                    let covers = one_state(stripe.shape, &read)
+                        .inspect_err(|_| self.rows.forget(stripe.key.object))?;
                     let known: Vec<(usize, &[u8])> =
                         read.iter().map(|(place, source)| (*place, source.bytes(range))).collect();
                     code(stripe.shape)?.rebuild(&known, range.place, out).map_err(code_status)?;

@@ -44,7 +44,7 @@ use nuri_proto::stripe::WriteId;
 
 pub use hand_over::Move;
 pub use port::{Ask, Port};
-pub use prove::{Proof, Unheard};
+pub use prove::{Compared, Unheard};
 pub use repair::Found;
 pub use resync::{Kept, Missed};
 pub use rpc::RpcPort;

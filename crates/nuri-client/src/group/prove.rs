@@ -10,9 +10,10 @@
 //!
 //! Where all others are beyond doubt, who is behind leaves the group and is brought up to date:
 //! programs go on meanwhile. Else nobody knows who lost something: the stripes that differ are
-//! brought forward one by one (`forward.rs`), and nobody leaves.
+//! brought forward one by one (`forward.rs`), and nobody leaves. Who is live and does not answer
+//! may be the one that holds what was lost here: it is waited for, or the authority takes it out.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
@@ -32,82 +33,52 @@ const AT_ONCE: usize = 32;
 pub enum Unheard {
     /// They may come: the question is to be asked again.
     Waited,
-    /// They had their time: those that answer decide.
+    /// They had their time: where all others are beyond doubt, who cannot be compared leaves.
     LeftOut,
 }
 
-/// What comparing one target with the others told so far. A group that was compared stays so while
-/// its epoch does: the target takes no write, so no write of the group ends meanwhile.
+/// What comparing one target with the others told, of the groups in which they all answered.
 #[derive(Default)]
-pub struct Proof {
-    compared: HashMap<GroupId, (Epoch, bool)>,
-}
-
-impl Proof {
-    fn of(&self, group: &Group) -> Option<bool> {
-        let (epoch, is_behind) = self.compared.get(&group.id)?;
-        (*epoch == group.epoch).then_some(*is_behind)
-    }
-
-    fn note(&mut self, group: &Group, is_behind: bool) {
-        self.compared.insert(group.id, (group.epoch, is_behind));
-    }
+pub struct Compared {
+    /// It may answer for these.
+    pub proven: Vec<(GroupId, Epoch)>,
+    /// It is to leave these, and to be brought up to date.
+    pub behind: Vec<(GroupId, Epoch)>,
 }
 
 impl<P: Port> Groups<P> {
-    /// Those of the groups in which the target, a live member, is behind. `is_proven` tells of the
-    /// others. What was compared before, with `proof`, is not compared again.
-    ///
-    /// # Errors
-    /// One of those that are needed does not answer: the other groups were compared.
-    pub fn prove(
-        &self,
-        proof: &mut Proof,
-        target: TargetId,
-        groups: &[Group],
-        is_proven: impl Fn(TargetId) -> bool,
-        unheard: Unheard,
-    ) -> Result<Vec<GroupId>, Status> {
-        let open: Vec<_> = groups
-            .iter()
-            .filter(|group| proof.of(group).is_none())
-            .filter_map(|group| Comparison::of(group, target))
-            .collect();
-        let mut outcome = Ok(());
+    /// Compares the target in those of the groups where it is live and unproven.
+    pub fn prove(&self, target: TargetId, groups: &[Group], unheard: Unheard) -> Compared {
+        let open = groups.iter().filter_map(|group| Comparison::of(group, target));
+        let open: Vec<_> = open.collect();
+        let mut compared = Compared::default();
         for some in open.chunks(AT_ONCE) {
             let mut lists = self.lists(some.iter().flat_map(Comparison::asked)).into_iter();
             for comparison in some {
-                let told = lists.by_ref().take(comparison.others.len() + 1).collect();
-                let differs = comparison.differs(told, &is_proven, unheard);
-                match differs.and_then(|d| self.answer(comparison, &d, &is_proven, unheard)) {
-                    Ok(is_behind) => proof.note(comparison.group, is_behind),
-                    Err(status) => outcome = Err(status),
+                let told = lists.by_ref().take(comparison.asked().count()).collect();
+                let differs = comparison.differs(told);
+                let found = (comparison.group.id, comparison.group.epoch);
+                match differs.and_then(|differs| self.answer(comparison, &differs)) {
+                    Ok(false) => compared.proven.push(found),
+                    Ok(true) => compared.behind.push(found),
+                    Err(_) if unheard == Unheard::LeftOut && comparison.may_leave() => {
+                        compared.behind.push(found);
+                    }
+                    Err(_) => {}
                 }
             }
         }
-        let is_behind = |group: &&Group| proof.of(group) == Some(true);
-        outcome.map(|()| groups.iter().filter(is_behind).map(|group| group.id).collect())
+        compared
     }
-}
 
-impl<P: Port> Groups<P> {
     /// Acts on what a comparison found. Returns whether the member is to leave.
-    fn answer(
-        &self,
-        comparison: &Comparison<'_>,
-        differs: &Differs,
-        is_proven: &impl Fn(TargetId) -> bool,
-        unheard: Unheard,
-    ) -> Result<bool, Status> {
-        let Comparison { group, place, others } = comparison;
+    fn answer(&self, comparison: &Comparison<'_>, differs: &Differs) -> Result<bool, Status> {
+        let Comparison { group, place, .. } = comparison;
         let is_behind = !differs.lacks.is_empty() || !differs.has_more.is_empty();
-        let in_doubt = |place: &usize| !is_proven(group.members[*place].target);
-        let may_leave = others.len() >= group.shape.data();
-        if is_behind && may_leave && !others.iter().any(in_doubt) {
+        if is_behind && comparison.may_leave() {
             return Ok(true);
         }
-        let doubt = Members::of(group.live().iter().filter(in_doubt));
-        let target = group.members[*place].target;
+        let (target, doubt) = (group.members[*place].target, group.unproven());
         for (key, covers) in &differs.has_more {
             self.keep_cut_off(group, &self.stripe(group, *key), doubt)?;
             match self.forget_chunk(group, target, *key, covers.clone(), false) {
@@ -116,14 +87,9 @@ impl<P: Port> Groups<P> {
                 Err(status) => return Err(status),
             }
         }
-        for key in differs.lacks.iter().chain(&differs.is_ahead) {
-            match self.bring_forward(group, &self.stripe(group, *key), doubt) {
-                // Who is needed for that does not come, or a dead writer's write is in the way.
-                Err(Status::UNREACHABLE | Status::RETRY) if unheard == Unheard::LeftOut => {
-                    return Ok(may_leave);
-                }
-                outcome => outcome?,
-            }
+        let differing = differs.lacks.iter().chain(&differs.is_ahead);
+        for key in differing {
+            self.bring_forward(group, &self.stripe(group, *key), doubt)?;
         }
         Ok(false)
     }
@@ -133,7 +99,7 @@ impl<P: Port> Groups<P> {
 struct Comparison<'g> {
     group: &'g Group,
     place: usize,
-    others: Vec<usize>,
+    others: Members,
 }
 
 /// What a member has less of than the others, or more.
@@ -147,35 +113,39 @@ struct Differs {
 }
 
 impl<'g> Comparison<'g> {
+    /// `None` where nobody doubts the target.
     fn of(group: &'g Group, target: TargetId) -> Option<Comparison<'g>> {
-        let place = group.place(target).filter(|place| group.live().has(*place))?;
-        let others = group.live().iter().filter(|other| *other != place).collect();
+        let place = group.place(target).filter(|place| group.unproven().has(*place))?;
+        let others = Members::of(group.live().iter().filter(|other| *other != place));
         Some(Comparison { group, place, others })
     }
 
     /// Who is to be asked: the others, then the member itself.
     fn asked(&self) -> impl Iterator<Item = (&'g Group, TargetId)> {
-        let target = |place: &usize| (self.group, self.group.members[*place].target);
-        self.others.iter().chain([&self.place]).map(target).collect::<Vec<_>>().into_iter()
+        let (group, place) = (self.group, self.place);
+        let places = self.others.iter().chain([place]).collect::<Vec<_>>();
+        places.into_iter().map(move |place| (group, group.members[place].target))
     }
 
-    fn differs(
-        &self,
-        mut told: Vec<Result<List, Status>>,
-        is_proven: impl Fn(TargetId) -> bool,
-        unheard: Unheard,
-    ) -> Result<Differs, Status> {
+    /// The others that never lost power, or were compared since.
+    fn proven(&self) -> Members {
+        Members(self.others.0 & !self.group.unproven().0)
+    }
+
+    /// Whether the others hold the data, for certain, without the member.
+    fn may_leave(&self) -> bool {
+        let proven = match cfg!(nuri_break = "silent_is_left_out") {
+            true => self.others,
+            false => self.proven(),
+        };
+        proven == self.others && self.others.iter().count() >= self.group.shape.data()
+    }
+
+    fn differs(&self, mut told: Vec<Result<List, Status>>) -> Result<Differs, Status> {
         let own = told.pop().ok_or(Status::IO)??;
-        let proven = self.others.iter().filter(|p| is_proven(self.group.members[**p].target));
-        let proven = Members::of(proven.copied());
-        let mut others = Others { shape: self.group.shape, lists: Vec::new(), proven };
-        for (place, list) in self.others.iter().zip(told) {
-            match list {
-                Ok(list) => others.lists.push((*place, list)),
-                Err(_) if unheard == Unheard::LeftOut => {}
-                Err(status) => return Err(status),
-            }
-        }
+        let lists = self.others.iter().zip(told).map(|(place, list)| Ok((place, list?)));
+        let lists = lists.collect::<Result<Vec<_>, Status>>()?;
+        let others = Others { shape: self.group.shape, lists, proven: self.proven() };
         Ok(others.differ_from(self.place, &own))
     }
 }
@@ -230,8 +200,34 @@ impl Others {
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::ObjectId;
+    use nuri_proto::map::{Member, Standing};
 
     use super::*;
+
+    /// Catches `nuri_break = "silent_is_left_out"`.
+    #[test]
+    fn who_leaves_does_so_beside_members_beyond_doubt() {
+        let may_leave = |unproven: &[u32], absent: &[u32]| {
+            let standing = |i| match absent.contains(&i) {
+                true => Standing::Absent { since: Epoch(1) },
+                false => Standing::Live,
+            };
+            let member = |i| Member {
+                unproven: unproven.contains(&i),
+                ..Member::new(TargetId(i), standing(i))
+            };
+            let members = (0..4).map(member).collect();
+            let shape = Shape::Parity { k: 2, m: 2 };
+            let group = Group { id: GroupId(1), epoch: Epoch(1), shape, members };
+            Comparison::of(&group, TargetId(0)).map(|comparison| comparison.may_leave())
+        };
+        assert_eq!(may_leave(&[], &[]), None, "nobody doubts it");
+        assert_eq!(may_leave(&[0], &[0]), None, "it takes no part");
+        assert_eq!(may_leave(&[0], &[]), Some(true));
+        assert_eq!(may_leave(&[0], &[1]), Some(true));
+        assert_eq!(may_leave(&[0], &[1, 2]), Some(false), "it is needed");
+        assert_eq!(may_leave(&[0, 3], &[]), Some(false), "the other one may have lost something");
+    }
 
     fn list(stripes: &[(u32, u64)]) -> List {
         let key = |stripe| ChunkKey { object: ObjectId(1), component: 0, stripe };

@@ -97,6 +97,10 @@ impl<P: Port> Groups<P> {
         let Standing::Syncing { since } = group.members[place].standing else {
             return Ok(None);
         };
+        if !group.unproven().is_empty() {
+            // What they tell is no evidence before they were compared with each other.
+            return Err(Status::RETRY);
+        }
         let mut own = self.list(&group, target)?;
         let lists = self.lists_of_live(&group)?;
         let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();

@@ -1,6 +1,7 @@
 //! What was read of groups that miss a member: in a stream the chunks of a row are wanted twice,
-//! for themselves and to decode the lost one. A few frames, never believed without asking: a member
-//! says with a reply of no bytes whether they are still what it holds.
+//! for themselves and to decode the lost one. A few frames, never believed by themselves: a parity
+//! chunk that is read to decode says for what state of each chunk it stands, and who wants a kept
+//! chunk alone asks its member with a call of no bytes.
 //!
 //! A stream's reads run side by side. Who wants what another one is reading already waits for that
 //! one, after all that is its own to read: so nobody waits in a circle.
@@ -52,10 +53,14 @@ impl Frame {
     }
 }
 
+/// Tells reads of the same span apart.
+type ReadId = u64;
+
 #[derive(Default)]
 struct State {
     frames: VecDeque<Arc<Frame>>,
-    being_read: Vec<Span>,
+    being_read: Vec<(ReadId, Span)>,
+    last: ReadId,
 }
 
 #[derive(Default)]
@@ -75,6 +80,7 @@ pub(super) enum Claim<'a> {
 /// The right to read a span; others wait for its end.
 pub(super) struct Reading<'a> {
     rows: &'a Rows,
+    id: ReadId,
     span: Span,
 }
 
@@ -84,17 +90,19 @@ impl Rows {
         if let Some(frame) = state.find(&span) {
             return Claim::Kept(frame);
         }
-        if state.being_read.iter().any(|other| other.holds(&span)) {
+        if state.is_read(&span) {
             return Claim::Another;
         }
-        state.being_read.push(span);
-        Claim::Mine(Reading { rows: self, span })
+        state.last += 1;
+        let id = state.last;
+        state.being_read.push((id, span));
+        Claim::Mine(Reading { rows: self, id, span })
     }
 
     /// Waits until nobody else reads the span; what was read is kept then, if all went well.
     pub(super) fn wait(&self, span: Span) -> Option<Arc<Frame>> {
         let mut state = self.state.lock();
-        while state.being_read.iter().any(|other| other.holds(&span)) {
+        while state.is_read(&span) {
             if self.changed.wait_for(&mut state, LONGEST_READ).timed_out() {
                 return None;
             }
@@ -102,8 +110,12 @@ impl Rows {
         state.find(&span)
     }
 
+    /// What is being read now is not kept either.
     pub(super) fn forget(&self, object: ObjectId) {
-        self.state.lock().frames.retain(|f| f.span.key.object != object);
+        let mut state = self.state.lock();
+        state.frames.retain(|f| f.span.key.object != object);
+        state.being_read.retain(|(_, span)| span.key.object != object);
+        self.changed.notify_all();
     }
 }
 
@@ -111,13 +123,26 @@ impl State {
     fn find(&self, span: &Span) -> Option<Arc<Frame>> {
         self.frames.iter().rev().find(|f| f.span.holds(span)).cloned()
     }
+
+    fn is_read(&self, span: &Span) -> bool {
+        self.being_read.iter().any(|(_, other)| other.holds(span))
+    }
+
+    /// Ends a read; whether what it read may be kept.
+    fn end(&mut self, id: ReadId) -> bool {
+        let at = self.being_read.iter().position(|(other, _)| *other == id);
+        at.map(|at| self.being_read.swap_remove(at)).is_some()
+    }
 }
 
 impl Reading<'_> {
-    /// Keeps what was read.
+    /// Keeps what was read, if it was not forgotten meanwhile.
     pub(super) fn keep(self, bytes: PooledBuf, covers: Covers) -> Arc<Frame> {
         let frame = Arc::new(Frame { span: self.span, bytes, covers });
         let mut state = self.rows.state.lock();
+        if !state.end(self.id) {
+            return frame;
+        }
         state.frames.retain(|f| f.span != frame.span);
         if state.frames.len() >= MOST {
             state.frames.pop_front();
@@ -129,10 +154,7 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        let mut state = self.rows.state.lock();
-        if let Some(at) = state.being_read.iter().position(|span| *span == self.span) {
-            state.being_read.swap_remove(at);
-        }
+        self.rows.state.lock().end(self.id);
         self.rows.changed.notify_all();
     }
 }
@@ -170,6 +192,19 @@ mod tests {
         assert!(matches!(rows.claim(span(0, 1000)), Claim::Kept(_)));
         rows.forget(ObjectId(1));
         assert!(matches!(rows.claim(span(0, 1000)), Claim::Mine(_)));
+    }
+
+    #[test]
+    fn what_is_forgotten_while_it_is_read_is_not_kept() {
+        let rows = Rows::default();
+        let Claim::Mine(old) = rows.claim(span(0, 1000)) else { panic!("nobody has it") };
+        rows.forget(ObjectId(1));
+        let Claim::Mine(new) = rows.claim(span(0, 1000)) else { panic!("forgotten") };
+        old.keep(bytes(1000), Covers(vec![Version(7)]));
+        assert!(matches!(rows.claim(span(0, 1000)), Claim::Another));
+        new.keep(bytes(1000), Covers(vec![Version(8)]));
+        let Claim::Kept(frame) = rows.claim(span(0, 1000)) else { panic!("it was kept") };
+        assert_eq!(frame.covers.get(0), Version(8));
     }
 
     #[test]

@@ -11,13 +11,13 @@ use nuri_proto::stripe::Covers;
 
 use super::degraded::Range;
 use super::port::{Ask, Port};
-use super::rows::{Claim, Frame, Span};
+use super::rows::{Claim, Frame, Reading, Span};
 use super::{Groups, Stripe};
 
 /// A range of one member's chunk.
 pub(super) enum Source {
     Read(PooledBuf, Covers),
-    Kept(Arc<Frame>),
+    Frame { frame: Arc<Frame>, kept: bool },
 }
 
 /// What a look at several members gave.
@@ -28,10 +28,9 @@ pub(super) enum Sources {
     Without(Vec<usize>, Status),
 }
 
-/// How the range of one place is had.
+/// How the range of one place is read.
 enum Way<'a> {
-    Claimed(Claim<'a>),
-    /// Read, and not kept.
+    Kept(Reading<'a>),
     Unkept,
 }
 
@@ -53,20 +52,21 @@ impl Source {
     pub(super) fn bytes(&self, range: Range) -> &[u8] {
         match self {
             Source::Read(bytes, _) => bytes,
-            Source::Kept(frame) => frame.part(range.offset, range.len),
+            Source::Frame { frame, .. } => frame.part(range.offset, range.len),
         }
     }
 
     pub(super) fn covers(&self) -> &Covers {
         match self {
             Source::Read(_, covers) => covers,
-            Source::Kept(frame) => &frame.covers,
+            Source::Frame { frame, .. } => &frame.covers,
         }
     }
 }
 
 impl<P: Port> Groups<P> {
-    /// Reads the range of these places at once; of what is kept, only what it stands for.
+    /// Reads the range of these places at once, but for what is kept of them: who takes that must
+    /// know that it is of the present state, from a member that says for what all stand.
     pub(super) fn read_sources(
         &self,
         group: &Group,
@@ -75,30 +75,33 @@ impl<P: Port> Groups<P> {
         places: &[usize],
         purpose: Purpose,
     ) -> Result<Sources, Status> {
-        let claim = |place: &usize| (*place, self.claim(stripe, range, *place, purpose));
-        let (others, own): (Vec<_>, Vec<_>) = places
-            .iter()
-            .map(claim)
-            .partition(|(_, way)| matches!(way, Way::Claimed(Claim::Another)));
+        let (mut kept, mut own, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for place in places {
+            // Parity is wanted once.
+            let keep = purpose == Purpose::Use && *place < stripe.shape.data();
+            match keep.then(|| self.rows.claim(span(stripe, range, *place))) {
+                None => own.push((*place, Way::Unkept)),
+                Some(Claim::Mine(reading)) => own.push((*place, Way::Kept(reading))),
+                Some(Claim::Kept(frame)) => {
+                    kept.push((*place, Source::Frame { frame, kept: true }))
+                }
+                Some(Claim::Another) => others.push(*place),
+            }
+        }
         let mut found = self.read_ways(group, stripe, range, own, purpose)?;
         // What lacks something is of no use, whatever the others read.
         if !others.is_empty() && matches!(found, Sources::All(_)) {
-            let after = |(place, _): (usize, Way<'_>)| {
-                let kept = self.rows.wait(span(stripe, range, place));
-                (place, kept.map_or(Way::Unkept, |frame| Way::Claimed(Claim::Kept(frame))))
-            };
-            let others = others.into_iter().map(after).collect();
-            found.add(self.read_ways(group, stripe, range, others, purpose)?);
+            let mut missed = Vec::new();
+            for place in others {
+                match self.rows.wait(span(stripe, range, place)) {
+                    Some(frame) => kept.push((place, Source::Frame { frame, kept: true })),
+                    None => missed.push((place, Way::Unkept)),
+                }
+            }
+            found.add(self.read_ways(group, stripe, range, missed, purpose)?);
         }
+        found.add(Sources::All(kept));
         Ok(found)
-    }
-
-    fn claim(&self, stripe: &Stripe, range: Range, place: usize, purpose: Purpose) -> Way<'_> {
-        // Parity is wanted once.
-        match purpose == Purpose::Use && place < stripe.shape.data() {
-            true => Way::Claimed(self.rows.claim(span(stripe, range, place))),
-            false => Way::Unkept,
-        }
     }
 
     fn read_ways(
@@ -109,11 +112,7 @@ impl<P: Port> Groups<P> {
         ways: Vec<(usize, Way<'_>)>,
         purpose: Purpose,
     ) -> Result<Sources, Status> {
-        let len = |way: &Way<'_>| match way {
-            Way::Claimed(Claim::Kept(_)) => 0,
-            _ => range.len,
-        };
-        let mut bytes: Vec<_> = ways.iter().map(|(_, way)| self.buffer(len(way))).collect();
+        let mut bytes: Vec<_> = ways.iter().map(|_| self.buffer(range.len)).collect();
         let asks = ways.iter().zip(&mut bytes).map(|((place, _), into)| {
             let call = self.read_call(group, stripe, *place, range.offset, into.len(), purpose);
             Ask { target: call.target, call, payload: &[], into }
@@ -123,8 +122,8 @@ impl<P: Port> Groups<P> {
         let mut read = Vec::new();
         let mut without: Option<(Vec<usize>, Status)> = None;
         for (((place, way), bytes), reply) in ways.into_iter().zip(bytes).zip(replies) {
-            let covers = match reply {
-                Ok(reply) => reply.covers,
+            match reply {
+                Ok(reply) => read.push((place, way.source(bytes, reply.covers))),
                 Err(Status::UNDECIDED) => return Err(Status::UNDECIDED),
                 Err(status) => {
                     if status == Status::UNREACHABLE {
@@ -133,19 +132,8 @@ impl<P: Port> Groups<P> {
                     let (failed, why) = without.get_or_insert((Vec::new(), status));
                     failed.push(place);
                     *why = status;
-                    continue;
                 }
-            };
-            let source = match way {
-                Way::Claimed(Claim::Kept(frame)) if frame.covers != covers => {
-                    self.rows.forget(stripe.key.object);
-                    return Err(Status::RETRY);
-                }
-                Way::Claimed(Claim::Kept(frame)) => Source::Kept(frame),
-                Way::Claimed(Claim::Mine(reading)) => Source::Kept(reading.keep(bytes, covers)),
-                Way::Claimed(Claim::Another) | Way::Unkept => Source::Read(bytes, covers),
-            };
-            read.push((place, source));
+            }
         }
         Ok(match without {
             None => Sources::All(read),
@@ -169,12 +157,42 @@ impl<P: Port> Groups<P> {
         out: &mut [u8],
     ) -> Result<(), Status> {
         let range = Range { place, offset, len: out.len() };
-        match self.read_sources(group, stripe, range, &[place], Purpose::Use)? {
-            Sources::Without(_, status) => Err(status),
-            Sources::All(read) => {
-                read.iter().for_each(|(_, source)| out.copy_from_slice(source.bytes(range)));
-                Ok(())
+        let read = match self.read_sources(group, stripe, range, &[place], Purpose::Use)? {
+            Sources::Without(_, status) => return Err(status),
+            Sources::All(read) => read,
+        };
+        for (_, source) in &read {
+            if let Source::Frame { kept: true, frame } = source {
+                self.ask_for_state(group, stripe, range, &frame.covers)?;
             }
+            out.copy_from_slice(source.bytes(range));
+        }
+        Ok(())
+    }
+
+    /// Asks the member whether what it holds still stands for this: a reply without bytes.
+    fn ask_for_state(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        range: Range,
+        kept: &Covers,
+    ) -> Result<(), Status> {
+        let Range { place, offset, .. } = range;
+        let now = self.read_one(group, stripe, place, offset, &mut [], Purpose::Use)?;
+        if now == *kept {
+            return Ok(());
+        }
+        self.rows.forget(stripe.key.object);
+        Err(Status::RETRY)
+    }
+}
+
+impl Way<'_> {
+    fn source(self, bytes: PooledBuf, covers: Covers) -> Source {
+        match self {
+            Way::Kept(reading) => Source::Frame { frame: reading.keep(bytes, covers), kept: false },
+            Way::Unkept => Source::Read(bytes, covers),
         }
     }
 }

@@ -156,7 +156,7 @@ impl Shared {
             return Some(Err(Status::NOTEMPTY));
         }
         let step = log.last + 1;
-        let (fate, now) = self.drop_name(&node, &dir, step)?;
+        let (fate, now) = self.drop_name(&node, &dir, step, false)?;
         let mut parent_state = dir.state.lock();
         parent_state.attr.as_mut()?.name_removed(child.is_dir, now);
         parent_state.logged = step;
@@ -171,8 +171,14 @@ impl Shared {
         Some(Ok(()))
     }
 
-    /// An inode that is here alone loses a name.
-    fn drop_name(&self, node: &Arc<Node>, dir: &Arc<Node>, step: u64) -> Option<(Fate, Time)> {
+    /// An inode that is here alone loses a name, maybe to another one: then it lingers.
+    fn drop_name(
+        &self,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        step: u64,
+        is_replaced: bool,
+    ) -> Option<(Fate, Time)> {
         let floor = dir.state.lock().alone()?.ctime;
         let mut state = node.state.lock();
         let attr = state.alone()?;
@@ -181,8 +187,9 @@ impl Shared {
         let is_last = attr.nlink == 0;
         state.logged = step;
         state.orphan |= is_last;
-        let fate = if is_last && state.opens == 0 { Fate::Dropped } else { Fate::Open };
-        state.dropped = is_last && fate == Fate::Dropped;
+        let is_kept = is_replaced || state.opens > 0;
+        let fate = if is_last && !is_kept { Fate::Dropped } else { Fate::Open };
+        state.dropped = is_last && !is_kept;
         Some((fate, now))
     }
 
@@ -257,7 +264,7 @@ impl Shared {
         let step = log.last + 1;
         let mut fate = Fate::Dropped;
         if let Some(over) = &over {
-            fate = self.drop_name(over, &to, step)?.0;
+            fate = self.drop_name(over, &to, step, true)?.0;
         }
         let now = self.move_name((&from, &to), &node, over.is_some(), step)?;
         log.names(call.parent)?.remove(&call.name);
@@ -266,7 +273,8 @@ impl Shared {
         let replaced = replaced.map_or(moved.ino, |other| other.ino);
         log.append(Logged::new(step, &[call.parent, call.new_parent, moved.ino, replaced]));
         drop(log);
-        over.iter().for_each(|over| self.forget_dropped(over));
+        let is_gone = |over: &Arc<Node>| over.state.lock().orphan;
+        over.filter(is_gone).iter().for_each(|over| self.let_linger(over.ino));
         Some(Ok(()))
     }
 

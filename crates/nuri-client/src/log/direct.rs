@@ -18,6 +18,7 @@ impl Drop for Direct<'_> {
         for dir in &self.dirs {
             if let Some(node) = self.shared.find(*dir) {
                 let mut state = node.state.lock();
+                state.names_changed();
                 state.usage.direct = state.usage.direct.saturating_sub(1);
             }
         }
@@ -36,6 +37,7 @@ impl Shared {
             log.directories.remove(dir);
             self.with(*dir, |_, state| {
                 state.names_known = false;
+                state.names_changed();
                 state.usage.begin();
             });
         }
@@ -45,13 +47,16 @@ impl Shared {
         Ok(direct)
     }
 
-    /// The directory is about to be given back: nothing is logged in it from here on.
-    pub(crate) fn leave_directory(&self, node: &Node) {
+    /// The directory is about to be given back: nothing is logged in it from here on. Returns the
+    /// files in it that the log knows.
+    pub(crate) fn leave_directory(&self, node: &Node) -> Vec<Ino> {
         let mut log = self.log.state.lock();
-        log.directories.remove(&node.ino);
+        let names = log.directories.remove(&node.ino);
         let mut state = node.state.lock();
         state.names_known = false;
+        state.names_changed();
         state.usage.asked_elsewhere();
+        names.map(|names| names.files()).unwrap_or_default()
     }
 
     /// Makes sure that the server knows the inode.

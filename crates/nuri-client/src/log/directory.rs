@@ -47,6 +47,11 @@ impl Names {
         self.0.insert(name.to_vec(), child);
     }
 
+    /// All inodes but directories.
+    pub(super) fn files(&self) -> Vec<Ino> {
+        self.0.values().filter(|child| !child.is_dir).map(|child| child.ino).collect()
+    }
+
     pub(super) fn remove(&mut self, name: &[u8]) {
         self.0.remove(name);
     }

@@ -212,6 +212,7 @@ impl Shared {
         for node in self.all_nodes() {
             let mut state = node.state.lock();
             state.names_known = false;
+            state.names_changed();
             if state.logged > told {
                 state.note_error(Status::IO);
                 lost += 1;

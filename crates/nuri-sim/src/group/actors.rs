@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_client::group::{
-    Groups, Guess, Kept, Missed, Part, Port, Proof, Stripe, Unheard, Verdict,
+    Compared, Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict,
 };
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
 use nuri_proto::id::{BootId, ChunkKey, GroupId, SessionId, TargetId};
-use nuri_proto::map::Standing;
+use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::cluster::{GroupRenew, MemberSynced, TargetProved};
 use nuri_proto::stripe::Members;
 
@@ -245,14 +245,15 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
         let groups = Groups::new(SimPort::new(baton), self.life << 32);
-        self.prove(&groups);
+        let (had_time, mut is_proven) = (groups.port().now() + PROOF, false);
         let mut kept = Kept::default();
         for round in 0.. {
             let port = groups.port();
-            port.pause(IDLE);
+            port.pause(if is_proven { IDLE } else { TRY_PAUSE });
             port.refresh();
+            is_proven = is_proven || self.prove(&groups, had_time);
             let map = port.map();
-            let mine = |g: &&nuri_proto::map::Group| {
+            let mine = |g: &&Group| {
                 let place = g.place(self.target);
                 place.is_some_and(|p| matches!(g.members[p].standing, Standing::Syncing { .. }))
             };
@@ -266,30 +267,24 @@ impl Worker {
         Ok(())
     }
 
-    /// As `nuri`'s worker does after a start of the machine.
-    fn prove(&self, groups: &Groups<SimPort>) {
+    /// As `nuri`'s worker does after a start of the machine. Returns whether nothing is left.
+    fn prove(&self, groups: &Groups<SimPort>, until: Duration) -> bool {
         let port = groups.port();
-        let (end, mut proof) = (port.now() + PROOF, Proof::default());
-        loop {
-            port.refresh();
-            let map = port.map();
-            // The map that tells of this life.
-            let own = map.target(self.target).filter(|t| t.machine == BootId(self.power));
-            if own.is_some_and(|t| !t.unproven) {
-                return;
-            }
-            let unheard = if port.now() < end { Unheard::Waited } else { Unheard::LeftOut };
-            let is_proven = |id: TargetId| map.target(id).is_some_and(|t| !t.unproven);
-            let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
-            let all: Vec<_> = redundant.cloned().collect();
-            if let Some(own) = own
-                && let Ok(behind) = groups.prove(&mut proof, self.target, &all, is_proven, unheard)
-            {
-                // What fails is tried again.
-                let _ = port.ask(&TargetProved { target: self.target, boot: own.boot, behind });
-            }
-            port.pause(TRY_PAUSE);
+        let map = port.map();
+        // The map that tells of this life.
+        let own = map.target(self.target).filter(|t| t.machine == BootId(self.power));
+        let Some(own) = own else { return false };
+        let is_unproven = |g: &Group| g.place(self.target).is_some_and(|p| g.unproven().has(p));
+        if !map.groups.iter().any(is_unproven) {
+            return true;
         }
+        let unheard = if port.now() < until { Unheard::Waited } else { Unheard::LeftOut };
+        let Compared { proven, behind } = groups.prove(self.target, &map.groups, unheard);
+        if !proven.is_empty() || !behind.is_empty() {
+            // What fails is tried again.
+            let _ = port.ask(&TargetProved { target: self.target, boot: own.boot, proven, behind });
+        }
+        false
     }
 
     fn scrub(&self, groups: &Groups<SimPort>, round: usize) -> Result<(), Wrong> {

@@ -174,9 +174,8 @@ impl World {
         let map = self.authority.map();
         let groups = map.groups.iter().filter(|g| g.shape.is_redundant());
         let members = groups.flat_map(|g| &g.members).filter(|m| m.target == node.target);
-        let is_live = members.into_iter().all(|m| m.standing == Standing::Live);
-        let is_proven = map.target(node.target).is_some_and(|t| !t.unproven);
-        works && is_free && is_live && is_proven && !self.hurt.contains_key(&number)
+        let is_live = members.into_iter().all(|m| m.standing == Standing::Live && !m.unproven);
+        works && is_free && is_live && !self.hurt.contains_key(&number)
     }
 
     /// Whether nothing is lost if this node has trouble too.

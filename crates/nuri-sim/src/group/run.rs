@@ -160,7 +160,7 @@ impl World {
             return self.end_beyond();
         }
         let waits = |w: &World| {
-            let is_live = |m: &nuri_proto::map::Member| m.standing == Standing::Live;
+            let is_live = |m: &nuri_proto::map::Member| m.standing == Standing::Live && !m.unproven;
             let redundant = |g: &&nuri_proto::map::Group| g.shape.is_redundant();
             let map = w.authority.map();
             let whole = map.groups.iter().filter(redundant).all(|g| g.members.iter().all(is_live));

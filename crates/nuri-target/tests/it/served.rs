@@ -31,7 +31,7 @@ fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
     let disk: Arc<dyn Disk> = disk;
     let store = ChunkStore::open(disk, BootId(1), config()).unwrap();
     let server = TargetServer::new(vec![Target::over(store)], Arc::new(ManualClock::default()));
-    let members = vec![Member { target: TargetId(3), standing: Standing::Live }];
+    let members = vec![Member::new(TargetId(3), Standing::Live)];
     let group = Group { id: GROUP, epoch: Epoch(5), shape: Shape::Mirror(2), members };
     server.adopt(&Map { epoch: Epoch(5), groups: vec![group], ..Map::default() }).unwrap();
     let ask = |epoch| {

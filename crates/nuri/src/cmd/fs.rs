@@ -70,7 +70,9 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = format!("{host}:{}", point.display());
-    let client = Client::start(&cluster, &ClientConfig { name }).map_err(at("no session"))?;
+    let inodes = args.inodes as usize;
+    let client =
+        Client::start(&cluster, &ClientConfig { name, inodes }).map_err(at("no session"))?;
     let client = Arc::new(client);
     let writes = if args.ro { Writes::Refused } else { Writes::Allowed };
     let how = How { readahead_kib: READAHEAD_KIB, writes };
@@ -117,7 +119,8 @@ fn report_mount(cluster: &Cluster, client: &Arc<Client>, host: String, point: &P
             let (host, mountpoint) = (host.clone(), mountpoint.clone());
             let (pid, session) = (std::process::id(), client.session());
             // Only a display: an authority that does not answer is noticed elsewhere.
-            let _ = cluster.report_mount(MountReport { host, pid, mountpoint, session });
+            let inodes = client.inodes() as u64;
+            let _ = cluster.report_mount(MountReport { host, pid, mountpoint, session, inodes });
             std::thread::sleep(HEARTBEAT * 2);
         }
     };
@@ -140,6 +143,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
         command.arg("--ro");
     }
     command.arg("--transport").arg(args.transport.to_string());
+    command.arg("--inodes").arg(args.inodes.to_string());
     command.arg(&args.space).arg(&point);
     command.stdin(Stdio::null()).stdout(log).stderr(err);
     let mut child = command.spawn().map_err(at("cannot start the mount process"))?;

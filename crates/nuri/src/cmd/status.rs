@@ -8,6 +8,7 @@ use nuri_client::Cluster;
 
 use crate::Failure;
 use crate::cli;
+use crate::room;
 use crate::show::{StatusView, human, print_json};
 use crate::space::Space;
 
@@ -30,10 +31,12 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
         let cluster = Cluster::connect(&address, &space.secret()?).map_err(Failure::new)?;
         cluster.state().map_err(Failure::new)
     });
-    Ok(match state {
+    let mut view = match state {
         Ok(state) => StatusView::new(&name, &state),
         Err(Failure(why)) => StatusView::unreachable(&name, &why),
-    })
+    };
+    view.health.sentences.extend(room::shortage(&space.node_dir(0)));
+    Ok(view)
 }
 
 /// Shows the status once a second until interrupted.

@@ -1,8 +1,11 @@
 //! Two mounts show one truth.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use nuri_proto::clock::KERNEL_TTL;
 
 use crate::support::{Space, freeze, in_time, timed};
 
@@ -371,5 +374,84 @@ fn direct_reads_see_holes_that_were_made_meanwhile() {
         assert!(buf.iter().all(|byte| *byte == 0), "block {ahead} shows what was punched");
     });
     drop(file);
+    space.down_clean();
+}
+
+/// The kernel asks for a name again after some seconds. That costs no call while leases are held:
+/// here it is answered while the server stands still.
+#[test]
+fn names_that_were_found_are_answered_here_and_change_when_they_change() {
+    let mut space = Space::up(&[]);
+    let (dir, there) = (space.mnt().join("d"), space.mount("other").join("d"));
+    fs::create_dir(&dir).unwrap();
+    let name = |i: u32| format!("f{i}");
+    (0..200).for_each(|i| fs::write(dir.join(name(i)), format!("{i}")).unwrap());
+    let len = |i: u32| fs::metadata(there.join(name(i))).map(|m| m.len());
+    let ask_all = || (0..200).all(|i| len(i).is_ok_and(|len| len == name(i).len() as u64 - 1));
+    let older_than_the_kernel_trusts =
+        || std::thread::sleep(KERNEL_TTL + Duration::from_millis(200));
+    assert!(ask_all() && ask_all());
+    for round in 0..2 {
+        older_than_the_kernel_trusts();
+        let frozen = freeze(&space, "node0");
+        let asked = Instant::now();
+        assert!(ask_all(), "in round {round}");
+        assert!(asked.elapsed() < Duration::from_secs(2), "nobody was waited for");
+        drop(frozen);
+    }
+    fs::rename(dir.join(name(0)), dir.join("moved")).unwrap();
+    fs::remove_file(dir.join(name(1))).unwrap();
+    fs::rename(dir.join(name(3)), dir.join(name(2))).unwrap();
+    let is_gone = |i| len(i).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    let content = |i| fs::read_to_string(there.join(name(i))).unwrap();
+    for _ in 0..2 {
+        assert!(is_gone(0) && is_gone(1) && is_gone(3));
+        assert_eq!(content(2), "3");
+        older_than_the_kernel_trusts();
+    }
+    // Own changes, of names that are known from before.
+    fs::remove_file(there.join(name(4))).unwrap();
+    fs::rename(there.join(name(6)), there.join(name(5))).unwrap();
+    for _ in 0..2 {
+        assert!(is_gone(4) && is_gone(6));
+        assert_eq!(content(5), "6");
+        older_than_the_kernel_trusts();
+    }
+    space.down_clean();
+}
+
+/// Files are replaced as editors and package managers do it, while programs open them: there is
+/// always one under the name, and the kernel asks only twice.
+#[test]
+fn a_name_that_is_replaced_all_the_time_is_always_opened() {
+    let mut space = Space::up(&[]);
+    let (here, there) = (space.mnt(), space.mount("there"));
+    fs::create_dir(here.join("d")).unwrap();
+    let replace = |mount: &std::path::Path, i: usize| {
+        let own = mount.join("d/own");
+        fs::write(&own, [i as u8; 900]).unwrap();
+        fs::rename(&own, mount.join("d/name")).unwrap();
+    };
+    replace(&here, 0);
+    for reader in [&here, &there] {
+        let end = Instant::now() + Duration::from_secs(4);
+        let opened = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (1..).take_while(|_| Instant::now() < end).for_each(|i| replace(&here, i))
+            });
+            let read = |_| fs::read(reader.join("d/name")).map(|data| data.len());
+            let lengths: Result<Vec<_>, _> =
+                (0..).take_while(|_| Instant::now() < end).map(read).collect();
+            let lengths = lengths.expect("a file is there");
+            assert!(lengths.iter().all(|len| *len == 900));
+            lengths.len()
+        });
+        assert!(opened > 20, "{opened}");
+    }
+    // Nothing stays behind.
+    let inodes = |mount| rustix::fs::statvfs(mount).map(|s| s.f_files - s.f_ffree).unwrap();
+    crate::support::wait("the replaced ones are gone", Duration::from_secs(20), || {
+        inodes(&here) <= 4
+    });
     space.down_clean();
 }

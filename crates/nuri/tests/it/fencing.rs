@@ -70,8 +70,7 @@ fn machines() -> Machines {
     let address = "10.77.0.1:7400";
     let args = ["node", "run", "--dir", &node, "--listen", address, "--target", &target];
     let more = ["--target-size", "1G"];
-    space.own_child(wire.command(0, &[&args[..], &more].concat()).spawn().unwrap());
-    std::thread::sleep(Duration::from_millis(700));
+    space.own_node(wire.command(0, &[&args[..], &more].concat()));
     let mut mounts = Vec::new();
     for (side, name) in ["near", "far"].into_iter().enumerate() {
         let point = space.make_dir(name);

@@ -166,3 +166,49 @@ fn deleted_data_is_given_back_to_the_disk() {
     assert!(fs::read(m.join("keep")).unwrap() == vec![1; 10 << 20]);
     space.down_clean();
 }
+
+#[test]
+fn a_full_disk_under_the_metadata_refuses_new_files_at_once_and_recovers() {
+    let host = Host::new(320);
+    fs::create_dir(host.path("space")).unwrap();
+    let mut space = Space::bare();
+    std::os::unix::fs::symlink(host.path("space"), space.path("space")).unwrap();
+    space.start(&["--target", &space.str("elsewhere")]);
+    let own = space.mnt().join("own");
+    fs::create_dir(&own).unwrap();
+    let make = |i: u32| fs::write(own.join(i.to_string()), i.to_string());
+    (0..200).for_each(|i| make(i).unwrap());
+    host.fill();
+    // A mount has numbers for so many; then creating is refused, and not the sync after it.
+    let made = (200..20_000).find(|i| {
+        let refused = make(*i).err();
+        assert!(refused.as_ref().is_none_or(|e| e.raw_os_error() == Some(28)), "{refused:?}");
+        refused.is_some()
+    });
+    let made = made.expect("refused in the end");
+    let short = || space.status().to_string().contains("the disk of the metadata is nearly full");
+    assert!(short());
+    fs::File::open(&own).unwrap().sync_all().expect("what was made is told");
+    fs::write(own.join("7"), "seven").unwrap();
+    fs::rename(own.join("8"), own.join("eight")).unwrap();
+    fs::remove_file(own.join("9")).unwrap();
+    fs::File::open(&own).unwrap().sync_all().unwrap();
+    let check = || {
+        assert_eq!(fs::read_to_string(own.join("7")).unwrap(), "seven");
+        assert_eq!(fs::read_to_string(own.join("eight")).unwrap(), "8");
+        assert!(!own.join("9").exists());
+        for i in 10..made {
+            assert_eq!(fs::read_to_string(own.join(i.to_string())).unwrap(), i.to_string());
+        }
+    };
+    check();
+    // A crash on the full disk: what the log has needs the room that was kept for it.
+    space.kill("node0");
+    wait("the node is back", Duration::from_secs(20), || fs::metadata(own.join("7")).is_ok());
+    check();
+    host.make_room();
+    wait("room again", Duration::from_secs(10), || make(made).is_ok());
+    assert!(!short());
+    check();
+    space.down_clean();
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Space, is_mounted, nuri, text, wait};
+use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
 
 #[test]
 fn data_survives_down_and_up_and_status_tells_all() {
@@ -83,4 +83,15 @@ fn a_loop_device_is_a_target() {
     drop(space);
     crate::support::run("losetup", &["-d", &device]);
     done.unwrap();
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let space = Space::up(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut status = std::process::Command::new(NURI);
+    status.args(["status", "--dir", &space.dir()]).stdout(writer);
+    let out = status.stderr(std::process::Stdio::piped()).output().unwrap();
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
 }

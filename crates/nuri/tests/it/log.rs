@@ -1,7 +1,8 @@
 //! What mounts do by themselves in directories that nobody else uses, and tell later.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -206,5 +207,46 @@ fn one_that_is_changed_from_both_sides_stays_one() {
         let number = name.split('-').nth(1).unwrap();
         assert_eq!(fs::read_to_string(other.join("d").join(&name)).unwrap(), number);
     }
+    space.down_clean();
+}
+
+/// An open that is on its way while its file is removed finds a file that keeps what is written to
+/// it, or none.
+#[test]
+fn a_file_that_is_opened_while_it_is_removed_keeps_its_data() {
+    let space = Space::up(&[]);
+    let dir = space.mnt().join("d");
+    fs::create_dir(&dir).unwrap();
+    let (path, stop) = (dir.join("f"), AtomicBool::new(false));
+    // The kernel asks again once; the next file of that name may go as well.
+    let is_gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle);
+    let writer = |place: u64| {
+        let mut found = 0;
+        while !stop.load(Ordering::Relaxed) {
+            match fs::File::options().read(true).write(true).open(&path) {
+                Ok(file) => {
+                    file.write_all_at(b"mine", place).unwrap();
+                    file.sync_all().unwrap();
+                    let mut got = [0; 4];
+                    file.read_exact_at(&mut got, place).unwrap();
+                    assert_eq!(&got, b"mine");
+                    found += 1;
+                }
+                Err(error) => assert!(is_gone(error.kind()), "{error}"),
+            }
+        }
+        found
+    };
+    let found: u32 = std::thread::scope(|scope| {
+        let writer = &writer;
+        let writers: Vec<_> = (0..3).map(|i| scope.spawn(move || writer(3000 + 10 * i))).collect();
+        for _ in 0..2000 {
+            fs::write(&path, "its own").unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+    });
+    assert!(found > 0, "nobody saw the file");
     space.down_clean();
 }

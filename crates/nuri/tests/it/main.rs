@@ -23,4 +23,5 @@ mod stopwatch;
 mod support;
 mod tagged;
 mod transport;
+mod trim;
 mod wire;

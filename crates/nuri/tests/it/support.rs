@@ -1,5 +1,6 @@
 //! A space of its own for a test; everything ends with it, however the test ends.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ pub fn timed(test: impl Fn()) {
 
 pub fn is_mounted(point: &Path) -> bool {
     let line = format!(" {} fuse.nuri ", point.display());
-    std::fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+    fs::read_to_string("/proc/mounts").unwrap().contains(&line)
 }
 
 /// Kills everything at once, as a power failure would.
@@ -90,14 +91,14 @@ pub fn kill_all(space: &Space, nodes: &[&str]) {
     let _frozen = freeze(space, "supervisor");
     roles.iter().for_each(|role| space.kill(role));
     wait("all have ended", Duration::from_secs(10), || pids.iter().all(|pid| has_ended(*pid)));
-    wait("the mount is dead", Duration::from_secs(10), || std::fs::metadata(space.mnt()).is_err());
+    wait("the mount is dead", Duration::from_secs(10), || fs::metadata(space.mnt()).is_err());
 }
 
 /// Gone, or a zombie whose last thread has ended: then its locks are free.
 pub fn has_ended(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     zombie && threads <= 1
 }
 
@@ -128,17 +129,21 @@ impl Space {
     /// A running space, mounted at `mnt`.
     pub fn up(more: &[&str]) -> Space {
         let mut space = Space::bare();
-        let point = space.make_dir("mnt");
-        let (dir, mnt) = (space.dir(), point.display().to_string());
+        space.start(more);
+        space
+    }
+
+    pub fn start(&mut self, more: &[&str]) {
+        let point = self.make_dir("mnt");
+        let (dir, mnt) = (self.dir(), point.display().to_string());
         let mut args = vec!["up", "--dir", &dir, "--mount", &mnt];
         if !more.contains(&"--target-size") {
             args.extend(["--target-size", "2G"]);
         }
         args.extend(more);
         let out = nuri(&args);
-        assert!(out.status.success(), "{}\n{}", text(&out.stderr), space.logs());
-        space.mounts.push(point);
-        space
+        assert!(out.status.success(), "{}\n{}", text(&out.stderr), self.logs());
+        self.mounts.push(point);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -151,7 +156,7 @@ impl Space {
 
     pub fn make_dir(&self, name: &str) -> PathBuf {
         let path = self.path(name);
-        std::fs::create_dir_all(&path).unwrap();
+        fs::create_dir_all(&path).unwrap();
         path
     }
 
@@ -182,6 +187,15 @@ impl Space {
         self.children.push(child);
     }
 
+    /// Starts a node that was told by hand and waits until it serves.
+    pub fn own_node(&mut self, mut node: Command) {
+        let said = self.path(&format!("node{}.out", self.children.len()));
+        let out = fs::File::create(&said).unwrap();
+        self.own_child(node.stdout(out).spawn().unwrap());
+        let serves = || fs::read_to_string(&said).unwrap().contains(" serves ");
+        wait("the node serves", Duration::from_secs(10), serves);
+    }
+
     /// `nuri status --json`.
     pub fn status(&self) -> serde_json::Value {
         let out = nuri(&["status", "--json", "--dir", &self.dir()]);
@@ -194,7 +208,7 @@ impl Space {
         let mut pid = None;
         // A process that is just starting has taken the lock and not yet written its pid.
         wait("a pid", Duration::from_secs(5), || {
-            pid = std::fs::read_to_string(&path).unwrap().trim().parse().ok();
+            pid = fs::read_to_string(&path).unwrap().trim().parse().ok();
             pid.is_some()
         });
         pid.unwrap()
@@ -223,11 +237,11 @@ impl Space {
     }
 
     pub fn logs(&self) -> String {
-        let Ok(entries) = std::fs::read_dir(self.path("space").join("log")) else {
+        let Ok(entries) = fs::read_dir(self.path("space").join("log")) else {
             return String::new();
         };
-        let log = |e: std::fs::DirEntry| {
-            let words = std::fs::read_to_string(e.path()).unwrap_or_default();
+        let log = |e: fs::DirEntry| {
+            let words = fs::read_to_string(e.path()).unwrap_or_default();
             format!("--- {}\n{words}", e.path().display())
         };
         entries.flatten().map(log).collect()

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_client::group::Guess;
+use nuri_io::mem::MemDisk;
+use nuri_proto::clock::PROOF;
+use nuri_proto::layout::Shape;
 use nuri_proto::op::Op;
 
 use super::super::history::Span;
@@ -55,6 +58,17 @@ pub(super) fn member_restored_from_an_old_snapshot() -> Result<(), Wrong> {
     })
 }
 
+/// A node loses power, or all do, and what its disk kept is what it was before; then they start.
+fn fall(script: &mut Script, (node, kept): (usize, MemDisk), all_fall: bool) -> Result<(), Wrong> {
+    let all = 0..script.world.nodes.len();
+    let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
+    falling.iter().try_for_each(|n| script.world.stop(*n))?;
+    falling.iter().for_each(|n| script.world.nodes[*n].power += 1);
+    script.world.nodes[node].disk = Arc::new(kept);
+    script.world.reached.retain(|(of, _), _| *of != node);
+    falling.iter().try_for_each(|n| script.start(*n))
+}
+
 /// A member's disk lost what it had said was durable, with the power of its machine alone or of
 /// all. It is back within its lease and shows a state that is whole in itself, but for the newest
 /// write. Catches `nuri_break = "trust_restarted"`.
@@ -67,13 +81,7 @@ pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
             let node = script.node(0)?;
             let kept = script.world.nodes[node].disk.fork();
             let write = script.write(row(places))?;
-            let all = 0..script.world.nodes.len();
-            let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
-            falling.iter().try_for_each(|n| script.world.stop(*n))?;
-            falling.iter().for_each(|n| script.world.nodes[*n].power += 1);
-            script.world.nodes[node].disk = Arc::new(kept);
-            script.world.reached.retain(|(of, _), _| *of != node);
-            falling.iter().try_for_each(|n| script.start(*n))?;
+            fall(&mut script, (node, kept), all_fall)?;
             script.expect_all(write)?;
             script.until_live(0)?;
             script.expect_all(write)?;
@@ -87,36 +95,51 @@ pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
 /// that nobody else has, because its writer died. Each then holds what another one lacks; nobody is
 /// taken for right as a whole. Catches `nuri_break = "doubted_is_evidence"`.
 pub(super) fn liar_against_a_write_under_way() -> Result<(), Wrong> {
+    each(&ALL, |shape| (0..shape.members()).try_for_each(|liar| lies(shape, liar, None)))
+}
+
+/// As above, and a member tells nobody what it holds, for longer than members of whose data nobody
+/// is in doubt are waited for. Catches `nuri_break = "silent_is_left_out"`.
+pub(super) fn liar_while_a_member_is_silent() -> Result<(), Wrong> {
     each(&ALL, |shape| {
-        for liar in 0..shape.members() {
-            let mut script = Script::with_stripes(shape, 2)?;
-            let places = script.places();
-            let other = || (0..places).map(|place| Span { stripe: 1, ..small(place) }).collect();
-            script.write(row(places))?;
-            script.write(other())?;
-            let lost = (0..shape.members()).filter(|place| *place != liar);
-            lost.clone().try_for_each(|p| script.rule(Op::MemberStage, p, Fate::Lost, 100))?;
-            let spans = other();
-            let writer = script.begin(move |p| Ok(p.write(&spans, Guess::Unknown)))?;
-            script.wait(SOON)?;
-            script.kill(&writer)?;
-            script.no_rules();
-            let node = script.node(liar)?;
-            let kept = script.world.nodes[node].disk.fork();
-            let write = script.write(row(places))?;
-            let all = 0..script.world.nodes.len();
-            all.clone().try_for_each(|n| script.world.stop(n))?;
-            all.clone().for_each(|n| script.world.nodes[n].power += 1);
-            script.world.nodes[node].disk = Arc::new(kept);
-            script.world.reached.retain(|(of, _), _| *of != node);
-            all.clone().try_for_each(|n| script.start(n))?;
-            script.expect_all(write)?;
-            (0..shape.members()).try_for_each(|place| script.until_live(place))?;
-            script.expect_all(write)?;
-            script.finish()?;
-        }
-        Ok(())
+        let places = 0..shape.members();
+        let pairs = places.clone().flat_map(|liar| places.clone().map(move |other| (liar, other)));
+        pairs
+            .filter(|(liar, silent)| liar != silent)
+            .try_for_each(|(liar, silent)| lies(shape, liar, Some(silent)))
     })
+}
+
+fn lies(shape: Shape, liar: usize, silent: Option<usize>) -> Result<(), Wrong> {
+    let mut script = Script::with_stripes(shape, 2)?;
+    let places = script.places();
+    let other = || (0..places).map(|place| Span { stripe: 1, ..small(place) }).collect();
+    script.write(row(places))?;
+    script.write(other())?;
+    let lost = (0..shape.members()).filter(|place| *place != liar);
+    lost.clone().try_for_each(|p| script.rule(Op::MemberStage, p, Fate::Lost, 100))?;
+    let spans = other();
+    let writer = script.begin(move |p| Ok(p.write(&spans, Guess::Unknown)))?;
+    script.wait(SOON)?;
+    script.kill(&writer)?;
+    script.no_rules();
+    let node = script.node(liar)?;
+    let kept = script.world.nodes[node].disk.fork();
+    let write = script.write(row(places))?;
+    if let Some(silent) = silent {
+        script.rule(Op::MemberChanged, silent, Fate::Lost, u32::MAX)?;
+        script.rule(Op::MemberHeld, silent, Fate::Lost, u32::MAX)?;
+    }
+    fall(&mut script, (node, kept), true)?;
+    if silent.is_some() {
+        script.wait(2 * PROOF)?;
+        script.no_rules();
+        script.wait(PROOF)?;
+    }
+    script.expect_all(write)?;
+    (0..shape.members()).try_for_each(|place| script.until_live(place))?;
+    script.expect_all(write)?;
+    script.finish()
 }
 
 /// A disk lost that the stripe was cut off, and what was written after that, though it had said
@@ -134,13 +157,7 @@ pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
             let kept = script.world.nodes[node].disk.fork();
             script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
             let first = if rewrites { script.write(vec![small(0)])? } else { 0 };
-            let all = 0..script.world.nodes.len();
-            let falling: Vec<_> = all.filter(|n| *n == node || all_fall).collect();
-            falling.iter().try_for_each(|n| script.world.stop(*n))?;
-            falling.iter().for_each(|n| script.world.nodes[*n].power += 1);
-            script.world.nodes[node].disk = Arc::new(kept);
-            script.world.reached.retain(|(of, _), _| *of != node);
-            falling.iter().try_for_each(|n| script.start(*n))?;
+            fall(&mut script, (node, kept), all_fall)?;
             for _ in 0..2 {
                 script.expect(0, first)?;
                 (1..places).try_for_each(|place| script.expect(place, 0))?;

@@ -1,0 +1,83 @@
+//! Giving the write leases of closed files up with their directory's: who asks for a directory that
+//! was filled here looks at its files next, and each would cost a recall.
+
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Downgrade, LeaseMode};
+
+use crate::fs::Shared;
+use crate::node::NodeState;
+
+/// Leases told of in one call.
+const BATCH: usize = 4096;
+
+impl Shared {
+    /// Only reads those of the files from here on that are closed and known to the server as they
+    /// are. What cannot be told is recalled one by one.
+    pub(crate) fn share_files(&self, files: Vec<Ino>) {
+        for batch in files.chunks(BATCH) {
+            let share = |ino: &Ino| {
+                self.with_known(*ino, |state| {
+                    let is_told = self.log.is_told(state.logged);
+                    let (number, settled) = if is_told { share(state) } else { None }?;
+                    state.mode = Some(LeaseMode::Read);
+                    Some((*ino, number, settled))
+                })
+            };
+            let leases: Vec<_> = batch.iter().filter_map(share).collect();
+            if !leases.is_empty() {
+                // A lease that is asked for again meanwhile has a higher number.
+                let _ = self.session.call(&Downgrade { leases });
+            }
+        }
+    }
+}
+
+/// The grant of a write lease that nobody uses, and whether it leaves nothing beyond the size.
+fn share(state: &mut NodeState) -> Option<(u64, bool)> {
+    let is_used = state.opens > 0 || state.active > 0 || state.revoking || state.asking_whole > 0;
+    let is_alone = state.mode == Some(LeaseMode::Write) && state.parts.is_none();
+    let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
+    let is_dirty = is_dirty && !cfg!(nuri_break = "share_dirty");
+    if is_used || !is_alone || is_dirty {
+        return None;
+    }
+    let settled = state.file.as_ref().is_some_and(|file| file.left_nothing());
+    if let Some(file) = &mut state.file {
+        file.is_writable = false;
+    }
+    Some((state.number, settled))
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::{ObjectId, SessionId};
+    use nuri_proto::layout::Layout;
+    use nuri_proto::op::meta::{Attr, FileRecord, Time};
+
+    use super::*;
+    use crate::node::FileData;
+
+    fn written() -> NodeState {
+        let layout = Layout { generation: 0, components: Vec::new() };
+        let (object, inline) = (ObjectId(1), Some(Vec::new()));
+        let record = FileRecord { object, layout, truncate_version: 0, inline, punch_from: None };
+        let data = FileData::new(SessionId(1), record, &Attr::default());
+        let file = Some(Box::new(FileData { is_writable: true, ..data }));
+        NodeState { mode: Some(LeaseMode::Write), number: 7, file, ..NodeState::default() }
+    }
+
+    /// Catches `nuri_break = "share_dirty"`.
+    #[test]
+    fn what_is_open_or_not_known_elsewhere_keeps_its_lease() {
+        let mut closed = written();
+        assert_eq!(share(&mut closed), Some((7, true)));
+        assert!(!closed.file.unwrap().is_writable);
+        assert_eq!(share(&mut NodeState { opens: 1, ..written() }), None);
+        assert_eq!(share(&mut NodeState { revoking: true, ..written() }), None);
+        assert_eq!(share(&mut NodeState { mode: Some(LeaseMode::Read), ..written() }), None);
+        let mut dirty = written();
+        dirty.file.as_mut().unwrap().touch(Time::default());
+        assert_eq!(share(&mut dirty), None);
+        assert!(dirty.file.unwrap().is_writable);
+    }
+}
