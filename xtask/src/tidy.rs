@@ -24,14 +24,19 @@ const ROWS: &[(&str, u8)] = &[
     ("nuri-meta", 3),
     ("nuri-client", 4),
     ("nuri-fuse", 5),
+    ("nuri-lab", 6),
     ("nuri", 6),
     ("nuri-sim", 6),
     ("xtask", 6),
 ];
 
 /// Inside a row these may look sideways.
-const SIDEWAYS: &[(&str, &str)] =
-    &[("nuri-stripe", "nuri-proto"), ("nuri-rpc", "nuri-io"), ("nuri-kv", "nuri-io")];
+const SIDEWAYS: &[(&str, &str)] = &[
+    ("nuri-stripe", "nuri-proto"),
+    ("nuri-rpc", "nuri-io"),
+    ("nuri-kv", "nuri-io"),
+    ("nuri", "nuri-lab"),
+];
 
 /// Crates that must not see services: they meet them only in the lower rows.
 const STRANGERS: &[(&str, &[&str])] = &[

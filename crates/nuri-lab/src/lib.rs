@@ -1,0 +1,24 @@
+//! Measures a cluster as the authors of five published studies did: plans that say what to vary,
+//! workloads that many processes run at once, records with host facts, reports from records alone.
+
+pub mod plan;
+pub mod record;
+pub mod stats;
+
+/// What went wrong and what to do, in one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LabError(pub String);
+
+impl LabError {
+    pub fn new(text: impl std::fmt::Display) -> LabError {
+        LabError(text.to_string())
+    }
+}
+
+/// `map_err` helper: a sentence from an error and where it happened.
+pub fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn(E) -> LabError {
+    move |error| LabError(format!("{place}: {error}"))
+}
+
+pub type Result<T> = std::result::Result<T, LabError>;

@@ -1,0 +1,275 @@
+//! A study as a file: what is asked, what is varied, which workload runs at each point, what was
+//! published. Built-in ones lie in `plans/`; a user's own have the same form.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::Unit;
+use crate::{LabError, Result, at};
+
+/// More points than this are a mistake in the plan.
+const MOST_POINTS: usize = 10_000;
+
+/// The plans that come with Nuri, by file.
+const BUILT_IN: &[&str] = &[
+    include_str!("../plans/cache-effect.toml"),
+    include_str!("../plans/flow-clients.toml"),
+    include_str!("../plans/metadata.toml"),
+    include_str!("../plans/parallel-io.toml"),
+    include_str!("../plans/transfer-size.toml"),
+];
+
+/// See the module's text. Unknown keys are refused.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub study: String,
+    /// In one sentence with a question mark.
+    pub question: String,
+    /// Where the question comes from.
+    #[serde(default)]
+    pub source: String,
+    /// What is compared and how, in plain words.
+    #[serde(default)]
+    pub setup: String,
+    pub workload: Workload,
+    /// Every combination of these runs, the last name varying fastest. The name `place` says on
+    /// which directories: `space` (those given) or `local` (the reference).
+    pub sweep: Vec<Axis>,
+    /// How often each point is measured; the rounds go over all points.
+    pub repeat: usize,
+    /// What `--quick` changes.
+    #[serde(default)]
+    pub quick: Quick,
+    pub report: View,
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// A workload's name and options; `{name}` in them stands for the swept value.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    pub name: String,
+    pub options: String,
+}
+
+/// What is varied and the values, as they stand in the workload's options.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    pub name: String,
+    pub values: Vec<String>,
+}
+
+/// The short form: its own options, values of some axes, repetitions.
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quick {
+    pub options: Option<String>,
+    pub sweep: Vec<Axis>,
+    pub repeat: Option<usize>,
+}
+
+/// How the report shows it: one axis along the plot, one line per combination of the others.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct View {
+    pub x: String,
+}
+
+/// A figure that the study's authors printed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Of which metric, and at which point of the sweep as far as it names one.
+    pub metric: String,
+    #[serde(default)]
+    pub at: BTreeMap<String, String>,
+    pub value: f64,
+    pub unit: Unit,
+}
+
+/// The values at one point, by name.
+pub type Point = BTreeMap<String, String>;
+
+impl Plan {
+    /// The plan of that name, or of a file where the name has a slash or ends in `.toml`.
+    pub fn open(name: &str) -> Result<Plan> {
+        if name.contains('/') || name.ends_with(".toml") {
+            let text = std::fs::read_to_string(Path::new(name)).map_err(at(name))?;
+            return Plan::parse(&text).map_err(at(name));
+        }
+        let mut known = Vec::new();
+        for plan in built_in()? {
+            if plan.study == name {
+                return Ok(plan);
+            }
+            known.push(plan.study);
+        }
+        let known = known.join(", ");
+        Err(LabError(format!("no study is named '{name}'; there are: {known}")))
+    }
+
+    /// Reads and checks a plan.
+    pub fn parse(text: &str) -> Result<Plan> {
+        let plan: Plan = toml::from_str(text).map_err(|e| LabError(e.message().to_string()))?;
+        plan.check()?;
+        plan.quickened().check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.repeat == 0 {
+            return Err(LabError::new("repeat: at least 1"));
+        }
+        for axis in &self.sweep {
+            if axis.values.is_empty() {
+                return Err(LabError(format!("sweep '{}' has no values", axis.name)));
+            }
+        }
+        self.points()?;
+        if !self.sweep.iter().any(|axis| axis.name == self.report.x) {
+            return Err(LabError(format!("report.x: nothing sweeps '{}'", self.report.x)));
+        }
+        self.check_names()
+    }
+
+    fn check_names(&self) -> Result<()> {
+        for (i, axis) in self.sweep.iter().enumerate() {
+            if self.sweep[..i].iter().any(|earlier| earlier.name == axis.name) {
+                return Err(LabError(format!("'{}' is swept twice", axis.name)));
+            }
+            let places = axis.name == "place";
+            let odd = axis.values.iter().find(|v| !["space", "local"].contains(&v.as_str()));
+            if let (true, Some(odd)) = (places, odd) {
+                return Err(LabError(format!("place '{odd}': there are 'space' and 'local'")));
+            }
+            if !places && !self.workload.options.contains(&format!("{{{}}}", axis.name)) {
+                let name = &axis.name;
+                return Err(LabError(format!("the workload's options never use {{{name}}}")));
+            }
+        }
+        let point = self.points()?.into_iter().next().unwrap_or_default();
+        self.options(&point).map(drop)
+    }
+
+    /// This plan in its short form.
+    pub fn quickened(&self) -> Plan {
+        let mut plan = self.clone();
+        for axis in &self.quick.sweep {
+            match plan.sweep.iter_mut().find(|own| own.name == axis.name) {
+                Some(own) => own.values = axis.values.clone(),
+                None => plan.sweep.push(axis.clone()),
+            }
+        }
+        plan.repeat = self.quick.repeat.unwrap_or(self.repeat);
+        if let Some(options) = &self.quick.options {
+            plan.workload.options = options.clone();
+        }
+        plan
+    }
+
+    /// All points, in the order in which a round visits them.
+    pub fn points(&self) -> Result<Vec<Point>> {
+        let mut points = vec![Point::new()];
+        for axis in &self.sweep {
+            if points.len().saturating_mul(axis.values.len()) > MOST_POINTS {
+                return Err(LabError(format!("more than {MOST_POINTS} points")));
+            }
+            let with = |point: &Point, value: &String| {
+                let mut point = point.clone();
+                point.insert(axis.name.clone(), value.clone());
+                point
+            };
+            let all = points.iter().flat_map(|p| axis.values.iter().map(move |v| with(p, v)));
+            points = all.collect();
+        }
+        Ok(points)
+    }
+
+    /// The workload's options at a point, as words.
+    pub fn options(&self, point: &Point) -> Result<Vec<String>> {
+        let mut options = self.workload.options.clone();
+        for (name, value) in point {
+            options = options.replace(&format!("{{{name}}}"), value);
+        }
+        if let Some(open) = options.find('{') {
+            let rest = &options[open..];
+            return Err(LabError(format!(
+                "the workload's options name {rest}, which nothing sweeps"
+            )));
+        }
+        Ok(options.split_whitespace().map(String::from).collect())
+    }
+}
+
+/// All plans that come with Nuri.
+pub fn built_in() -> Result<Vec<Plan>> {
+    BUILT_IN.iter().map(|text| Plan::parse(text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        study = "s"
+        question = "?"
+        repeat = 3
+        workload = { name = "ior", options = "-t {transfer} -b 64m" }
+        sweep = [
+            { name = "place", values = ["local", "space"] },
+            { name = "transfer", values = ["16k", "2m"] },
+        ]
+        report = { x = "transfer" }
+        quick = { repeat = 1, sweep = [{ name = "transfer", values = ["1m"] }] }
+    "#;
+
+    #[test]
+    fn points_are_all_combinations_in_order() {
+        let plan = Plan::parse(PLAN).unwrap();
+        let points = plan.points().unwrap();
+        let words: Vec<_> =
+            points.iter().map(|p| format!("{}{}", p["place"], p["transfer"])).collect();
+        assert_eq!(words, ["local16k", "local2m", "space16k", "space2m"]);
+        assert_eq!(plan.options(&points[0]).unwrap(), ["-t", "16k", "-b", "64m"]);
+        let quick = plan.quickened();
+        assert_eq!((quick.points().unwrap().len(), quick.repeat), (2, 1));
+    }
+
+    #[test]
+    fn nonsense_is_one_clear_sentence() {
+        let cases = [
+            ("repeat = 3", "repeat = 0", "repeat: at least 1"),
+            ("study = \"s\"", "studdy = \"s\"", "unknown field `studdy`"),
+            ("x = \"transfer\"", "x = \"np\"", "nothing sweeps 'np'"),
+            ("-b 64m", "-b {block}", "name {block}, which nothing sweeps"),
+            ("-t {transfer}", "-t 1m", "never use {transfer}"),
+            ("[\"local\", \"space\"]", "[\"lokal\"]", "place 'lokal'"),
+            ("[\"16k\", \"2m\"]", "[]", "'transfer' has no values"),
+            (
+                "name = \"place\", values = [\"local\", \"space\"]",
+                "name = \"transfer\", values = [\"1m\"]",
+                "'transfer' is swept twice",
+            ),
+        ];
+        for (from, to, told) in cases {
+            let error = Plan::parse(&PLAN.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(told), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn built_in_plans_are_sound_and_have_distinct_names() {
+        let mut names: Vec<_> = built_in().unwrap().into_iter().map(|plan| plan.study).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        let error = Plan::open("no-such").unwrap_err().to_string();
+        assert!(error.contains("transfer-size"), "{error}");
+    }
+}
