@@ -1,8 +1,10 @@
 //! Measures a cluster as the authors of five published studies did: plans that say what to vary,
 //! workloads that many processes run at once, records with host facts, reports from records alone.
 
+pub mod compare;
 pub mod plan;
 pub mod record;
+pub mod report;
 pub mod stats;
 
 /// What went wrong and what to do, in one sentence.
