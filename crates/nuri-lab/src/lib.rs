@@ -6,6 +6,7 @@ pub mod plan;
 pub mod record;
 pub mod report;
 pub mod stats;
+pub mod testbed;
 
 /// What went wrong and what to do, in one sentence.
 #[derive(Debug, thiserror::Error)]
