@@ -1,5 +1,7 @@
 //! The command line: nouns and verbs. What needs no disk is checked here.
 
+pub(crate) mod lab;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     /// The shared file system
     #[command(subcommand)]
     Fs(Fs),
+    /// Measure a cluster as five published studies did
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// Keeps a space's processes running (started by `up`)
     #[command(hide = true)]
     Supervise(Dir),

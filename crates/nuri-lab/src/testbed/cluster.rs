@@ -43,13 +43,18 @@ impl Testbed {
             let target = self.settings.dir.join(format!("target{node}"));
             command.args(["node", "run", "--dir"]);
             command.arg(self.settings.dir.join(format!("node{node}"))).arg("--target").arg(target);
-            command.args(["--target-size", &self.settings.target_size]);
+            command.args(["--target-size", &self.settings.target_size.to_string()]);
             command.args(["--listen", &address(node), "--join", &address(0), "--token-file"]);
             command.arg(self.space().join("token"));
             return command.spawn().map(drop).map_err(at(format!("node {node}")));
         }
         command.arg("up").arg("--dir").arg(self.space()).args(["--targets", "1"]);
-        command.args(["--target-size", &self.settings.target_size, "--listen", &address(0)]);
+        command.args([
+            "--target-size",
+            &self.settings.target_size.to_string(),
+            "--listen",
+            &address(0),
+        ]);
         if let Some(shape) = &self.settings.shape {
             command.args(["--shape", shape]);
         }

@@ -30,7 +30,7 @@ pub struct Settings {
     /// How many of the first nodes mount the space.
     pub mounts: u64,
     pub link: Option<Link>,
-    pub target_size: String,
+    pub target_size: u64,
     pub shape: Option<String>,
 }
 
@@ -227,7 +227,7 @@ mod tests {
             nodes: 4,
             mounts: 1,
             link: None,
-            target_size: "1G".into(),
+            target_size: 1 << 30,
             shape: None,
         }
     }

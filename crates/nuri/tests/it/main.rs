@@ -22,6 +22,7 @@ mod scrub;
 mod stopwatch;
 mod support;
 mod tagged;
+mod testbed;
 mod transport;
 mod trim;
 mod wire;

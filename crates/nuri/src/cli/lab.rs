@@ -1,0 +1,110 @@
+//! `nuri lab`: measure a cluster, judge what was measured, make a cluster to measure.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use nuri_lab::testbed::Link;
+
+use nuri_proto::layout::Shape;
+
+use super::parse_size;
+
+#[derive(Subcommand)]
+pub(crate) enum Lab {
+    /// Tell what runs measured: tables, plots and plain words
+    Report(Report),
+    /// Find what became slower between two runs; the exit status is 1 where something did
+    Compare(Compare),
+    /// Make a cluster on this machine: a network namespace per node, links with a rate
+    Testbed(Testbed),
+}
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// Files that `nuri lab run` wrote
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Where to write it; repeat for both forms: a page (.html) and Markdown (.md). Default: Markdown
+    /// on standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// The file of the earlier run
+    pub(crate) before: PathBuf,
+    /// The file of the later run
+    pub(crate) after: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Testbed {
+    #[command(subcommand)]
+    pub(crate) action: Option<Action>,
+    #[command(flatten)]
+    pub(crate) make: Make,
+}
+
+#[derive(Args)]
+pub(crate) struct Make {
+    /// How many nodes, with one target each
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) nodes: u64,
+    /// Rate of each node's link, both ways: 100mbit, 1gbit (default: as fast as it goes)
+    #[arg(long, value_name = "RATE")]
+    pub(crate) link: Option<Link>,
+    /// How many of the nodes mount the space
+    #[arg(long, default_value_t = 1)]
+    pub(crate) mounts: u64,
+    /// A new directory for its targets, mounts and logs; it is removed with the testbed
+    #[arg(long, default_value = "/var/tmp/nuri-testbed")]
+    pub(crate) dir: PathBuf,
+    /// Bytes that each target may hold
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
+    pub(crate) target_size: u64,
+    /// How files are kept, as `nuri up` takes it
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) shape: Option<Shape>,
+}
+
+#[derive(Args)]
+pub(crate) struct Which {
+    /// Its directory, where several run
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct OneNode {
+    /// The node's number, from 0 (which has the metadata)
+    pub(crate) node: u64,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Action {
+    /// Take a testbed away: processes, mounts, namespaces, files
+    Down(Which),
+    /// Take all testbeds away, also those that a killed command left
+    Clean,
+    /// Show the testbeds
+    List,
+    /// Kill a node's processes
+    Kill(OneNode),
+    /// Start a killed node again
+    Start(OneNode),
+    /// Stop a node's processes, as by a frozen machine
+    Pause(OneNode),
+    /// Let a paused node go on
+    Resume(OneNode),
+    /// Pull a node's cable
+    Cut(OneNode),
+    /// Put a node's cable in again
+    Plug(OneNode),
+}

@@ -1,0 +1,40 @@
+//! `nuri lab report`.
+
+use std::path::Path;
+
+use nuri_lab::report::{Chapter, chapters, html, markdown};
+
+use crate::cli::lab::Report;
+use crate::{Failure, at};
+
+pub(super) fn run(args: &Report) -> Result<(), Failure> {
+    let mut kinds = Vec::new();
+    for path in &args.output {
+        kinds.push((path, renderer(path)?));
+    }
+    let mut records = Vec::new();
+    for run in &args.runs {
+        records.extend(nuri_lab::record::read(run).map_err(Failure::new)?);
+    }
+    let chapters = chapters(records).map_err(Failure::new)?;
+    if kinds.is_empty() {
+        print!("{}", markdown::render(&chapters));
+    }
+    for (path, render) in kinds {
+        let text = render(&chapters).map_err(Failure::new)?;
+        std::fs::write(path, text).map_err(at(path.display()))?;
+        println!("written: {}", path.display());
+    }
+    Ok(())
+}
+
+type Renderer = fn(&[Chapter]) -> nuri_lab::Result<String>;
+
+/// By the end of the file's name.
+fn renderer(path: &Path) -> Result<Renderer, Failure> {
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("html") => Ok(html::render),
+        Some("md") => Ok(|chapters| Ok(markdown::render(chapters))),
+        _ => Err(Failure(format!("{}: a report ends in .html or .md", path.display()))),
+    }
+}

@@ -1,0 +1,77 @@
+//! `nuri lab testbed`.
+
+use nuri_lab::testbed::{Harm, Settings, Testbed, list};
+
+use crate::cli::lab::{self, Action, Make, OneNode, Which};
+use crate::{Failure, at};
+
+pub(super) fn run(args: lab::Testbed) -> Result<(), Failure> {
+    match args.action {
+        None => up(args.make),
+        Some(Action::Down(which)) => down(&which),
+        Some(Action::Clean) => clean(),
+        Some(Action::List) => show_all(),
+        Some(Action::Kill(node)) => harm(&node, Harm::Kill),
+        Some(Action::Start(node)) => harm(&node, Harm::Start),
+        Some(Action::Pause(node)) => harm(&node, Harm::Pause),
+        Some(Action::Resume(node)) => harm(&node, Harm::Resume),
+        Some(Action::Cut(node)) => harm(&node, Harm::Cut),
+        Some(Action::Plug(node)) => harm(&node, Harm::Plug),
+    }
+}
+
+fn up(make: Make) -> Result<(), Failure> {
+    let settings = Settings {
+        program: std::env::current_exe().map_err(at("nuri's own program"))?,
+        dir: std::path::absolute(&make.dir).map_err(at(make.dir.display()))?,
+        nodes: make.nodes,
+        mounts: make.mounts,
+        link: make.link,
+        target_size: make.target_size,
+        shape: make.shape.map(|shape| shape.to_string()),
+    };
+    let testbed = Testbed::up(settings, &|step| eprintln!("{step}")).map_err(Failure::new)?;
+    println!("{} nodes run", testbed.settings.nodes);
+    for node in 0..testbed.settings.mounts {
+        println!("mounted by node {node}: {}", testbed.mount_point(node).display());
+    }
+    let space = testbed.space();
+    println!("status:   {} nuri status --dir {}", testbed.enter(0), space.display());
+    println!("stop:     nuri lab testbed down --dir {}", testbed.settings.dir.display());
+    Ok(())
+}
+
+fn open(which: &Which) -> Result<Testbed, Failure> {
+    let whole = which.dir.as_ref().map(std::path::absolute).transpose().map_err(at("--dir"))?;
+    Testbed::open(whole.as_deref()).map_err(Failure::new)
+}
+
+fn down(which: &Which) -> Result<(), Failure> {
+    let testbed = open(which)?;
+    testbed.down().map_err(Failure::new)?;
+    println!("taken away: {}", testbed.settings.dir.display());
+    Ok(())
+}
+
+fn clean() -> Result<(), Failure> {
+    let all = list().map_err(Failure::new)?;
+    for testbed in &all {
+        testbed.down().map_err(Failure::new)?;
+        println!("taken away: {}", testbed.settings.dir.display());
+    }
+    if all.is_empty() {
+        println!("no testbed is there");
+    }
+    Ok(())
+}
+
+fn show_all() -> Result<(), Failure> {
+    for Testbed { settings, .. } in list().map_err(Failure::new)? {
+        println!("{}: {} nodes", settings.dir.display(), settings.nodes);
+    }
+    Ok(())
+}
+
+fn harm(one: &OneNode, harm: Harm) -> Result<(), Failure> {
+    open(&one.which)?.harm(one.node, harm).map_err(Failure::new)
+}

@@ -1,0 +1,117 @@
+//! A cluster on one machine, as `nuri lab testbed` makes it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{NURI, is_mounted, nuri, refused, run, text, wait};
+
+/// Taken away with the value, whatever state it is in.
+struct Bed {
+    tmp: tempfile::TempDir,
+}
+
+impl Bed {
+    fn named(name: &str) -> Bed {
+        let tmp = tempfile::Builder::new().prefix(name).tempdir_in("/var/tmp");
+        Bed { tmp: tmp.unwrap() }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.tmp.path().join("bed")
+    }
+
+    fn str(&self) -> String {
+        self.dir().display().to_string()
+    }
+
+    fn act(&self, words: &[&str]) {
+        let dir = self.str();
+        let out = nuri(&[&["lab", "testbed"], words, &["--dir", &dir]].concat());
+        assert!(out.status.success(), "{words:?}: {}", text(&out.stderr));
+    }
+
+    /// What the machine has of it: namespaces whose processes or files are in its directory.
+    fn namespaces(&self) -> Vec<String> {
+        let listed = run("ip", &["netns", "list"]);
+        let mut own = Vec::new();
+        for name in listed.lines().filter_map(|line| line.split(' ').next()) {
+            if name.starts_with("nuri-lab-") && self.entry().is_some_and(|id| name.contains(&id)) {
+                own.push(name.to_string());
+            }
+        }
+        own
+    }
+
+    /// Its number, where it is written down.
+    fn entry(&self) -> Option<String> {
+        let entries = std::fs::read_dir("/run/nuri-lab").ok()?;
+        let is_own = |path: &PathBuf| {
+            std::fs::read_to_string(path).is_ok_and(|text| text.contains(&self.str()))
+        };
+        let own = entries.flatten().map(|entry| entry.path()).find(is_own)?;
+        Some(own.file_stem()?.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        nuri(&["lab", "testbed", "down", "--dir", &self.str()]);
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<Vec<u8>> {
+    std::fs::write(from, b"seen by all")?;
+    std::fs::read(to)
+}
+
+#[test]
+fn a_testbed_serves_is_harmed_and_leaves_nothing() {
+    let bed = Bed::named("nuri-bed-a");
+    bed.act(&["--nodes", "3", "--mounts", "2", "--link", "100mbit", "--target-size", "256M"]);
+    let id = bed.entry().unwrap();
+    assert_eq!(bed.namespaces().len(), 4);
+    let (first, second) = (bed.dir().join("mnt0"), bed.dir().join("mnt1"));
+    assert_eq!(copy(&first.join("f"), &second.join("f")).unwrap(), b"seen by all");
+
+    // Eight MiB over a wire of 100 Mbit/s take 0.67 s; two wires share them.
+    let start = Instant::now();
+    let to = format!("of={}", first.join("big").display());
+    run("dd", &["if=/dev/zero", &to, "bs=1M", "count=8", "conv=fsync", "status=none"]);
+    assert!(start.elapsed() > Duration::from_millis(300), "the links have no rate");
+
+    bed.act(&["kill", "2"]);
+    bed.act(&["start", "2"]);
+    bed.act(&["pause", "1"]);
+    bed.act(&["resume", "1"]);
+    bed.act(&["cut", "1"]);
+    bed.act(&["plug", "1"]);
+    let again = || copy(&first.join("g"), &first.join("g")).is_ok_and(|data| !data.is_empty());
+    wait("the testbed serves again", Duration::from_secs(20), again);
+
+    refused(&["lab", "testbed", "kill", "3", "--dir", &bed.str()], "they go from 0 to 2");
+    refused(&["lab", "testbed", "start", "1", "--dir", &bed.str()], "kill it first");
+    refused(&["lab", "testbed", "--dir", &bed.str()], "not empty");
+    bed.act(&["down"]);
+    assert!(!bed.dir().exists() && bed.entry().is_none());
+    assert!(!is_mounted(&first) && !is_mounted(&second));
+    assert!(!run("ip", &["netns", "list"]).contains(&format!("nuri-lab-{id}-")));
+}
+
+#[test]
+fn what_a_killed_command_left_is_taken_away() {
+    let bed = Bed::named("nuri-bed-b");
+    let mut up = Command::new(NURI);
+    up.args(["lab", "testbed", "--nodes", "8", "--target-size", "256M", "--dir", &bed.str()]);
+    let mut up = up.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = || bed.dir().join("node1").exists();
+    wait("the first nodes run", Duration::from_secs(20), started);
+    up.kill().unwrap();
+    up.wait().unwrap();
+    let id = bed.entry().unwrap();
+    assert!(bed.namespaces().len() > 2);
+    bed.act(&["down"]);
+    assert!(!bed.dir().exists() && bed.entry().is_none());
+    assert!(!run("ip", &["netns", "list"]).contains(&format!("nuri-lab-{id}-")));
+    refused(&["lab", "testbed", "down", "--dir", &bed.str()], "no testbed runs in");
+}
