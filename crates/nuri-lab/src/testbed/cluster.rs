@@ -55,9 +55,6 @@ impl Testbed {
             "--listen",
             &address(0),
         ]);
-        if let Some(shape) = &self.settings.shape {
-            command.args(["--shape", shape]);
-        }
         let status = command.status().map_err(at("node 0"))?;
         if status.success() { Ok(()) } else { Err(LabError(format!("node 0: nuri up: {status}"))) }
     }
@@ -78,8 +75,18 @@ impl Testbed {
         let _ = rustix::mount::unmount(self.mount_point(node), flags);
     }
 
-    pub(super) fn wait_for_targets(&self) -> Result<()> {
-        let nodes = self.settings.nodes;
+    /// The space began with one target, where only stripes can be.
+    pub(super) fn set_shape(&self) -> Result<()> {
+        let mut command = self.command(0)?;
+        command.args(["fs", "layout", "set"]).arg(self.mount_point(0));
+        command.args(["--shape", &self.settings.shape]);
+        let status = command.status().map_err(at("nuri fs layout"))?;
+        let shape = &self.settings.shape;
+        let failed = || LabError(format!("the files' shape cannot be {shape}"));
+        status.success().then_some(()).ok_or_else(failed)
+    }
+
+    pub(super) fn wait_for_targets(&self, nodes: u64) -> Result<()> {
         self.wait(&format!("not all {nodes} targets serve"), || {
             let status = self.status()?;
             let targets = status["targets"].as_array().into_iter().flatten();

@@ -31,7 +31,8 @@ pub struct Settings {
     pub mounts: u64,
     pub link: Option<Link>,
     pub target_size: u64,
-    pub shape: Option<String>,
+    /// How files are kept, as `nuri up` takes it.
+    pub shape: String,
 }
 
 /// One that runs, or that somebody left behind.
@@ -82,14 +83,15 @@ impl Testbed {
         for node in 0..self.settings.nodes {
             tell(&format!("starting node {node} of {}", self.settings.nodes));
             self.start_node(node)?;
+            // One after the other, so that Nuri gives them numbers in the same order.
+            self.wait_for_targets(node + 1)?;
         }
-        self.wait_for_targets()?;
         for node in 0..self.settings.mounts {
             make(self.mount_point(node))?;
             tell(&format!("mounting at {}", self.mount_point(node).display()));
             self.mount(node)?;
         }
-        Ok(())
+        self.set_shape()
     }
 
     /// The one with that directory; the only one where none is named.
@@ -182,9 +184,9 @@ fn check(settings: &Settings) -> Result<()> {
     if !(1..=64).contains(&settings.nodes) {
         return Err(LabError(format!("{} nodes: 1 to 64 can be made", settings.nodes)));
     }
-    if settings.mounts > settings.nodes {
+    if !(1..=settings.nodes).contains(&settings.mounts) {
         let (mounts, nodes) = (settings.mounts, settings.nodes);
-        return Err(LabError(format!("{mounts} mounts: there are {nodes} nodes")));
+        return Err(LabError(format!("{mounts} mounts: 1 to {nodes}, one per node, can be made")));
     }
     let dir = &settings.dir;
     if !dir.is_absolute() {
@@ -228,7 +230,7 @@ mod tests {
             mounts: 1,
             link: None,
             target_size: 1 << 30,
-            shape: None,
+            shape: "parity:3+1".into(),
         }
     }
 
@@ -239,7 +241,7 @@ mod tests {
         check(&good).unwrap();
         let told = |settings: Settings| check(&settings).unwrap_err().to_string();
         assert!(told(Settings { nodes: 65, ..good.clone() }).contains("1 to 64"));
-        assert!(told(Settings { mounts: 5, ..good.clone() }).contains("there are 4 nodes"));
+        assert!(told(Settings { mounts: 5, ..good.clone() }).contains("1 to 4, one per node"));
         assert!(told(Settings { dir: "here".into(), ..good.clone() }).contains("whole path"));
         std::fs::write(tmp.path().join("mine"), "").unwrap();
         assert!(told(settings(tmp.path())).contains("not empty"));

@@ -59,7 +59,7 @@ pub(crate) struct Make {
     #[arg(long, value_name = "RATE")]
     pub(crate) link: Option<Link>,
     /// How many of the nodes mount the space
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) mounts: u64,
     /// A new directory for its targets, mounts and logs; it is removed with the testbed
     #[arg(long, default_value = "/var/tmp/nuri-testbed")]
@@ -67,7 +67,7 @@ pub(crate) struct Make {
     /// Bytes that each target may hold
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     pub(crate) target_size: u64,
-    /// How files are kept, as `nuri up` takes it
+    /// How files are kept: stripe, mirror:N or parity:K+M; default as for `nuri up`
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
 }

@@ -173,7 +173,7 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
 }
 
 /// The shape that was asked for, or the best that so many targets can keep.
-fn shape_for(asked: Option<Shape>, targets: usize) -> Result<Shape, Failure> {
+pub(super) fn shape_for(asked: Option<Shape>, targets: usize) -> Result<Shape, Failure> {
     let best = match targets {
         0..2 => Shape::Stripe,
         2..4 => Shape::Mirror(2),
@@ -184,7 +184,7 @@ fn shape_for(asked: Option<Shape>, targets: usize) -> Result<Shape, Failure> {
     if needed > targets {
         return Err(Failure(format!(
             "{shape} needs {needed} targets, and there are {targets}: \
-             give more with --targets or --target, or choose --shape {best}"
+             give more targets, or choose --shape {best}"
         )));
     }
     Ok(shape)

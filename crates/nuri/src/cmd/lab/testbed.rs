@@ -3,6 +3,7 @@
 use nuri_lab::testbed::{Harm, Settings, Testbed, list};
 
 use crate::cli::lab::{self, Action, Make, OneNode, Which};
+use crate::cmd::up::shape_for;
 use crate::{Failure, at};
 
 pub(super) fn run(args: lab::Testbed) -> Result<(), Failure> {
@@ -28,7 +29,7 @@ fn up(make: Make) -> Result<(), Failure> {
         mounts: make.mounts,
         link: make.link,
         target_size: make.target_size,
-        shape: make.shape.map(|shape| shape.to_string()),
+        shape: shape_for(make.shape, make.nodes as usize)?.to_string(),
     };
     let testbed = Testbed::up(settings, &|step| eprintln!("{step}")).map_err(Failure::new)?;
     println!("{} nodes run", testbed.settings.nodes);
