@@ -1,9 +1,14 @@
 //! Running programs with a time limit.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// So much of what programs under test said is shown where a test fails.
+const LAST_LINES: usize = 100;
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -28,25 +33,58 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(), String> 
     wait(&mut child, &shown, limit)
 }
 
-/// Runs tests as [`run`] does. The error says which failed, and with what words.
+/// Builds and runs tests. The error says which failed, and with what words. What the programs
+/// under test say is shown only then: much of it tells of faults that the tests made.
 pub(crate) fn run_tests(command: &mut Command, limit: Duration) -> Result<(), String> {
+    run(&mut build_of(command), limit)?;
     let shown = show(command);
     let mut child = command
         .current_dir(root())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("cannot run {shown}: {e}"))?;
-    let out = child.stdout.take();
-    let reader = std::thread::spawn(move || out.map(pass_on).unwrap_or_default());
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let failures = std::thread::spawn(move || out.map(pass_on).unwrap_or_default());
+    let words = std::thread::spawn(move || err.map(last_lines).unwrap_or_default());
     let outcome = wait(&mut child, &shown, limit);
-    // What the tests started may hold the pipe open: their words were read long before.
+    // What the tests started may hold the pipes open: their words were read long before.
     let end = Instant::now() + Duration::from_secs(5);
-    while !reader.is_finished() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(50));
+    let read = |reader: JoinHandle<Vec<String>>| {
+        while !reader.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if reader.is_finished() { reader.join().unwrap_or_default() } else { vec![] }
+    };
+    let (failures, words) = (read(failures), read(words));
+    outcome.map_err(|text| {
+        eprintln!("the last words of the programs under test:\n{}\n", words.join("\n"));
+        format!("{text}\n{}", failures.join("\n"))
+    })
+}
+
+/// `cargo test ...` without running anything.
+fn build_of(test: &Command) -> Command {
+    let mut build = Command::new(test.get_program());
+    for (name, value) in test.get_envs() {
+        build.env(name, value.unwrap_or_default());
     }
-    let failures = if reader.is_finished() { reader.join().unwrap_or_default() } else { vec![] };
-    outcome.map_err(|text| format!("{text}\n{}", failures.join("\n")))
+    let (mut args, test_args) = (test.get_args(), test.get_args().skip_while(|arg| *arg != "--"));
+    build.args(args.next()).arg("--no-run").args(args.take_while(|arg| *arg != "--"));
+    build.args(test_args);
+    build
+}
+
+fn last_lines(err: impl Read) -> Vec<String> {
+    let mut last = VecDeque::new();
+    for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(String::from_utf8_lossy(&line).into_owned());
+    }
+    last.into()
 }
 
 /// Shows what is read; returns the lines that tell of failures, with the one after a panic's.
@@ -114,6 +152,15 @@ pub(crate) fn script(text: &str, limit: Duration) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn tests_are_built_before_they_are_run() {
+        let test = super::cargo(&["test", "-p", "nuri", "--", "--test-threads=2"]);
+        let words = super::show(&super::build_of(&test));
+        assert_eq!(words, "cargo test --no-run -p nuri -- --test-threads=2");
+        let words = super::last_lines(&b"1\n".repeat(300)[..]);
+        assert_eq!(words.len(), super::LAST_LINES);
+    }
+
     #[test]
     fn failures_are_told_with_their_words() {
         let out =
