@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nuri_lab::testbed::network::Network;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -17,9 +18,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const STARTING: Duration = Duration::from_secs(30);
 const PORT: u16 = 7400;
 
-/// Namespaces `<id>s` (the switch) and `<id>0`, `<id>1`, ... (machines).
-struct Network {
-    id: String,
+/// Gone with the value.
+struct OwnNetwork {
+    network: Network,
     machines: u64,
 }
 
@@ -29,56 +30,40 @@ pub(crate) struct Testbed {
     mounts: Vec<(PathBuf, Child)>,
     nodes: Vec<Child>,
     pub(crate) mounted: Mounted,
-    network: Network,
+    network: OwnNetwork,
 }
 
 fn sh(text: &str) -> Result<String, String> {
     script(text, LIMIT)
 }
 
-impl Network {
-    fn new(machines: u64) -> Result<Network, String> {
-        let network = Network { id: format!("nf{}x", std::process::id()), machines };
-        let id = &network.id;
-        sh(&format!(
-            "ip netns add {id}s
-             ip -n {id}s link add name br0 type bridge
-             ip -n {id}s link set br0 up
-             for n in $(seq 0 {}); do
-                 ip netns add {id}$n
-                 ip -n {id}$n link set lo up
-                 ip -n {id}$n link add eth0 type veth peer name p$n netns {id}s
-                 ip -n {id}$n addr add 10.79.0.1$n/24 dev eth0
-                 ip -n {id}$n link set eth0 up
-                 ip -n {id}s link set p$n master br0 up
-             done",
-            machines - 1
-        ))?;
-        Ok(network)
+impl OwnNetwork {
+    fn new(machines: u64) -> Result<OwnNetwork, String> {
+        let network = Network::named(std::process::id(), machines);
+        let own = OwnNetwork { network, machines };
+        own.network.make(None).map_err(|e| e.to_string())?;
+        Ok(own)
     }
 
-    /// Not `ip netns exec`: that would hide mounts in a name space of its own.
     fn enter(&self, machine: u64) -> String {
-        format!("nsenter --net=/run/netns/{}{machine}", self.id)
+        self.network.enter(machine).join(" ")
     }
 }
 
-impl Drop for Network {
+impl Drop for OwnNetwork {
     fn drop(&mut self) {
-        let last = self.machines - 1;
-        let id = &self.id;
-        let _ = sh(&format!("for n in s $(seq 0 {last}); do ip netns del {id}$n || true; done"));
+        let _ = self.network.remove();
     }
 }
 
 fn address(machine: u64) -> String {
-    format!("10.79.0.1{machine}:{PORT}")
+    format!("{}:{PORT}", Network::address(machine))
 }
 
 impl Testbed {
     /// Starts nodes on so many machines.
     pub(crate) fn up(base: &std::path::Path, machines: u64) -> Result<Testbed, String> {
-        let network = Network::new(machines)?;
+        let network = OwnNetwork::new(machines)?;
         let more = format!("--targets 1 --target-size 2G --listen {}", address(0));
         let mounted = Mounted::up_by(base, &network.enter(0), &more)?;
         let mut testbed = Testbed { mounts: Vec::new(), nodes: Vec::new(), mounted, network };
@@ -217,8 +202,7 @@ impl Testbed {
 
     /// Pulls a machine's cable, or puts it in again.
     pub(crate) fn cable(&self, machine: u64, state: &str) -> Result<(), String> {
-        let id = &self.network.id;
-        sh(&format!("ip -n {id}{machine} link set eth0 {state}")).map(drop)
+        self.network.network.cable(machine, state).map_err(|e| e.to_string())
     }
 
     fn by_first(&self, command: &str) -> String {

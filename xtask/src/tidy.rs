@@ -36,6 +36,7 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("nuri-rpc", "nuri-io"),
     ("nuri-kv", "nuri-io"),
     ("nuri", "nuri-lab"),
+    ("xtask", "nuri-lab"),
 ];
 
 /// Crates that must not see services: they meet them only in the lower rows.

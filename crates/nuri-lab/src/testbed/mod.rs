@@ -5,16 +5,14 @@
 //! away by another process, also after this one was killed.
 
 mod cluster;
-mod network;
+pub mod network;
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use network::Link;
-
 use crate::{LabError, Result, at};
-use network::Network;
+use network::{Link, Network};
 
 /// Gone with a restart of the machine, as the namespaces are.
 const REGISTRY: &str = "/run/nuri-lab";

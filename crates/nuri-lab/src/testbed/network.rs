@@ -39,13 +39,13 @@ impl std::str::FromStr for Link {
 
 /// Namespaces `nuri-lab-<id>-<n>` for machines, `nuri-lab-<id>-switch` for the switch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Network {
-    pub(super) id: u32,
+pub struct Network {
+    pub id: u32,
     machines: u64,
 }
 
 /// The programs that it needs, and the right to use them.
-pub(super) fn check_tools() -> Result<()> {
+pub fn check_tools() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(LabError::new("a testbed makes network namespaces: run it as root"));
     }
@@ -72,7 +72,8 @@ fn run_line(line: &str) -> Result<String> {
 }
 
 impl Network {
-    pub(super) fn named(id: u32, machines: u64) -> Network {
+    /// Nothing is made yet. The id tells networks of one machine apart.
+    pub fn named(id: u32, machines: u64) -> Network {
         Network { id, machines }
     }
 
@@ -85,16 +86,17 @@ impl Network {
     }
 
     /// Of a machine, in its own namespace: the same in each testbed.
-    pub(super) fn address(machine: u64) -> String {
+    pub fn address(machine: u64) -> String {
         format!("10.79.0.{}", 10 + machine)
     }
 
     /// Not `ip netns exec`: that would hide mounts in a name space of its own.
-    pub(super) fn enter(&self, machine: u64) -> Vec<String> {
+    pub fn enter(&self, machine: u64) -> Vec<String> {
         vec!["nsenter".into(), format!("--net=/run/netns/{}", self.name(machine))]
     }
 
-    pub(super) fn make(&self, link: Option<Link>) -> Result<()> {
+    /// Makes machines, switch and cables. What a failure leaves is for [`Network::remove`].
+    pub fn make(&self, link: Option<Link>) -> Result<()> {
         let switch = self.switch();
         run_line(&format!("ip netns add {switch}"))?;
         run_line(&format!("ip -n {switch} link add name br0 type bridge"))?;
@@ -122,12 +124,12 @@ impl Network {
     }
 
     /// Pulls a machine's cable, or puts it in again.
-    pub(super) fn cable(&self, machine: u64, state: &str) -> Result<()> {
+    pub fn cable(&self, machine: u64, state: &str) -> Result<()> {
         run_line(&format!("ip -n {} link set eth0 {state}", self.name(machine))).map(drop)
     }
 
     /// All processes of a machine; none where it is gone.
-    pub(super) fn processes(&self, machine: u64) -> Result<Vec<Pid>> {
+    pub fn processes(&self, machine: u64) -> Result<Vec<Pid>> {
         let name = self.name(machine);
         if !std::path::Path::new("/run/netns").join(&name).exists() {
             return Ok(Vec::new());
@@ -137,7 +139,7 @@ impl Network {
     }
 
     /// To all processes of a machine, until those that are to die have.
-    pub(super) fn signal(&self, machine: u64, signal: Signal) -> Result<()> {
+    pub fn signal(&self, machine: u64, signal: Signal) -> Result<()> {
         loop {
             let processes = self.processes(machine)?;
             for pid in &processes {
@@ -155,7 +157,7 @@ impl Network {
     }
 
     /// Takes all namespaces away that are there.
-    pub(super) fn remove(&self) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         let machines = (0..self.machines).map(|machine| self.name(machine));
         for name in machines.chain([self.switch()]) {
             if std::path::Path::new("/run/netns").join(&name).exists() {

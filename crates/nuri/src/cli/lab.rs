@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use nuri_lab::testbed::Link;
+use nuri_lab::testbed::network::Link;
 
 use nuri_proto::layout::Shape;
 
