@@ -173,6 +173,7 @@ fn figure(value: f64) -> String {
         return "-".into();
     }
     match value.abs() {
+        0.0 => "0".into(),
         v if v >= 100.0 => thousands(value.round()),
         v if v >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits_that_count() {
-        let told = [0.123, 1.234, 12.34, 123.4, 1234.0, 1_234_567.0, f64::NAN].map(figure);
-        assert_eq!(told, ["0.12", "1.23", "12.3", "123", "1,234", "1,234,567", "-"]);
+        let told = [0.0, 0.123, 1.234, 12.34, 123.4, 1234.0, 1_234_567.0, f64::NAN].map(figure);
+        assert_eq!(told, ["0", "0.12", "1.23", "12.3", "123", "1,234", "1,234,567", "-"]);
     }
 }

@@ -58,8 +58,9 @@ fn scaled(text: &str) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn draw(panel: &Panel, top: f64, root: &Area<'_>) -> Result<()> {
-    // A place for each value, whatever it is: sizes double, and shapes are no numbers.
-    let along = (0..panel.values.len()).into_segmented();
+    // A place for each value, whatever it is: sizes double, and shapes are no numbers. The last one
+    // is part of the range here.
+    let along = (0..panel.values.len().saturating_sub(1)).into_segmented();
     let up = if top > 0.0 { top * 1.08 } else { 1.0 };
     let mut chart = ChartBuilder::on(root)
         .margin(10)
