@@ -18,6 +18,7 @@ mod network;
 mod parts;
 mod posix;
 mod redundancy;
+mod report;
 mod scrub;
 mod stopwatch;
 mod support;
