@@ -1,0 +1,47 @@
+//! `nuri lab`: nouns, verbs and options.
+
+use clap::{Args, Subcommand};
+use nuri_lab::run::Request;
+use nuri_lab::single::Where;
+use nuri_lab::workload::ior;
+use nuri_lab::workload::mdtest;
+
+#[derive(Subcommand)]
+pub(crate) enum Lab {
+    /// List the studies
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a study's plan, a base for one's own
+    Show {
+        /// As in `nuri lab list`
+        study: String,
+    },
+    /// Run a study, or a plan of one's own, and write its results to a file
+    Run(Box<Request>),
+    /// Write and read files as IOR does, with its option letters
+    Ior(Box<Ior>),
+    /// Create, stat and remove files and directories as mdtest does, with its option letters
+    Mdtest(Box<Mdtest>),
+    /// One process of a workload (started by the others)
+    #[command(hide = true)]
+    Rank,
+}
+
+#[derive(Args)]
+pub(crate) struct Ior {
+    #[command(flatten)]
+    pub(crate) options: ior::Ior,
+    #[command(flatten)]
+    pub(crate) place: Where,
+}
+
+#[derive(Args)]
+pub(crate) struct Mdtest {
+    #[command(flatten)]
+    pub(crate) options: mdtest::Mdtest,
+    #[command(flatten)]
+    pub(crate) place: Where,
+}
