@@ -116,6 +116,9 @@ pub(crate) fn check_dirs(dirs: &[PathBuf]) -> Result<()> {
 /// Runs a study and writes its file.
 pub fn run(request: &Request, stop: Stop) -> Result<()> {
     check_dirs(&request.dirs())?;
+    if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
+        return Err(LabError::new("--local and --dir are to be different directories"));
+    }
     let plan = request.plan()?;
     let trials = trials(&plan, request)?;
     for trial in &trials {
@@ -226,14 +229,13 @@ impl Session {
         let all = left.iter().map(|trial| self.guess(trial)).sum::<f64>() * self.rounds as f64;
         let space = left.iter().map(|trial| trial.workload.space()).max().unwrap_or(0);
         tell(&format!("{}: {}", plan.study, plan.question));
+        let (points, rounds) = (left.len(), self.rounds);
+        let (time, space) = (duration(all), human(space));
+        let file = self.output.path().display();
         tell(&format!(
-            "{} points, {} rounds: {} by guess, {} of space; results: {}",
-            left.len(),
-            self.rounds,
-            duration(all),
-            human(space),
-            self.output.path().display()
+            "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of space"
         ));
+        tell(&format!("results: {file}"));
         for Limit { name, value } in self.limits.all() {
             tell(&format!("limit: {name} {value:.0} MiB/s"));
         }

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
 use nuri_lab::single::Where;
-use nuri_lab::workload::ior;
-use nuri_lab::workload::mdtest;
+use nuri_lab::workload::ior::Ior;
+use nuri_lab::workload::mdtest::Mdtest;
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {
@@ -22,26 +22,19 @@ pub(crate) enum Lab {
     /// Run a study, or a plan of one's own, and write its results to a file
     Run(Box<Request>),
     /// Write and read files as IOR does, with its option letters
-    Ior(Box<Ior>),
+    Ior(Box<Once<Ior>>),
     /// Create, stat and remove files and directories as mdtest does, with its option letters
-    Mdtest(Box<Mdtest>),
+    Mdtest(Box<Once<Mdtest>>),
     /// One process of a workload (started by the others)
     #[command(hide = true)]
     Rank,
 }
 
+/// A workload's options and where it runs.
 #[derive(Args)]
-pub(crate) struct Ior {
+pub(crate) struct Once<O: Args> {
     #[command(flatten)]
-    pub(crate) options: ior::Ior,
-    #[command(flatten)]
-    pub(crate) place: Where,
-}
-
-#[derive(Args)]
-pub(crate) struct Mdtest {
-    #[command(flatten)]
-    pub(crate) options: mdtest::Mdtest,
+    pub(crate) options: O,
     #[command(flatten)]
     pub(crate) place: Where,
 }
