@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::aligned::Aligned;
@@ -20,6 +21,8 @@ pub const DISK_READ: &str = "disk read";
 
 const BUDGET: Duration = Duration::from_millis(700);
 const BLOCK: usize = 4 << 20;
+/// Requests to the disk at once.
+const STREAMS: usize = 4;
 /// Beyond the caches of processors.
 const COPIED: usize = 64 << 20;
 const MOST_WRITTEN: u64 = 1 << 30;
@@ -122,20 +125,40 @@ fn disk(scratch: &Path) -> Result<(f64, f64)> {
 }
 
 fn disk_rates(file: &File, most: u64) -> std::io::Result<(f64, f64)> {
-    let mut block = Aligned::new(BLOCK);
-    let (mut written, start) = (0, Instant::now());
-    while start.elapsed() < BUDGET && written < most {
-        file.write_all_at(&block, written)?;
-        written += BLOCK as u64;
-    }
+    let start = Instant::now();
+    let written = blocks(most, |block, at| file.write_all_at(block, at))?;
     file.sync_data()?;
     let write = mib_per_second(written, start);
-    let (mut got, start) = (0, Instant::now());
-    while start.elapsed() < BUDGET && got < written {
-        file.read_exact_at(&mut block, got)?;
-        got += BLOCK as u64;
-    }
-    Ok((write, mib_per_second(got, start)))
+    let start = Instant::now();
+    let read = blocks(written, |block, at| file.read_exact_at(block, at))?;
+    Ok((write, mib_per_second(read, start)))
+}
+
+/// Moves blocks one after the other, as many at once as keep a disk busy, until the time or the
+/// bytes are used up; returns how many bytes there were.
+fn blocks(
+    most: u64,
+    each: impl Fn(&mut [u8], u64) -> std::io::Result<()> + Sync,
+) -> std::io::Result<u64> {
+    let (next, start) = (AtomicU64::new(0), Instant::now());
+    let stream = || {
+        let mut block = Aligned::new(BLOCK);
+        while start.elapsed() < BUDGET {
+            let at = next.fetch_add(1, Ordering::Relaxed) * BLOCK as u64;
+            if at + BLOCK as u64 > most {
+                next.fetch_sub(1, Ordering::Relaxed);
+                break;
+            }
+            each(&mut block, at)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..STREAMS).map(|_| scope.spawn(stream)).collect();
+        let lost = || Err(std::io::Error::other("a thread panicked"));
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| lost()))
+    })?;
+    Ok(next.into_inner() * BLOCK as u64)
 }
 
 /// Bytes that may still be written under `dir`.

@@ -11,8 +11,9 @@ use crate::{LabError, Result};
 
 /// From this share of stolen processor time on a figure says more about the host's other guests.
 const STOLEN: f64 = 0.05;
-/// A phase that is shorter measures starting and ending.
-const SHORT: f64 = 0.05;
+/// A phase that is shorter measures starting and ending, and the kernel counts processor time in
+/// hundredths of a second.
+const SHORT: f64 = 0.1;
 
 /// One figure.
 #[derive(Clone, PartialEq, Debug)]
@@ -90,11 +91,11 @@ fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
 
 fn costs(timed: Timed) -> Costs {
     let (bytes, operations) = (timed.moved.bytes as f64, timed.moved.operations as f64);
-    let cpu = timed.used.cpu_seconds();
+    let cpu = (timed.seconds >= SHORT).then(|| timed.used.cpu_seconds());
     let per = |what: f64, of: f64| (of > 0.0).then(|| what / of);
     Costs {
-        cpu_seconds_per_gib: per(cpu, bytes / f64::from(1 << 30)),
-        cpu_us_per_op: per(cpu * 1e6, operations),
+        cpu_seconds_per_gib: cpu.and_then(|cpu| per(cpu, bytes / f64::from(1 << 30))),
+        cpu_us_per_op: cpu.and_then(|cpu| per(cpu * 1e6, operations)),
         wire_bytes_per_byte: per(timed.used.wire as f64, bytes),
         straggling: Some(timed.straggling),
     }

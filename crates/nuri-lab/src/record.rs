@@ -176,7 +176,7 @@ pub(crate) mod tests {
     fn a_record_survives_its_line() {
         let record = sample("transfer-size", &[("transfer", "16KiB")], &[90.0, 100.0, 120.0]);
         let text = record.to_line().unwrap() + "\n";
-        assert_eq!(parse(&text).unwrap(), [record.clone()]);
+        assert_eq!(parse(&text).unwrap(), std::slice::from_ref(&record));
         assert_eq!(record.fraction(), Some(0.5));
     }
 

@@ -94,7 +94,7 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             assert_eq!(pattern.wrong_byte(&bad, 47_008), Some(47_008 + at as u64));
-            let at_ends = at < 8 || at >= 47_000;
+            let at_ends = !(8..47_000).contains(&at);
             assert_eq!(pattern.wrong_end(&bad, 47_008).is_some(), at_ends, "{at}");
         }
     }
