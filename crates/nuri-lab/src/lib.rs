@@ -1,12 +1,30 @@
 //! Measures a cluster as the authors of five published studies did: plans that say what to vary,
 //! workloads that many processes run at once, records with host facts, reports from records alone.
 
+mod aligned;
+mod caches;
+pub mod clock;
 pub mod compare;
+pub mod crew;
+pub mod guard;
+pub mod host;
+pub mod limit;
+mod machine;
+pub mod measure;
+mod output;
 pub mod plan;
+mod progress;
+pub mod rank;
 pub mod record;
 pub mod report;
+pub mod results;
+pub mod run;
+pub mod single;
+pub mod size;
 pub mod stats;
 pub mod testbed;
+pub mod work;
+pub mod workload;
 
 /// What went wrong and what to do, in one sentence.
 #[derive(Debug, thiserror::Error)]

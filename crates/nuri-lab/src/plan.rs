@@ -102,15 +102,17 @@ impl Plan {
             let text = std::fs::read_to_string(Path::new(name)).map_err(at(name))?;
             return Plan::parse(&text).map_err(at(name));
         }
-        let mut known = Vec::new();
-        for plan in built_in()? {
-            if plan.study == name {
-                return Ok(plan);
+        Plan::parse(Plan::text(name)?)
+    }
+
+    /// The text of the plan of that name.
+    pub fn text(name: &str) -> Result<&'static str> {
+        for text in BUILT_IN.iter().copied() {
+            if Plan::parse(text)?.study == name {
+                return Ok(text);
             }
-            known.push(plan.study);
         }
-        let known = known.join(", ");
-        Err(LabError(format!("no study is named '{name}'; there are: {known}")))
+        Err(unknown(name))
     }
 
     /// Reads and checks a plan.
@@ -209,6 +211,12 @@ impl Plan {
 /// All plans that come with Nuri.
 pub fn built_in() -> Result<Vec<Plan>> {
     BUILT_IN.iter().map(|text| Plan::parse(text)).collect()
+}
+
+fn unknown(name: &str) -> LabError {
+    let known: Vec<_> = built_in().into_iter().flatten().map(|plan| plan.study).collect();
+    let known = known.join(", ");
+    LabError(format!("no study is named '{name}'; there are: {known}"))
 }
 
 #[cfg(test)]

@@ -86,6 +86,9 @@ pub struct Record {
     pub at: String,
     /// What was varied: the values at this point, by name.
     pub point: BTreeMap<String, String>,
+    /// The workload and its options at this point.
+    #[serde(default)]
+    pub options: String,
     /// The workload's phase, such as `write` or `create`.
     pub metric: String,
     pub unit: Unit,
@@ -102,7 +105,8 @@ pub struct Record {
     /// Why there are fewer samples than asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
-    /// How caches stood, as the workload controlled them: `cold`, `warm`, `other node`.
+    /// How caches stood, as the workload controlled them: `cold`, `warm`, `other node`; of writes
+    /// whether they were `synced` or `not synced`.
     #[serde(default)]
     pub caches: String,
     pub host: Host,
@@ -154,6 +158,7 @@ pub(crate) mod tests {
             study: study.into(),
             at: "2026-11-22T00:00:00Z".into(),
             point: point.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+            options: "ior -w".into(),
             metric: "write".into(),
             unit: Unit::MibPerSecond,
             samples: samples.to_vec(),
@@ -171,7 +176,7 @@ pub(crate) mod tests {
     fn a_record_survives_its_line() {
         let record = sample("transfer-size", &[("transfer", "16KiB")], &[90.0, 100.0, 120.0]);
         let text = record.to_line().unwrap() + "\n";
-        assert_eq!(parse(&text).unwrap(), vec![record.clone()]);
+        assert_eq!(parse(&text).unwrap(), std::slice::from_ref(&record));
         assert_eq!(record.fraction(), Some(0.5));
     }
 

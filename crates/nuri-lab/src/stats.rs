@@ -1,13 +1,21 @@
 //! Medians and intervals of a few noisy samples.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The median of samples and an interval that holds the true one.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Interval {
+    #[serde(deserialize_with = "number_or_null")]
     pub low: f64,
+    #[serde(deserialize_with = "number_or_null")]
     pub median: f64,
+    #[serde(deserialize_with = "number_or_null")]
     pub high: f64,
+}
+
+/// JSON writes what is not a number as null.
+fn number_or_null<'de, D: Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(source)?.unwrap_or(f64::NAN))
 }
 
 /// Samples whose interval is wider than this share of the median are called noisy.
@@ -36,7 +44,8 @@ impl Interval {
     }
 }
 
-fn median(sorted: &[f64]) -> f64 {
+/// Of at least one sample.
+pub(crate) fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted.len() % 2 {
         1 => sorted[middle],
@@ -70,6 +79,15 @@ mod tests {
         assert_eq!(Interval::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert!(Interval::of(&[]).median.is_nan());
         assert_eq!(Interval::of(&[7.0]), Interval { low: 7.0, median: 7.0, high: 7.0 });
+    }
+
+    #[test]
+    fn an_interval_without_samples_survives_json() {
+        let text = serde_json::to_string(&Interval::of(&[])).unwrap();
+        let back: Interval = serde_json::from_str(&text).unwrap();
+        assert!(back.low.is_nan() && back.median.is_nan() && back.high.is_nan());
+        assert!(!back.is_noisy() && !back.meets(&back));
+        assert!(serde_json::from_str::<Interval>("{}").is_err());
     }
 
     /// The places in tables of confidence intervals for medians, counted from 0.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use nuri_fuse::Transport;
+use nuri_lab::size::parse as parse_size;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
 
@@ -376,22 +377,6 @@ pub(crate) struct Df {
     pub(crate) json: bool,
 }
 
-/// Reads 4096, 64K, 1M, 500G, 2T (powers of 1024).
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_ascii_uppercase();
-    let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(format!("{text:?} has an unknown unit; use K, M, G or T")),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size such as 64K"))?;
-    number.checked_shl(shift).filter(|n| n >> shift == number).ok_or("too large".into())
-}
-
 fn parse_days(text: &str) -> Result<Days, String> {
     if text == "never" {
         return Ok(Days(None));
@@ -412,14 +397,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
-        assert_eq!(parse_size("64K"), Ok(65536));
-        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
-        assert_eq!(parse_size("4096"), Ok(4096));
+    fn days() {
         assert_eq!(parse_days("7"), Ok(Days(Some(7))));
         assert_eq!(parse_days("never"), Ok(Days(None)));
         assert!(parse_days("0").is_err());
-        assert!(parse_size("12X").is_err());
-        assert!(parse_size("99999999999T").is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
+pub(crate) use nuri_lab::size::human;
 use nuri_proto::id::NodeId;
 use nuri_proto::map::{Map, Node, Standing, TargetState};
 use nuri_proto::op::cluster::{ClusterState, Scrub};
@@ -321,18 +322,6 @@ fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {
         .fold((0, 0), |(s, u), t| (s + t.size, u + t.used));
     let (size, used) = sums;
     PoolView { id: pool.id.0, name: pool.name.clone(), groups: pool.groups.len(), size, used }
-}
-
-/// Bytes for people.
-pub(crate) fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit < UNITS.len() - 1 {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// Prints any view as JSON.

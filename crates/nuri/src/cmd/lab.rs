@@ -6,14 +6,67 @@ mod testbed;
 
 use std::process::ExitCode;
 
+use nuri_lab::guard::guarded;
+use nuri_lab::plan::{Plan, built_in};
+use nuri_lab::single::Where;
+use nuri_lab::workload::Workload;
+use nuri_lab::{LabError, rank, run, single};
+use serde::Serialize;
+
 use super::done;
 use crate::Failure;
 use crate::cli::lab::Lab;
+use crate::show::print_json;
 
-pub(super) fn run(command: Lab) -> Result<ExitCode, Failure> {
-    match command {
+impl From<LabError> for Failure {
+    fn from(LabError(text): LabError) -> Failure {
+        Failure(text)
+    }
+}
+
+pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
+    match lab {
+        Lab::List { json } => list(json),
+        Lab::Show { study } => show(&study),
+        Lab::Run(request) => {
+            let dirs = request.dirs();
+            Ok(guarded(&dirs, |stop| run::run(&request, stop))?)
+        }
+        Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
+        Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
         Lab::Report(args) => report::run(&args).map(done),
         Lab::Compare(args) => compare::run(&args),
         Lab::Testbed(args) => testbed::run(args).map(done),
+        Lab::Rank => Ok(rank::serve().map(|()| ExitCode::SUCCESS)?),
     }
+}
+
+fn once(workload: &Workload, place: &Where) -> Result<ExitCode, Failure> {
+    Ok(guarded(&place.dirs, |stop| single::run(workload, place, stop))?)
+}
+
+#[derive(Serialize)]
+struct Study {
+    study: String,
+    question: String,
+    source: String,
+}
+
+fn list(json: bool) -> Result<ExitCode, Failure> {
+    let study =
+        |plan: Plan| Study { study: plan.study, question: plan.question, source: plan.source };
+    let studies: Vec<_> = built_in()?.into_iter().map(study).collect();
+    if json {
+        print_json(&studies)?;
+    } else {
+        for Study { study, question, source } in &studies {
+            println!("{study:<16} {question}\n{:<16} {source}", "");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(study: &str) -> Result<ExitCode, Failure> {
+    print!("{}", Plan::text(study)?);
+    Ok(ExitCode::SUCCESS)
 }

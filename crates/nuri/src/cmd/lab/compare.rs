@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::cli::lab::Compare;
 
 pub(super) fn run(args: &Compare) -> Result<ExitCode, Failure> {
-    let read = |path| nuri_lab::record::read(path).map_err(Failure::new);
+    let read = nuri_lab::record::read;
     let comparison = compare(&read(&args.before)?, &read(&args.after)?);
     if comparison.changes.is_empty() {
         return Err(Failure::new(

@@ -14,14 +14,14 @@ pub(super) fn run(args: &Report) -> Result<(), Failure> {
     }
     let mut records = Vec::new();
     for run in &args.runs {
-        records.extend(nuri_lab::record::read(run).map_err(Failure::new)?);
+        records.extend(nuri_lab::record::read(run)?);
     }
-    let chapters = chapters(records).map_err(Failure::new)?;
+    let chapters = chapters(records)?;
     if kinds.is_empty() {
         print!("{}", markdown::render(&chapters));
     }
     for (path, render) in kinds {
-        let text = render(&chapters).map_err(Failure::new)?;
+        let text = render(&chapters)?;
         std::fs::write(path, text).map_err(at(path.display()))?;
         println!("written: {}", path.display());
     }

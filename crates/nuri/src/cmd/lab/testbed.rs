@@ -31,7 +31,7 @@ fn up(make: Make) -> Result<(), Failure> {
         target_size: make.target_size,
         shape: shape_for(make.shape, make.nodes as usize)?.to_string(),
     };
-    let testbed = Testbed::up(settings, &|step| eprintln!("{step}")).map_err(Failure::new)?;
+    let testbed = Testbed::up(settings, &|step| eprintln!("{step}"))?;
     println!("{} nodes run", testbed.settings.nodes);
     for node in 0..testbed.settings.mounts {
         println!("mounted by node {node}: {}", testbed.mount_point(node).display());
@@ -44,20 +44,20 @@ fn up(make: Make) -> Result<(), Failure> {
 
 fn open(which: &Which) -> Result<Testbed, Failure> {
     let whole = which.dir.as_ref().map(std::path::absolute).transpose().map_err(at("--dir"))?;
-    Testbed::open(whole.as_deref()).map_err(Failure::new)
+    Testbed::open(whole.as_deref()).map_err(Failure::from)
 }
 
 fn down(which: &Which) -> Result<(), Failure> {
     let testbed = open(which)?;
-    testbed.down().map_err(Failure::new)?;
+    testbed.down()?;
     println!("taken away: {}", testbed.settings.dir.display());
     Ok(())
 }
 
 fn clean() -> Result<(), Failure> {
-    let all = list().map_err(Failure::new)?;
+    let all = list()?;
     for testbed in &all {
-        testbed.down().map_err(Failure::new)?;
+        testbed.down()?;
         println!("taken away: {}", testbed.settings.dir.display());
     }
     if all.is_empty() {
@@ -67,12 +67,12 @@ fn clean() -> Result<(), Failure> {
 }
 
 fn show_all() -> Result<(), Failure> {
-    for Testbed { settings, .. } in list().map_err(Failure::new)? {
+    for Testbed { settings, .. } in list()? {
         println!("{}: {} nodes", settings.dir.display(), settings.nodes);
     }
     Ok(())
 }
 
 fn harm(one: &OneNode, harm: Harm) -> Result<(), Failure> {
-    open(&one.which)?.harm(one.node, harm).map_err(Failure::new)
+    open(&one.which)?.harm(one.node, harm).map_err(Failure::from)
 }

@@ -1,0 +1,55 @@
+//! Sees to it that what is read next comes from where it is said to come from.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise, syncfs};
+
+use crate::workload::ior::Ior;
+use crate::workload::{Phase, Workload};
+use crate::{Result, at};
+
+const SWITCH: &str = "/proc/sys/vm/drop_caches";
+
+/// How caches stood in a phase, as a record says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Caches {
+    pub(crate) name: &'static str,
+    pub(crate) warning: Option<String>,
+}
+
+/// Makes ready for a phase: before cold reads, everything is written out and dropped.
+pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Result<Caches> {
+    let named = |name| Caches { name, warning: None };
+    match (workload, phase) {
+        (Workload::Ior(ior), Phase::Write | Phase::Verify) => {
+            Ok(named(if ior.sync { "synced" } else { "not synced" }))
+        }
+        (Workload::Ior(ior), _) if ior.warm => Ok(named("warm")),
+        (Workload::Ior(ior), _) => {
+            let warning = drop_all(ior, dirs)?;
+            let crosses = ior.reorder && dirs.len() > 1;
+            Ok(Caches { name: if crosses { "other node" } else { "cold" }, warning })
+        }
+        (Workload::Mdtest(_), _) => Ok(named("warm")),
+    }
+}
+
+/// Returns what could not be dropped.
+fn drop_all(ior: &Ior, dirs: &[PathBuf]) -> Result<Option<String>> {
+    for dir in dirs {
+        let opened = File::open(dir).map_err(at(dir.display()))?;
+        syncfs(&opened).map_err(at(dir.display()))?;
+    }
+    dirs.iter().flat_map(|dir| ior.paths(dir)).for_each(|path| drop_pages(&path));
+    let dropped = std::fs::write(SWITCH, "3");
+    Ok(dropped.err().map(|error| {
+        format!("caches may be warm: only the pages of the run's files were dropped ({error})")
+    }))
+}
+
+fn drop_pages(path: &Path) {
+    if let Ok(file) = File::open(path) {
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    }
+}

@@ -1,0 +1,71 @@
+//! A run is two processes, so that nothing stays behind however it ends.
+//!
+//! The outer one is what the user started. It only waits, and holds a pipe to the inner one, which
+//! does the work. Where the outer one ends early (Ctrl-C, a kill) the pipe closes: the inner one
+//! stops, keeps its records and removes its files. Where the inner one is killed, the outer one
+//! removes them.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{LabError, Result, at, work};
+
+const INNER: &str = "NURI_LAB_INNER";
+
+/// Whether the run is to end early.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `work` in the inner process, and waits for it in the outer one. `dirs` are those in which
+/// it makes working directories.
+pub fn guarded(dirs: &[PathBuf], work: impl FnOnce(Stop) -> Result<()>) -> Result<ExitCode> {
+    if std::env::var_os(INNER).is_none() {
+        return outer(dirs);
+    }
+    let stop = Stop::default();
+    let asked = stop.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        asked.ask();
+    });
+    work(stop).map(|()| ExitCode::SUCCESS)
+}
+
+fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {
+    let own = std::env::current_exe().map_err(at("this program"))?;
+    let mut command = Command::new(own);
+    command.args(std::env::args_os().skip(1)).env(INNER, "1").stdin(Stdio::piped());
+    // Ctrl-C goes to the whole group of the outer process.
+    command.process_group(0);
+    let mut inner = command.spawn().map_err(at("cannot start a process"))?;
+    // Waiting would close the pipe first.
+    let pipe = inner.stdin.take();
+    let status = inner.wait().map_err(at("cannot wait for a process"))?;
+    drop(pipe);
+    if let Some(signal) = status.signal() {
+        work::sweep(dirs, inner.id());
+        return Err(LabError(format!(
+            "the run was killed by signal {signal}; its files were removed"
+        )));
+    }
+    Ok(code(status))
+}
+
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}

@@ -1,0 +1,128 @@
+//! Runs a workload once in its directory and takes down what it did and what that took.
+
+use std::path::PathBuf;
+
+use crate::caches::{self, Caches};
+use crate::crew::{Control, Crew, Timed};
+use crate::rank::Order;
+use crate::record::{Costs, Unit};
+use crate::workload::{Phase, Workload};
+use crate::{LabError, Result};
+
+/// From this share of stolen processor time on a figure says more about the host's other guests.
+const STOLEN: f64 = 0.05;
+/// A phase that is shorter measures starting and ending, and the kernel counts processor time in
+/// hundredths of a second.
+const SHORT: f64 = 0.1;
+
+/// One figure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    pub phase: Phase,
+    pub metric: &'static str,
+    pub value: f64,
+    pub costs: Costs,
+    pub caches: &'static str,
+    pub warnings: Vec<String>,
+}
+
+/// Adds a sample for each figure, also where a later phase fails. `dirs` are one directory as
+/// several mounts show it; `round` makes the data differ from earlier ones.
+pub fn measure(
+    workload: &Workload,
+    dirs: &[PathBuf],
+    round: u64,
+    control: &Control,
+    samples: &mut Vec<Sample>,
+) -> Result<()> {
+    let mut crew = Crew::start(workload, dirs, control)?;
+    for repetition in 0..workload.repetitions() {
+        workload.lay_out(dirs)?;
+        let seed = workload.seed(round * workload.repetitions() + repetition);
+        let outcome = phases(workload, dirs, seed, &mut crew, samples);
+        if outcome.is_err() {
+            // Ranks that still write would make files anew.
+            drop(crew);
+            workload.clear(dirs)?;
+            return outcome;
+        }
+        workload.clear(dirs)?;
+    }
+    Ok(())
+}
+
+fn phases(
+    workload: &Workload,
+    dirs: &[PathBuf],
+    seed: u64,
+    crew: &mut Crew,
+    samples: &mut Vec<Sample>,
+) -> Result<()> {
+    for phase in workload.phases() {
+        let caches = caches::ready(workload, phase, dirs)?;
+        let timed = crew.run(Order { phase, seed }).map_err(|LabError(text)| {
+            LabError(format!("{}: {text}", phase.metric().unwrap_or("verify")))
+        })?;
+        samples.extend(sample(phase, timed, caches));
+    }
+    Ok(())
+}
+
+fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
+    let metric = phase.metric()?;
+    let amount = match phase.unit() {
+        Unit::MibPerSecond => timed.moved.bytes as f64 / f64::from(1 << 20),
+        _ => timed.moved.operations as f64,
+    };
+    let mut warnings: Vec<String> = caches.warning.into_iter().collect();
+    let stolen = timed.used.stolen_share();
+    if stolen > STOLEN {
+        let percent = 100.0 * stolen;
+        warnings.push(format!("the host took {percent:.0} % of the processors' time"));
+    }
+    if timed.seconds < SHORT {
+        let milliseconds = 1000.0 * timed.seconds;
+        warnings.push(format!("short: it took {milliseconds:.0} ms"));
+    }
+    let value = amount / timed.seconds.max(f64::MIN_POSITIVE);
+    let (costs, caches) = (costs(timed), caches.name);
+    Some(Sample { phase, metric, value, costs, caches, warnings })
+}
+
+fn costs(timed: Timed) -> Costs {
+    let (bytes, operations) = (timed.moved.bytes as f64, timed.moved.operations as f64);
+    let cpu = (timed.seconds >= SHORT).then(|| timed.used.cpu_seconds());
+    let per = |what: f64, of: f64| (of > 0.0).then(|| what / of);
+    Costs {
+        cpu_seconds_per_gib: cpu.and_then(|cpu| per(cpu, bytes / f64::from(1 << 30))),
+        cpu_us_per_op: cpu.and_then(|cpu| per(cpu * 1e6, operations)),
+        wire_bytes_per_byte: per(timed.used.wire as f64, bytes),
+        straggling: Some(timed.straggling),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Usage;
+    use crate::rank::Moved;
+
+    fn timed(seconds: f64, bytes: u64, operations: u64) -> Timed {
+        let moved = Moved { bytes, operations };
+        Timed { seconds, straggling: 0.1, moved, used: Usage::default() }
+    }
+
+    #[test]
+    fn figures_are_amounts_by_time() {
+        let cold = Caches { name: "cold", warning: Some("w".into()) };
+        let read = sample(Phase::Read, timed(2.0, 64 << 20, 64), cold.clone()).unwrap();
+        assert_eq!((read.value, read.metric, read.caches), (32.0, "read", "cold"));
+        assert_eq!(read.warnings, ["w"]);
+        let stat = Phase::Stat(crate::workload::Entry::File);
+        let stat = sample(stat, timed(0.01, 0, 10), cold.clone()).unwrap();
+        assert_eq!(stat.value, 1000.0);
+        assert_eq!(stat.costs.cpu_seconds_per_gib, None);
+        assert!(stat.warnings[1].contains("short"), "{:?}", stat.warnings);
+        assert_eq!(sample(Phase::Verify, timed(1.0, 1, 1), cold), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! One of the processes of a workload: takes orders from its standard input and answers on its
+//! standard output, one JSON line each. It ends when its input does, whatever it is doing, so that
+//! none outlives the run.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde::{Deserialize, Serialize};
+
+use crate::workload::{Phase, Workload};
+use crate::{LabError, Result, at, clock};
+
+/// The first line that a rank reads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub workload: Workload,
+    pub rank: usize,
+    /// The working directory as each mount shows it; ranks take turns with them.
+    pub dirs: Vec<PathBuf>,
+}
+
+impl Job {
+    /// Where this rank works.
+    pub fn dir(&self) -> &Path {
+        self.dir_of(self.rank)
+    }
+
+    pub fn dir_of(&self, rank: usize) -> &Path {
+        &self.dirs[rank % self.dirs.len()]
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Order {
+    pub phase: Phase,
+    /// Of the data that is written or expected.
+    pub seed: u64,
+}
+
+/// What a rank is told after its job.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Told {
+    Prepare(Order),
+    Go,
+}
+
+/// What a rank answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Said {
+    Ready,
+    Done(Done),
+    Failed(String),
+}
+
+/// Times are nanoseconds of the clock that the machine's processes share.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Done {
+    pub start: u64,
+    pub end: u64,
+    pub moved: Moved,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Moved {
+    pub bytes: u64,
+    pub operations: u64,
+}
+
+/// One rank's part of a workload.
+pub trait Part {
+    /// What is not timed: buffers, lists.
+    fn prepare(&mut self, order: Order) -> Result<()>;
+    /// What is timed.
+    fn run(&mut self) -> Result<Moved>;
+}
+
+/// The whole life of a rank's process.
+pub fn serve() -> Result<()> {
+    let lines = listen();
+    let job: Job = next(&lines)?;
+    let mut part = job.workload.clone().part(job);
+    loop {
+        let said = match next(&lines)? {
+            Told::Prepare(order) => part.prepare(order).map(|()| Said::Ready),
+            Told::Go => timed(part.as_mut()).map(Said::Done),
+        };
+        say(&said.unwrap_or_else(|LabError(text)| Said::Failed(text)))?;
+    }
+}
+
+/// Reads on its own thread, so that the end of the input is seen also in mid-phase.
+fn listen() -> Receiver<String> {
+    let (send, lines) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(std::io::Result::ok) {
+            let _ = send.send(line);
+        }
+        std::process::exit(0);
+    });
+    lines
+}
+
+fn next<T: serde::de::DeserializeOwned>(lines: &Receiver<String>) -> Result<T> {
+    let line = lines.recv().map_err(at("no more orders"))?;
+    serde_json::from_str(&line).map_err(at("an order"))
+}
+
+fn say(said: &Said) -> Result<()> {
+    let line = serde_json::to_string(said).map_err(at("an answer"))?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(at("an answer"))
+}
+
+fn timed(part: &mut dyn Part) -> Result<Done> {
+    let start = clock::monotonic();
+    let moved = part.run()?;
+    Ok(Done { start, end: clock::monotonic(), moved })
+}

@@ -1,0 +1,108 @@
+//! One workload with options from the command line: a table, or records as JSON lines.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::guard::Stop;
+use crate::measure::measure;
+use crate::plan::Point;
+use crate::record::Record;
+use crate::results::{Origin, Subject, records};
+use crate::run::{Patience, check_dirs, fits};
+use crate::work::WorkDir;
+use crate::workload::Workload;
+use crate::{LabError, Result, clock, host};
+
+#[derive(Args, Clone, Debug)]
+pub struct Where {
+    /// A directory; several are mounts of the same, which processes use in turn
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// Print records as JSON lines
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Runs a workload and prints what came out.
+pub fn run(workload: &Workload, place: &Where, stop: Stop) -> Result<()> {
+    workload.check()?;
+    check_dirs(&place.dirs)?;
+    fits(workload, &place.dirs[0])?;
+    let records = measured(workload, place, stop)?;
+    let lines: Result<Vec<String>> = match place.json {
+        true => records.iter().map(Record::to_line).collect(),
+        false => Ok(table(&records)),
+    };
+    let text = lines?.join("\n") + "\n";
+    std::io::stdout().write_all(text.as_bytes()).map_err(LabError::new)
+}
+
+fn measured(workload: &Workload, place: &Where, stop: Stop) -> Result<Vec<Record>> {
+    let mut samples = Vec::new();
+    let control = place.patience.control(stop);
+    if workload.is_confined() {
+        let work = WorkDir::make(&place.dirs)?;
+        measure(workload, work.views(), 0, &control, &mut samples)?;
+    } else {
+        measure(workload, &place.dirs, 0, &control, &mut samples)?;
+    }
+    let origin = Origin { run: clock::utc(clock::unix_now()), study: workload.name().into() };
+    let words: Vec<_> = std::env::args().skip_while(|word| word != workload.name()).collect();
+    let subject = Subject {
+        point: &Point::new(),
+        options: words.join(" "),
+        workload,
+        host: host::facts(&place.dirs[0]),
+        limit: &|_| None,
+    };
+    Ok(records(&origin, &subject, &samples, None))
+}
+
+/// A head and a row for each record, then what is to be known of them.
+fn table(records: &[Record]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:<17} {:>12} {:>12} {:>12}       {:<11} {:>10} {:>10} {:>10} {:>11}",
+        "", "median", "low", "high", "caches", "CPU s/GiB", "CPU us/op", "wire B/B", "straggling"
+    )];
+    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+    for record in records {
+        let (i, costs) = (&record.interval, &record.costs);
+        lines.push(format!(
+            "{:<17} {:>12.1} {:>12.1} {:>12.1} {:<5} {:<11} {:>10} {:>10} {:>10} {:>9} s",
+            record.metric,
+            i.median,
+            i.low,
+            i.high,
+            record.unit.name(),
+            record.caches,
+            number(costs.cpu_seconds_per_gib),
+            number(costs.cpu_us_per_op),
+            number(costs.wire_bytes_per_byte),
+            number(costs.straggling),
+        ));
+    }
+    let warned = records.iter().flat_map(|r| r.warnings.iter().map(move |w| (&r.metric, w)));
+    lines.extend(warned.map(|(metric, warning)| format!("{metric}: {warning}")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::sample;
+
+    #[test]
+    fn a_table_has_a_row_for_each_record_and_its_warnings() {
+        let mut record = sample("ior", &[], &[100.0, 120.0]);
+        record.warnings.push("short: it took 3 ms".into());
+        let lines = table(&[record]);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0].len(), lines[1].len(), "columns lie under their heads");
+        assert!(lines[1].starts_with("write") && lines[1].contains("110.0"), "{}", lines[1]);
+        assert_eq!(lines[2], "write: short: it took 3 ms");
+    }
+}

@@ -1,0 +1,251 @@
+//! What the ranks do: IOR's transfers or mdtest's operations, with those tools' option letters.
+
+pub mod ior;
+pub mod mdtest;
+mod pattern;
+mod transfer;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use crate::rank::{Job, Moved, Part};
+use crate::record::Unit;
+use crate::{LabError, Result};
+use ior::Ior;
+use mdtest::Mdtest;
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Workload {
+    Ior(Ior),
+    Mdtest(Mdtest),
+}
+
+/// A step that all ranks take together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Phase {
+    Write,
+    /// Reads every byte back; no figure comes of it.
+    Verify,
+    Read,
+    Create(Entry),
+    Stat(Entry),
+    /// Reads small files.
+    Fetch,
+    Remove(Entry),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Entry {
+    File,
+    Dir,
+}
+
+impl Phase {
+    /// The name of its figure.
+    pub fn metric(self) -> Option<&'static str> {
+        Some(match self {
+            Phase::Write => "write",
+            Phase::Verify => return None,
+            Phase::Read | Phase::Fetch => "read",
+            Phase::Create(Entry::File) => "create",
+            Phase::Stat(Entry::File) => "stat",
+            Phase::Remove(Entry::File) => "remove",
+            Phase::Create(Entry::Dir) => "create directory",
+            Phase::Stat(Entry::Dir) => "stat directory",
+            Phase::Remove(Entry::Dir) => "remove directory",
+        })
+    }
+
+    pub fn unit(self) -> Unit {
+        match self {
+            Phase::Write | Phase::Verify | Phase::Read => Unit::MibPerSecond,
+            _ => Unit::OpsPerSecond,
+        }
+    }
+}
+
+/// Options alone, as a plan has them.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Line<O: clap::Args> {
+    #[command(flatten)]
+    options: O,
+}
+
+fn options<O: clap::Args>(words: &[String]) -> Result<O> {
+    let parsed = Line::<O>::try_parse_from(words);
+    parsed.map(|line| line.options).map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        LabError::new(line.trim_start_matches("error: "))
+    })
+}
+
+impl Workload {
+    /// From its name and options in a plan.
+    pub fn parse(name: &str, words: &[String]) -> Result<Workload> {
+        let workload = match name {
+            "ior" => Workload::Ior(options(words)?),
+            "mdtest" => Workload::Mdtest(options(words)?),
+            _ => {
+                let text = format!("no workload is named '{name}'; there are: ior, mdtest");
+                return Err(LabError(text));
+            }
+        };
+        workload.check()?;
+        Ok(workload)
+    }
+
+    /// Refuses what cannot be meant.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Workload::Ior(ior) => ior.check(),
+            Workload::Mdtest(mdtest) => mdtest.check(),
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Workload::Ior(_) => "ior",
+            Workload::Mdtest(_) => "mdtest",
+        }
+    }
+
+    pub fn processes(&self) -> usize {
+        match self {
+            Workload::Ior(ior) => ior.np,
+            Workload::Mdtest(mdtest) => mdtest.np,
+        }
+    }
+
+    pub fn repetitions(&self) -> u64 {
+        match self {
+            Workload::Ior(ior) => ior.repetitions,
+            Workload::Mdtest(mdtest) => mdtest.repetitions,
+        }
+    }
+
+    pub fn phases(&self) -> Vec<Phase> {
+        match self {
+            Workload::Ior(ior) => ior.phases(),
+            Workload::Mdtest(mdtest) => mdtest.phases(),
+        }
+    }
+
+    /// Bytes that its files take at most.
+    pub fn space(&self) -> u64 {
+        match self {
+            Workload::Ior(ior) => ior.bytes().unwrap_or(u64::MAX),
+            Workload::Mdtest(mdtest) => mdtest.space(),
+        }
+    }
+
+    /// What one run of all phases moves.
+    pub fn amount(&self) -> Moved {
+        let phases = self.phases().len() as u64 * self.repetitions();
+        match self {
+            Workload::Ior(ior) => {
+                let bytes = ior.bytes().unwrap_or(u64::MAX).saturating_mul(phases);
+                Moved { bytes, operations: bytes / ior.transfer }
+            }
+            Workload::Mdtest(mdtest) => {
+                Moved { bytes: 0, operations: mdtest.items().saturating_mul(phases) }
+            }
+        }
+    }
+
+    /// Whether all its files lie in a directory that the run makes and removes.
+    pub fn is_confined(&self) -> bool {
+        !matches!(self, Workload::Ior(ior) if ior.name.is_some())
+    }
+
+    /// The seed of a repetition's data: what an earlier one left must not pass for it. Files that
+    /// are kept can be read by a later run, which knows only the user's own seed.
+    pub(crate) fn seed(&self, repetition: u64) -> u64 {
+        match self {
+            Workload::Ior(ior) if !self.is_confined() => ior.seed,
+            Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
+            Workload::Mdtest(_) => repetition,
+        }
+    }
+
+    /// What must be there before the phases.
+    pub(crate) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
+        match self {
+            Workload::Ior(ior) => ior.lay_out(dirs),
+            Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
+        }
+    }
+
+    /// Removes what the phases left.
+    pub(crate) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
+        match self {
+            Workload::Ior(ior) => ior.clear(dirs),
+            Workload::Mdtest(mdtest) => mdtest.clear(dirs),
+        }
+    }
+
+    /// One rank's part.
+    pub(crate) fn part(self, job: Job) -> Box<dyn Part> {
+        match self {
+            Workload::Ior(ior) => Box::new(transfer::Transfers::new(ior, job)),
+            Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn parse(line: &str) -> Result<Workload> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        Workload::parse(&words[0], &words[1..])
+    }
+
+    #[test]
+    fn nonsense_is_one_clear_sentence() {
+        let cases = [
+            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest"),
+            ("ior -x", "unexpected argument '-x'"),
+            ("ior -t", "a value is required for '-t"),
+            ("ior -t 3q", "unknown unit"),
+            ("ior --np 0", "0 is not in 1..="),
+            ("ior -t 2m -b 1m", "-t 2.0 MiB is larger than -b 1.0 MiB"),
+            ("ior -t 0", "-t: at least 8 bytes"),
+            ("ior -t 12 -b 24", "-t 12 is not a multiple of 8"),
+            ("ior -t 1m -b 1536k", "-b 1.5 MiB is not a multiple of -t 1.0 MiB"),
+            ("ior --np 64 --total 16m -t 1m", "--total 16.0 MiB leaves no transfer"),
+            ("ior -b 1m --total 1m", "cannot be used with"),
+            ("ior -b 9000000t --np 9", "too large"),
+            ("ior -k", "-k needs -o NAME"),
+            ("ior -r", "-r without -w needs -o NAME"),
+            ("ior -o a/b", "-o a/b: a file name without directories"),
+            ("ior -F --files shared", "cannot be used with"),
+            ("mdtest -F -D", "cannot be used with"),
+            ("mdtest -n 0", "0 is not in 1.."),
+            ("mdtest --total 3 --np 4", "--total 3 leaves no item"),
+            ("mdtest -T", "needs -C"),
+            ("mdtest -F -w 10 -e 20", "-e 20 reads more than -w 10 writes"),
+            ("mdtest -C -E", "-E needs -e BYTES"),
+        ];
+        for (line, told) in cases {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(told), "{line}: {error}");
+            assert!(!error.contains('\n'), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_built_in_study_has_sound_options() {
+        for plan in crate::plan::built_in().unwrap() {
+            for plan in [plan.quickened(), plan] {
+                for point in plan.points().unwrap() {
+                    Workload::parse(&plan.workload.name, &plan.options(&point).unwrap()).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! IOR's options: which bytes of which file each rank writes and reads.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::Phase;
+use crate::size::{self, human};
+use crate::{LabError, Result, at};
+
+const DEFAULT_BLOCK: u64 = 1 << 20;
+const WORD: u64 = 8;
+/// Each process holds two transfers in memory.
+pub(super) const LARGEST: u64 = 1 << 30;
+
+#[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Ior {
+    /// Processes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::mdtest::processes)]
+    pub np: usize,
+    /// Bytes in one go, e.g. 16k, 2m
+    #[arg(short = 't', value_name = "SIZE", default_value = "256k", value_parser = size::parse)]
+    pub transfer: u64,
+    /// Bytes in a row of each process and segment (default 1m)
+    #[arg(short = 'b', value_name = "SIZE", value_parser = size::parse)]
+    block: Option<u64>,
+    /// Bytes of all processes and segments; says -b
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "block")]
+    total: Option<u64>,
+    /// Segments: in each, every process has its block
+    #[arg(short = 's', value_name = "N", default_value_t = 1)]
+    segments: u64,
+    /// A file for each process
+    #[arg(short = 'F')]
+    own_files: bool,
+    /// The same as a word: own (as -F) or shared
+    #[arg(long, value_enum, conflicts_with = "own_files")]
+    files: Option<Files>,
+    /// Read what the next process wrote, through another directory where several are given
+    #[arg(short = 'C')]
+    pub reorder: bool,
+    /// Sync before a file is closed; that time counts
+    #[arg(short = 'e')]
+    pub sync: bool,
+    /// Write (default: write and read)
+    #[arg(short = 'w')]
+    write: bool,
+    /// Read
+    #[arg(short = 'r')]
+    read: bool,
+    /// Keep the files
+    #[arg(short = 'k')]
+    keep: bool,
+    /// Transfers in random order
+    #[arg(short = 'z')]
+    pub random: bool,
+    /// How often all is done
+    #[arg(short = 'i', value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub repetitions: u64,
+    /// Name of the file in the directory (default: one in a directory of the run)
+    #[arg(short = 'o', value_name = "NAME")]
+    pub name: Option<String>,
+    /// Check every byte after writing (not timed)
+    #[arg(short = 'W')]
+    verify_write: bool,
+    /// Check every byte that is read (timed; else the ends of each transfer)
+    #[arg(short = 'R')]
+    pub verify_read: bool,
+    /// Seed of the data
+    #[arg(short = 'G', value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Read without dropping caches first
+    #[arg(long)]
+    pub warm: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Files {
+    Own,
+    Shared,
+}
+
+impl Ior {
+    pub(super) fn check(&self) -> Result<()> {
+        let t = self.transfer;
+        let refuse = |text: String| Err(LabError(text));
+        if !(WORD..=LARGEST).contains(&t) {
+            return refuse(format!("-t: at least {WORD} bytes, at most {}", human(LARGEST)));
+        }
+        let b = self.block();
+        if !t.is_multiple_of(WORD) {
+            return refuse(format!("-t {t} is not a multiple of {WORD}"));
+        }
+        if let (Some(total), 0) = (self.total, b) {
+            let total = human(total);
+            return refuse(format!("--total {total} leaves no transfer to some process"));
+        }
+        if t > b {
+            return refuse(format!("-t {} is larger than -b {}", human(t), human(b)));
+        }
+        if !b.is_multiple_of(t) {
+            return refuse(format!("-b {} is not a multiple of -t {}", human(b), human(t)));
+        }
+        if self.segments == 0 {
+            return refuse("-s: at least 1".into());
+        }
+        if self.bytes().is_none_or(|bytes| bytes > i64::MAX as u64) {
+            return refuse("-b, -s and --np together are too large for any file system".into());
+        }
+        self.check_name()
+    }
+
+    fn check_name(&self) -> Result<()> {
+        let Some(name) = &self.name else {
+            let reads_only = self.read && !self.write;
+            return match (self.keep, reads_only) {
+                (true, _) => Err(LabError::new(
+                    "-k needs -o NAME: other files lie in a directory that the run removes",
+                )),
+                (_, true) => Err(LabError::new("-r without -w needs -o NAME, a file that -k kept")),
+                _ => Ok(()),
+            };
+        };
+        match Path::new(name).file_name() {
+            Some(file) if file == name.as_str() => Ok(()),
+            _ => Err(LabError(format!("-o {name}: a file name without directories"))),
+        }
+    }
+
+    /// Bytes in a row.
+    pub(super) fn block(&self) -> u64 {
+        let Some(total) = self.total else { return self.block.unwrap_or(DEFAULT_BLOCK) };
+        let parts = (self.np as u64).saturating_mul(self.segments.max(1));
+        total / parts / self.transfer * self.transfer
+    }
+
+    /// Of all ranks; none where no number holds it.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.block().checked_mul(self.segments)?.checked_mul(self.np as u64)
+    }
+
+    fn has_own_files(&self) -> bool {
+        self.own_files || self.files == Some(Files::Own)
+    }
+
+    fn writes(&self) -> bool {
+        self.write || !self.read
+    }
+
+    pub(super) fn phases(&self) -> Vec<Phase> {
+        let reads = self.read || !self.write;
+        let all = [
+            (self.writes(), Phase::Write),
+            (self.writes() && self.verify_write, Phase::Verify),
+            (reads, Phase::Read),
+        ];
+        all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, phase)| phase).collect()
+    }
+
+    /// The file with a rank's data.
+    pub(super) fn path(&self, dir: &Path, rank: usize) -> PathBuf {
+        let name = self.name.as_deref().unwrap_or("data");
+        if self.has_own_files() { dir.join(format!("{name}.{rank:08}")) } else { dir.join(name) }
+    }
+
+    /// Where a rank's transfers begin in its file, in order.
+    pub(super) fn offsets(&self, rank: usize) -> impl Iterator<Item = u64> + use<> {
+        let (block, transfer) = (self.block(), self.transfer);
+        let (blocks, own) =
+            if self.has_own_files() { (1, 0) } else { (self.np as u64, rank as u64) };
+        (0..self.segments).flat_map(move |segment| {
+            let from = (segment * blocks + own) * block;
+            (0..block / transfer).map(move |i| from + i * transfer)
+        })
+    }
+
+    /// All files.
+    pub(crate) fn paths(&self, dir: &Path) -> Vec<PathBuf> {
+        let files = if self.has_own_files() { self.np } else { 1 };
+        (0..files).map(|rank| self.path(dir, rank)).collect()
+    }
+
+    /// A file that is there is somebody's.
+    pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
+        let taken = self.paths(&dirs[0]).into_iter().find(|path| path.exists());
+        match taken.filter(|_| self.writes()) {
+            Some(path) => Err(LabError(format!(
+                "{} exists: remove it, or read it with -r alone",
+                path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// What was only read stays.
+    pub(super) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
+        if self.keep || !self.writes() {
+            return Ok(());
+        }
+        for path in self.paths(&dirs[0]).iter().filter(|path| path.exists()) {
+            std::fs::remove_file(path).map_err(at(path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Workload;
+    use super::super::tests::parse;
+    use super::*;
+
+    fn ior(options: &str) -> Ior {
+        match parse(&format!("ior {options}")).unwrap() {
+            Workload::Ior(ior) => ior,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_shared_file_is_segments_of_blocks_of_transfers() {
+        let shared = ior("--np 2 -t 8 -b 16 -s 2");
+        let places: Vec<Vec<u64>> = (0..2).map(|rank| shared.offsets(rank).collect()).collect();
+        assert_eq!(places, [[0, 8, 32, 40], [16, 24, 48, 56]]);
+        assert_eq!(shared.path(Path::new("/d"), 1), Path::new("/d/data"));
+        let own = ior("--np 2 -t 8 -b 16 -s 2 -F -o x");
+        assert_eq!(own.offsets(1).collect::<Vec<_>>(), [0, 8, 16, 24]);
+        assert_eq!(own.path(Path::new("/d"), 1), Path::new("/d/x.00000001"));
+        assert_eq!(own.bytes(), Some(64));
+    }
+
+    #[test]
+    fn a_total_is_shared_out_in_whole_transfers() {
+        assert_eq!(ior("--np 3 --total 16m -t 1m").block(), 5 << 20);
+        assert_eq!(ior("--np 3 --total 16m -t 1m --files own").bytes(), Some(15 << 20));
+    }
+
+    #[test]
+    fn phases_are_those_asked_for() {
+        assert_eq!(ior("").phases(), [Phase::Write, Phase::Read]);
+        assert_eq!(ior("-w -W").phases(), [Phase::Write, Phase::Verify]);
+        assert_eq!(ior("-r -o x").phases(), [Phase::Read]);
+    }
+
+    #[test]
+    fn files_of_others_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().to_path_buf()];
+        std::fs::write(dir.path().join("x"), "dear").unwrap();
+        let error = ior("-w -o x").lay_out(&dirs).unwrap_err().to_string();
+        assert!(error.contains("exists: remove it"), "{error}");
+        let reads = ior("-r -o x");
+        reads.lay_out(&dirs).unwrap();
+        reads.clear(&dirs).unwrap();
+        assert!(dir.path().join("x").exists());
+    }
+}

@@ -1,0 +1,341 @@
+//! `nuri lab` as a user runs it, on a plain directory: real processes, real kills.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{NURI, nuri, refused, text, wait};
+
+#[allow(dead_code)]
+#[path = "it/support.rs"]
+mod support;
+
+const PLAN: &str = r#"
+    study = "tiny"
+    question = "Does it work?"
+    repeat = 2
+    sweep = [
+        { name = "place", values = ["local", "space"] },
+        { name = "transfer", values = ["16k", "64k"] },
+    ]
+    workload = { name = "ior", options = "--np 2 -F -w -r -e -C -b 256k -t {transfer}" }
+    report = { x = "transfer" }
+"#;
+
+/// Runs for minutes, in phases of a fraction of a second.
+const LONG: &str = r#"
+    study = "long"
+    question = "Does it end?"
+    repeat = 1000
+    sweep = [{ name = "block", values = ["32m", "64m"] }]
+    workload = { name = "ior", options = "--np 2 -F -w -r -t 64k -b {block} --warm" }
+    report = { x = "block" }
+"#;
+
+/// A directory to measure and one for results.
+struct Bench {
+    tmp: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(plan: &str) -> Bench {
+        let bench = Bench { tmp: tempfile::Builder::new().prefix("nuri-lab-").tempdir().unwrap() };
+        fs::create_dir(bench.path("dir")).unwrap();
+        fs::write(bench.path("plan.toml"), plan).unwrap();
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.tmp.path().join(name)
+    }
+
+    fn str(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// `nuri lab run` of the plan with more arguments.
+    fn run(&self, more: &[&str]) -> std::process::Output {
+        let (plan, dir) = (self.str("plan.toml"), self.str("dir"));
+        nuri(&[&["lab", "run", &plan, "--dir", &dir], more].concat())
+    }
+
+    fn records(&self) -> Vec<serde_json::Value> {
+        let lines = fs::read_to_string(self.path("out.jsonl")).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The plan under way, its ranks at work.
+    fn begun(&self) -> (Child, Vec<i32>) {
+        let (plan, dir, out) = (self.str("plan.toml"), self.str("dir"), self.str("out.jsonl"));
+        let mut command = Command::new(NURI);
+        command.args(["lab", "run", &plan, "--dir", &dir, "-o", &out]);
+        let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut processes = Vec::new();
+        wait("ranks write", Duration::from_secs(20), || {
+            processes = descendants(run.id() as i32);
+            processes.len() == 3 && self.leftovers().iter().any(|name| name.contains("data."))
+        });
+        (run, processes)
+    }
+
+    /// All files in the measured directory.
+    fn leftovers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.path("dir")];
+        while let Some(dir) = dirs.pop() {
+            for path in fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path()) {
+                found.push(path.display().to_string());
+                dirs.extend(path.is_dir().then_some(path));
+            }
+        }
+        found
+    }
+
+    fn is_clean(&self, processes: &[i32]) {
+        wait("its files are gone", Duration::from_secs(10), || self.leftovers().is_empty());
+        let all_ended = || processes.iter().all(|pid| support::has_ended(*pid));
+        wait("its processes are gone", Duration::from_secs(10), all_ended);
+    }
+}
+
+/// Children and theirs.
+fn descendants(of: i32) -> Vec<i32> {
+    let parent = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<i32>().ok()
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids: Vec<i32> = all.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let mut found = vec![of];
+    let mut i = 0;
+    while i < found.len() {
+        let own = Some(found[i]);
+        found.extend(pids.iter().filter(|pid| parent(**pid) == own));
+        i += 1;
+    }
+    found.split_off(1)
+}
+
+fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// The rank, not the process that commands it.
+fn a_rank(processes: &[i32]) -> i32 {
+    let is_rank = |pid: &&i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.ends_with(b"lab\0rank\0")
+    };
+    *processes.iter().find(is_rank).unwrap()
+}
+
+#[test]
+fn a_run_writes_one_record_for_each_point_and_figure() {
+    let bench = Bench::new(PLAN);
+    let out = bench.str("out.jsonl");
+    fs::create_dir(bench.path("local")).unwrap();
+    let ran = bench.run(&["--local", &bench.str("local"), "-o", &out]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let said = text(&ran.stderr);
+    assert!(
+        said.contains("points: 4, rounds: 2;") && said.contains("round 2/2 point 4/4"),
+        "{said}"
+    );
+    let records = bench.records();
+    assert_eq!(records.len(), 8, "4 points, written and read");
+    for record in &records {
+        assert_eq!(record["samples"].as_array().unwrap().len(), 2);
+        assert!(record["interval"]["median"].as_f64().unwrap() > 0.0);
+        assert!(record["limit"]["value"].as_f64().unwrap() > 0.0, "{record}");
+        let caches = if record["metric"] == "write" { "synced" } else { "cold" };
+        assert_eq!(record["caches"], caches);
+        assert!(record.get("partial").is_none());
+    }
+    assert!(bench.leftovers().is_empty());
+}
+
+#[test]
+fn a_run_goes_on_where_it_ended() {
+    let bench = Bench::new(PLAN);
+    let out = bench.str("out.jsonl");
+    let ran = bench.run(&["-o", &out, "--repeat", "1"]);
+    assert!(text(&ran.stderr).contains("2 points with place=local are left out"));
+    let whole = fs::read_to_string(&out).unwrap();
+    // The last line is partial, the one before is gone.
+    let mut lines: Vec<String> = whole.lines().map(String::from).collect();
+    assert_eq!(lines.len(), 4);
+    lines[3] = lines[3].replacen("\"caches\"", "\"partial\":\"interrupted\",\"caches\"", 1);
+    lines.remove(2);
+    fs::write(&out, lines.join("\n") + "\n").unwrap();
+    let ran = bench.run(&["--resume", &out, "--repeat", "1"]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("points: 1, rounds: 1;"), "{}", text(&ran.stderr));
+    let records = bench.records();
+    assert_eq!(records.len(), 4);
+    assert!(records.iter().all(|r| r.get("partial").is_none()));
+    assert_eq!(serde_json::to_string(&records[0]["samples"]).unwrap(), {
+        let first: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        first["samples"].to_string()
+    });
+}
+
+#[test]
+fn wrong_input_is_one_clear_sentence() {
+    let bench = Bench::new(PLAN);
+    let (dir, plan, none) = (bench.str("dir"), bench.str("plan.toml"), bench.str("none"));
+    fs::write(bench.path("dir/mine"), "dear").unwrap();
+    let run = |more: &[&str], words: &str| refused(&[&["lab", "run"], more].concat(), words);
+    run(&["sequential", "--dir", &dir], "there are: cache-effect, ");
+    run(&["metadata", "--dir", &none], "none is no directory");
+    run(&["metadata"], "--dir");
+    run(&[&plan, "--dir", &dir, "--local", &dir], "different directories");
+    run(&[&plan, "--dir", &dir, "--repeat", "0"], "0 is not in 1..");
+    run(&[&plan, "--dir", &dir, "-o", &plan], "exists");
+    run(&[&plan, "--dir", &dir, "--resume", &none], "No such file");
+    let broken = |from: &str, to: &str, words: &str| {
+        fs::write(&plan, PLAN.replace(from, to)).unwrap();
+        run(&[&plan, "--dir", &dir, "-o", &none], words);
+    };
+    broken("repeat = 2", "repeat = \"often\"", "plan.toml: invalid type");
+    broken("-b 256k", "-b 900t", "free, it has");
+    broken("-b 256k", "-b 32k", "-t 64.0 KiB is larger than -b 32.0 KiB");
+    broken("--np 2", "--np 0", "0 is not in 1..=4096");
+    broken("-w -r", "-w -r -k -o x", "cannot name files");
+    broken("\"space\"", "\"local\"", "all points need --local DIR");
+    broken("\"ior\"", "\"iozone\"", "no workload is named 'iozone'");
+    refused(&["lab", "ior", "-t", "2m", "-b", "1m", &dir], "is larger than -b");
+    refused(&["lab", "ior", "-b", "900t", &dir], "free, it has");
+    refused(&["lab", "ior", "-w", "-k", "-o", "mine", &dir], "mine exists");
+    refused(&["lab", "ior", &none], "none is no directory");
+    refused(&["lab", "mdtest"], "DIR");
+    refused(&["lab", "show", "x"], "no study is named 'x'");
+    assert_eq!(bench.leftovers().len(), 1);
+    assert_eq!(fs::read_to_string(bench.path("dir/mine")).unwrap(), "dear");
+}
+
+#[test]
+fn a_killed_rank_ends_the_run_and_what_was_measured_stays() {
+    let bench = Bench::new(LONG);
+    let (run, processes) = bench.begun();
+    kill(a_rank(&processes), Signal::KILL);
+    let ended = run.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert!(!ended.status.success());
+    assert!(said.contains("was killed by signal 9") && said.contains("--resume"), "{said}");
+    assert!(bench.records().iter().all(|r| r["partial"].as_str().unwrap().contains("signal 9")));
+    bench.is_clean(&processes);
+}
+
+#[test]
+fn however_a_run_is_ended_nothing_stays_but_its_records() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let bench = Bench::new(LONG);
+        let (mut run, processes) = bench.begun();
+        kill(run.id() as i32, signal);
+        run.wait().unwrap();
+        bench.is_clean(&processes);
+        assert!(
+            bench.records().iter().all(
+                |r| r["partial"] == "write: interrupted" || r["partial"] == "read: interrupted"
+            )
+        );
+        assert!(!bench.records().is_empty());
+    }
+    // The process that does the work.
+    let bench = Bench::new(LONG);
+    let (run, processes) = bench.begun();
+    let rank = a_rank(&processes);
+    kill(*processes.iter().find(|pid| **pid != rank).unwrap(), Signal::KILL);
+    let said = text(&run.wait_with_output().unwrap().stderr);
+    assert!(said.contains("killed by signal 9; its files were removed"), "{said}");
+    bench.is_clean(&processes);
+}
+
+fn flip(path: &Path, offset: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+#[test]
+fn a_flipped_byte_is_found() {
+    let bench = Bench::new(PLAN);
+    let dir = bench.str("dir");
+    let ior = |options: &str| {
+        let words: Vec<_> = options.split(' ').collect();
+        nuri(&[&["lab", "ior"], &words[..], &[&dir]].concat())
+    };
+    let shape = "--np 2 -t 64k -b 256k -o kept";
+    let wrote = ior(&format!("{shape} -w -W -k"));
+    assert!(wrote.status.success(), "{}", text(&wrote.stderr));
+    assert!(ior(&format!("{shape} -r -R -C")).status.success());
+    let place = 300_000;
+    flip(&bench.path("dir/kept"), place);
+    assert!(ior(&format!("{shape} -r")).status.success(), "the ends of transfers are right");
+    let found = ior(&format!("{shape} -r -R -C"));
+    let said = text(&found.stderr);
+    let told = format!("does not hold what rank 1 wrote at byte {place}");
+    assert!(!found.status.success() && said.contains(&told), "{said}");
+    assert_eq!(bench.leftovers().len(), 1, "what was kept is still there");
+}
+
+#[test]
+fn studies_are_listed_and_shown() {
+    let list = nuri(&["lab", "list", "--json"]);
+    let studies: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    for study in studies.as_array().unwrap() {
+        let name = study["study"].as_str().unwrap();
+        assert!(text(&nuri(&["lab", "list"]).stdout).contains(name));
+        let shown = text(&nuri(&["lab", "show", name]).stdout);
+        assert!(shown.contains(&format!("study = \"{name}\"")), "{shown}");
+    }
+}
+
+#[test]
+fn mdtest_counts_each_kind_of_operation() {
+    let bench = Bench::new(PLAN);
+    let options = ["--np", "2", "--total", "100", "-w", "3901", "-e", "3901", "--json"];
+    let ran = nuri(&[&["lab", "mdtest"], &options[..], &[&bench.str("dir")]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics: Vec<_> = lines.iter().map(|r| r["metric"].as_str().unwrap()).collect();
+    let directory = ["create directory", "stat directory", "remove directory"];
+    assert_eq!(metrics, [&directory[..], &["create", "stat", "read", "remove"]].concat());
+    assert!(
+        lines.iter().all(|r| r["unit"] == "op/s" && r["interval"]["median"].as_f64() > Some(0.0))
+    );
+    assert!(bench.leftovers().is_empty());
+}
+
+/// MiB/s that fio reaches.
+fn fio(path: &Path) -> f64 {
+    let file = format!("--filename={}", path.display());
+    let options = ["--name=x", "--rw=write", "--bs=1m", "--size=128m", "--end_fsync=1"];
+    let out = Command::new("fio").args(options).args(["--output-format=json", &file]).output();
+    let out = out.unwrap_or_else(|e| panic!("fio: {e}; run scripts/setup --test"));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    fs::remove_file(path).unwrap();
+    json["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap() / f64::from(1 << 20)
+}
+
+#[test]
+fn synced_writing_is_within_twice_of_what_fio_measures() {
+    let bench = Bench::new(PLAN);
+    let own = || {
+        let options = ["-w", "-e", "-t", "1m", "-b", "128m", "--json"];
+        let ran = nuri(&[&["lab", "ior"], &options[..], &[&bench.str("dir")]].concat());
+        let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        record["interval"]["median"].as_f64().unwrap()
+    };
+    // The machine may do something else meanwhile: the best of a few.
+    let best = |of: &dyn Fn() -> f64| (0..4).map(|_| of()).fold(0.0, f64::max);
+    let (own, fio) = (best(&own), best(&|| fio(&bench.path("dir/fio"))));
+    assert!(own < 2.0 * fio && fio < 2.0 * own, "{own:.0} MiB/s, fio {fio:.0} MiB/s");
+}
