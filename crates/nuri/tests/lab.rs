@@ -69,11 +69,11 @@ impl Bench {
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The plan under way, its ranks at work.
-    fn begun(&self) -> (Child, Vec<i32>) {
+    /// The plan under way with more arguments, its ranks at work.
+    fn begun(&self, more: &[&str]) -> (Child, Vec<i32>) {
         let (plan, dir, out) = (self.str("plan.toml"), self.str("dir"), self.str("out.jsonl"));
         let mut command = Command::new(NURI);
-        command.args(["lab", "run", &plan, "--dir", &dir, "-o", &out]);
+        command.args(["lab", "run", &plan, "--dir", &dir, "-o", &out]).args(more);
         let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut processes = Vec::new();
         wait("ranks write", Duration::from_secs(20), || {
@@ -221,7 +221,7 @@ fn wrong_input_is_one_clear_sentence() {
 #[test]
 fn a_killed_rank_ends_the_run_and_what_was_measured_stays() {
     let bench = Bench::new(LONG);
-    let (run, processes) = bench.begun();
+    let (run, processes) = bench.begun(&[]);
     kill(a_rank(&processes), Signal::KILL);
     let ended = run.wait_with_output().unwrap();
     let said = text(&ended.stderr);
@@ -232,10 +232,20 @@ fn a_killed_rank_ends_the_run_and_what_was_measured_stays() {
 }
 
 #[test]
+fn a_rank_that_hangs_ends_the_run() {
+    let bench = Bench::new(LONG);
+    let (run, processes) = bench.begun(&["--patience", "3"]);
+    kill(a_rank(&processes), Signal::STOP);
+    let said = text(&run.wait_with_output().unwrap().stderr);
+    assert!(said.contains("1 of 2 ranks did not answer for 3 s"), "{said}");
+    bench.is_clean(&processes);
+}
+
+#[test]
 fn however_a_run_is_ended_nothing_stays_but_its_records() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let bench = Bench::new(LONG);
-        let (mut run, processes) = bench.begun();
+        let (mut run, processes) = bench.begun(&[]);
         kill(run.id() as i32, signal);
         run.wait().unwrap();
         bench.is_clean(&processes);
@@ -248,12 +258,30 @@ fn however_a_run_is_ended_nothing_stays_but_its_records() {
     }
     // The process that does the work.
     let bench = Bench::new(LONG);
-    let (run, processes) = bench.begun();
+    let (run, processes) = bench.begun(&[]);
     let rank = a_rank(&processes);
     kill(*processes.iter().find(|pid| **pid != rank).unwrap(), Signal::KILL);
     let said = text(&run.wait_with_output().unwrap().stderr);
     assert!(said.contains("killed by signal 9; its files were removed"), "{said}");
     bench.is_clean(&processes);
+}
+
+#[test]
+fn what_one_mount_of_a_space_wrote_another_reads() {
+    let mut space = support::Space::up(&[]);
+    let other = space.mount("other").display().to_string();
+    let mnt = space.mnt().display().to_string();
+    let ior = ["lab", "ior", "--np", "3", "-C", "-R", "-e", "-t", "47008", "-b", "470080"];
+    let ran = nuri(&[&ior[..], &["-s", "2", "--json", &mnt, &other]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let read: serde_json::Value = text(&ran.stdout).lines().nth(1).unwrap().parse().unwrap();
+    assert_eq!(read["caches"], "other node");
+    assert_eq!(read["host"]["file_system"], "fuse.nuri");
+    assert!(read["costs"]["wire_bytes_per_byte"].as_f64().unwrap() > 0.5, "{read}");
+    let mdtest = ["lab", "mdtest", "--np", "2", "-n", "50", "-w", "3901", "-e", "3901"];
+    let ran = nuri(&[&mdtest[..], &[&mnt, &other]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
 }
 
 fn flip(path: &Path, offset: u64) {
@@ -334,8 +362,13 @@ fn synced_writing_is_within_twice_of_what_fio_measures() {
         let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
         record["interval"]["median"].as_f64().unwrap()
     };
-    // The machine may do something else meanwhile: the best of a few.
-    let best = |of: &dyn Fn() -> f64| (0..4).map(|_| of()).fold(0.0, f64::max);
-    let (own, fio) = (best(&own), best(&|| fio(&bench.path("dir/fio"))));
-    assert!(own < 2.0 * fio && fio < 2.0 * own, "{own:.0} MiB/s, fio {fio:.0} MiB/s");
+    // The machine may do something else meanwhile: the best of a few, in turn.
+    let mut best = (0.0f64, 0.0f64);
+    for _ in 0..6 {
+        best = (best.0.max(own()), best.1.max(fio(&bench.path("dir/fio"))));
+        if best.0 < 2.0 * best.1 && best.1 < 2.0 * best.0 {
+            return;
+        }
+    }
+    panic!("{:.0} MiB/s, fio {:.0} MiB/s", best.0, best.1);
 }
