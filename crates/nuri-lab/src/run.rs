@@ -13,7 +13,7 @@ use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
-use crate::record::{Host, Limit};
+use crate::record::{Host, Limit, Unit};
 use crate::results::{Origin, Subject, records};
 use crate::size::human;
 use crate::work::WorkDir;
@@ -326,12 +326,13 @@ impl Session {
 
 /// What the bytes of a phase must pass.
 fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
-    match (sample.phase, sample.caches) {
-        (Phase::Write, "synced") if is_local => &[DISK_WRITE],
-        (Phase::Write, "synced") => &[DISK_WRITE, STREAM],
-        (Phase::Read, "cold" | "other node") if is_local => &[DISK_READ],
-        (Phase::Read, "cold" | "other node") => &[DISK_READ, STREAM],
-        (Phase::Write | Phase::Read, _) => &[MEMORY],
-        _ => &[],
+    let writes = matches!(sample.phase, Phase::Write | Phase::WriteCharacters);
+    match (sample.phase.unit(), sample.caches) {
+        (Unit::OpsPerSecond, _) => &[],
+        (_, "warm" | "not synced") => &[MEMORY],
+        _ if is_local && writes => &[DISK_WRITE],
+        _ if is_local => &[DISK_READ],
+        _ if writes => &[DISK_WRITE, STREAM],
+        _ => &[DISK_READ, STREAM],
     }
 }

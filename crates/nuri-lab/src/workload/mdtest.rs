@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::ior::LARGEST;
 use super::pattern::Pattern;
-use super::{Entry, Phase};
+use super::{Entry, LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::size::human;
 use crate::{LabError, Result, at};
 
-const MOST_PROCESSES: usize = 4096;
 const DEFAULT_ITEMS: u64 = 1000;
 /// What an entry takes at most besides its bytes.
 const ENTRY: u64 = 4096;
@@ -24,7 +22,7 @@ const TREE: &str = "tree";
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mdtest {
     /// Processes
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = processes)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
     /// Files and directories of each process (default 1000)
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -65,14 +63,6 @@ pub struct Mdtest {
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
-}
-
-/// Reads a number of processes.
-pub(super) fn processes(text: &str) -> Result<usize> {
-    let most = MOST_PROCESSES;
-    let number: usize = text.parse().map_err(at(format!("{text:?}")))?;
-    let fits = (1..=most).contains(&number);
-    if fits { Ok(number) } else { Err(LabError(format!("{number} is not in 1..={most}"))) }
 }
 
 impl Mdtest {
@@ -195,9 +185,7 @@ impl Operations {
                     None => Ok(self.buffer.len() as u64),
                 }
             }
-            Phase::Write | Phase::Read | Phase::Verify => {
-                Err(std::io::Error::other("mdtest has no such phase"))
-            }
+            _ => Err(std::io::Error::other("mdtest has no such phase")),
         }
     }
 

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
 use nuri_lab::single::Where;
+use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::ior::Ior;
 use nuri_lab::workload::mdtest::Mdtest;
 
@@ -25,6 +26,8 @@ pub(crate) enum Lab {
     Ior(Box<Once<Ior>>),
     /// Create, stat and remove files and directories as mdtest does, with its option letters
     Mdtest(Box<Once<Mdtest>>),
+    /// Write, rewrite and read files by characters and blocks as Bonnie does
+    Bonnie(Box<Once<Bonnie>>),
     /// One process of a workload (started by the others)
     #[command(hide = true)]
     Rank,

@@ -29,6 +29,7 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         }
         Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
+        Lab::Bonnie(args) => once(&Workload::Bonnie(args.options), &args.place),
         Lab::Rank => Ok(rank::serve().map(|()| ExitCode::SUCCESS)?),
     }
 }
