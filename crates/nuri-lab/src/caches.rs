@@ -21,6 +21,9 @@ pub(crate) struct Caches {
 pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Result<Caches> {
     let named = |name| Ok(Caches { name, warning: None });
     match (workload, phase) {
+        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && dirs.len() > 1 => {
+            named("other node")
+        }
         (Workload::Mdtest(_), _) => named("warm"),
         (Workload::Ior(ior), Phase::Write | Phase::Verify) if !ior.sync => named("not synced"),
         (_, Phase::Write | Phase::Verify | Phase::WriteCharacters) => named("synced"),

@@ -30,8 +30,12 @@ impl Output {
 
     /// One that an earlier run left. Records that are partial, and a torn last line, go: they are
     /// measured again.
-    pub(crate) fn resume(path: &Path) -> Result<Output> {
+    pub(crate) fn resume(path: &Path, study: &str) -> Result<Output> {
         let mut known = record::read(path)?;
+        if let Some(other) = known.iter().find(|record| record.study != study) {
+            let (path, other) = (path.display(), &other.study);
+            return Err(LabError(format!("{path} holds results of the study '{other}'")));
+        }
         known.retain(|record| record.partial.is_none());
         let fresh = path.with_extension("jsonl.new");
         let name = fresh.display().to_string();
@@ -88,7 +92,7 @@ mod tests {
         output.file.write_all(b"{\"torn").unwrap();
         assert!(Output::create(&path).is_err(), "it is not overwritten");
 
-        let mut output = Output::resume(&path).unwrap();
+        let mut output = Output::resume(&path, "s").unwrap();
         assert!(output.has(&whole) && !output.has(&partial));
         assert_eq!(output.run(), Some("r1"));
         let done = Record { partial: None, ..partial };

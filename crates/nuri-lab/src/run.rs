@@ -86,7 +86,7 @@ impl Request {
 
     fn open(&self, plan: &Plan) -> Result<Output> {
         if let Some(path) = &self.resume {
-            return Output::resume(path);
+            return Output::resume(path, &plan.study);
         }
         let time = clock::utc(clock::unix_now()).replace(['-', ':'], "");
         let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));

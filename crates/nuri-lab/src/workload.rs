@@ -5,7 +5,6 @@ pub mod bonnie;
 pub mod ior;
 pub mod mdtest;
 mod pattern;
-mod random;
 mod transfer;
 
 use std::path::PathBuf;

@@ -197,6 +197,9 @@ fn wrong_input_is_one_clear_sentence() {
     run(&[&plan, "--dir", &dir, "--repeat", "0"], "0 is not in 1..");
     run(&[&plan, "--dir", &dir, "-o", &plan], "exists");
     run(&[&plan, "--dir", &dir, "--resume", &none], "No such file");
+    let other = bench.str("other.jsonl");
+    assert!(bench.run(&["-o", &other, "--repeat", "1"]).status.success());
+    run(&["metadata", "--dir", &dir, "--resume", &other], "holds results of the study 'tiny'");
     let broken = |from: &str, to: &str, words: &str| {
         fs::write(&plan, PLAN.replace(from, to)).unwrap();
         run(&[&plan, "--dir", &dir, "-o", &none], words);
@@ -262,7 +265,7 @@ fn however_a_run_is_ended_nothing_stays_but_its_records() {
     let rank = a_rank(&processes);
     kill(*processes.iter().find(|pid| **pid != rank).unwrap(), Signal::KILL);
     let said = text(&run.wait_with_output().unwrap().stderr);
-    assert!(said.contains("killed by signal 9; its files were removed"), "{said}");
+    assert!(said.contains("killed by signal 9; its working directories were removed"), "{said}");
     bench.is_clean(&processes);
 }
 

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nuri_io::rng::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
-use super::random::Random;
 use super::{LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::size::human;
@@ -118,7 +118,7 @@ struct Ready {
     old: Pattern,
     new: Pattern,
     buffer: Vec<u8>,
-    random: Random,
+    random: Rng,
 }
 
 impl Stream {
@@ -216,6 +216,8 @@ fn proven(pattern: &Pattern, data: &[u8], place: u64) -> std::io::Result<()> {
     pattern.wrong_end(data, place).map_or(Ok(()), |at| Err(std::io::Error::other(wrong(at))))
 }
 
+const GENERATIONS: u64 = 4;
+
 /// How often the file was written before a phase, and with it: each time holds other data.
 fn generations(phase: Phase) -> (u64, u64) {
     match phase {
@@ -230,15 +232,16 @@ impl Part for Stream {
     fn prepare(&mut self, order: Order) -> Result<()> {
         let chunk = self.bonnie.shape.chunk as usize;
         let (old, new) = generations(order.phase);
-        let pattern = |generation: u64| {
-            Pattern::new(order.seed ^ generation.rotate_right(8), self.rank, chunk)
+        let pattern = |generation| {
+            let seed = order.seed.wrapping_mul(GENERATIONS).wrapping_add(generation);
+            Pattern::new(seed, self.rank, chunk)
         };
         self.ready = Some(Ready {
             phase: order.phase,
             old: pattern(old),
             new: pattern(new),
             buffer: vec![0; chunk],
-            random: Random::new(order.seed ^ self.rank as u64),
+            random: Rng::new(order.seed ^ self.rank as u64),
         });
         Ok(())
     }

@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use nuri_io::rng::Rng;
+
 use super::Phase;
 use super::ior::Ior;
 use super::pattern::Pattern;
-use super::random::Random;
 use crate::rank::{Job, Moved, Order, Part};
 use crate::{LabError, Result, at};
 
@@ -90,7 +91,7 @@ impl Part for Transfers {
         let transfer = self.ior.transfer as usize;
         let shuffled = self.ior.random.then(|| {
             let mut places: Vec<u64> = self.ior.offsets(owner).collect();
-            Random::new(order.seed ^ self.job.rank as u64).shuffle(&mut places);
+            shuffle(&mut places, order.seed ^ self.job.rank as u64);
             places
         });
         self.ready = Some(Ready {
@@ -127,6 +128,14 @@ fn short(error: io::Error, ready: &Ready, offset: u64) -> LabError {
             LabError(format!("{path} ends before byte {}", offset + ready.buffer.len() as u64))
         }
         _ => LabError(format!("{path}: {error}")),
+    }
+}
+
+/// Fisher and Yates; the same order for the same seed.
+fn shuffle(places: &mut [u64], seed: u64) {
+    let mut random = Rng::new(seed);
+    for i in (1..places.len()).rev() {
+        places.swap(i, random.below(i as u64 + 1) as usize);
     }
 }
 
@@ -173,5 +182,17 @@ mod tests {
         file.set_len(2400).unwrap();
         let error = run(part.as_mut(), Phase::Read).unwrap_err().to_string();
         assert!(error.ends_with("ends before byte 3000"), "{error}");
+    }
+
+    #[test]
+    fn shuffling_keeps_all_places() {
+        let places: Vec<u64> = (0..1000).collect();
+        let (mut mixed, mut again) = (places.clone(), places.clone());
+        shuffle(&mut mixed, 5);
+        shuffle(&mut again, 5);
+        assert_eq!(mixed, again);
+        assert_ne!(mixed, places);
+        mixed.sort_unstable();
+        assert_eq!(mixed, places);
     }
 }
