@@ -13,7 +13,7 @@ use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
-use crate::record::{Host, Limit, Unit};
+use crate::record::{Host, Limit, Record, Unit};
 use crate::results::{Origin, Subject, records};
 use crate::size::human;
 use crate::work::WorkDir;
@@ -75,6 +75,11 @@ impl Request {
         self.scratch.as_ref().or(self.local.as_ref())
     }
 
+    /// Where points with `place=local` run.
+    fn local_dir(&self) -> &Path {
+        self.local.as_ref().unwrap_or(&self.dir[0])
+    }
+
     fn plan(&self) -> Result<Plan> {
         let mut plan = Plan::open(&self.study)?;
         if self.quick {
@@ -124,18 +129,18 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
     for trial in &trials {
         fits(&trial.workload, trial.dir(request))?;
     }
-    let output = request.open(&plan)?;
     let (limits, unknown) = Limits::measure(request.scratch().map(PathBuf::as_path));
     unknown.iter().for_each(|text| tell(text));
     let space = WorkDir::make(&request.dir)?;
     let local = request.local.clone().map(|dir| WorkDir::make(&[dir])).transpose()?;
+    let output = request.open(&plan)?;
     let id = output.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let run = output.run().map(String::from).or(id).unwrap_or_default();
     let mut session = Session {
         origin: Origin { run, study: plan.study.clone() },
         rounds: plan.repeat,
         control: request.patience.control(stop),
-        hosts: [host::facts(&request.dir[0]), host::facts(trials_dir(request))],
+        hosts: [host::facts(&request.dir[0]), host::facts(request.local_dir())],
         progress: Progress::new(0.0),
         trials,
         output,
@@ -144,12 +149,8 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
         local,
     };
     session.skip_known();
-    session.announce(&plan);
+    session.announce(&plan)?;
     session.all_rounds()
-}
-
-fn trials_dir(request: &Request) -> &Path {
-    request.local.as_ref().unwrap_or(&request.dir[0])
 }
 
 fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
@@ -191,7 +192,7 @@ pub(crate) fn fits(workload: &Workload, dir: &Path) -> Result<()> {
 
 impl Trial {
     fn dir<'a>(&self, request: &'a Request) -> &'a Path {
-        if self.is_local { trials_dir(request) } else { &request.dir[0] }
+        if self.is_local { request.local_dir() } else { &request.dir[0] }
     }
 
     fn name(&self) -> String {
@@ -224,22 +225,23 @@ impl Session {
         }
     }
 
-    fn announce(&mut self, plan: &Plan) {
+    fn announce(&mut self, plan: &Plan) -> Result<()> {
         let left: Vec<_> = self.trials.iter().filter(|trial| !trial.is_written).collect();
         let all = left.iter().map(|trial| self.guess(trial)).sum::<f64>() * self.rounds as f64;
         let space = left.iter().map(|trial| trial.workload.space()).max().unwrap_or(0);
         tell(&format!("{}: {}", plan.study, plan.question));
         let (points, rounds) = (left.len(), self.rounds);
         let (time, space) = (duration(all), human(space));
-        let file = self.output.path().display();
+        let free = human(free(&self.space.views()[0])?);
         tell(&format!(
-            "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of space"
+            "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of {free} free"
         ));
-        tell(&format!("results: {file}"));
+        tell(&format!("results: {}", self.output.path().display()));
         for Limit { name, value } in self.limits.all() {
             tell(&format!("limit: {name} {value:.0} MiB/s"));
         }
         self.progress = Progress::new(all);
+        Ok(())
     }
 
     /// Half of what the disk does, where that is known.
@@ -310,7 +312,7 @@ impl Session {
         Ok(())
     }
 
-    fn records(&self, i: usize, partial: Option<&str>) -> Vec<crate::record::Record> {
+    fn records(&self, i: usize, partial: Option<&str>) -> Vec<Record> {
         let trial = &self.trials[i];
         let limit = |sample: &Sample| self.limits.lowest(passed(sample, trial.is_local));
         let subject = Subject {
