@@ -345,6 +345,18 @@ fn mdtest_counts_each_kind_of_operation() {
     assert!(bench.leftovers().is_empty());
 }
 
+#[test]
+fn bonnie_measures_characters_blocks_and_seeks() {
+    let bench = Bench::new(PLAN);
+    let options = ["--np", "2", "-s", "1m:8k", "--seeks", "50"];
+    let ran = nuri(&[&["lab", "bonnie"], &options[..], &[&bench.str("dir")]].concat());
+    let table = text(&ran.stdout);
+    for phase in ["character write", "write", "rewrite", "character read", "read", "seek"] {
+        assert!(table.lines().any(|row| row.starts_with(&format!("{phase}  "))), "{table}");
+    }
+    assert!(bench.leftovers().is_empty());
+}
+
 /// MiB/s that fio reaches.
 fn fio(path: &Path) -> f64 {
     let file = format!("--filename={}", path.display());
