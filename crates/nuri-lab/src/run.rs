@@ -14,7 +14,7 @@ use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
 use crate::record::{Host, Limit, Record, Unit};
-use crate::results::{Origin, Subject, records};
+use crate::results::{Origin, Subject, recalled, records};
 use crate::size::human;
 use crate::work::WorkDir;
 use crate::workload::{Phase, Workload};
@@ -106,6 +106,8 @@ struct Trial {
     options: String,
     is_local: bool,
     samples: Vec<Sample>,
+    /// Rounds that an earlier run measured.
+    rounds: usize,
     /// Its records are in the file.
     is_written: bool,
 }
@@ -168,8 +170,15 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
             return Err(LabError::new("a plan cannot name files: leave out -o and -k"));
         }
         let options = format!("{} {}", workload.name(), words.join(" "));
-        let samples = Vec::new();
-        trials.push(Trial { point, workload, options, is_local, samples, is_written: false });
+        trials.push(Trial {
+            point,
+            workload,
+            options,
+            is_local,
+            samples: Vec::new(),
+            rounds: 0,
+            is_written: false,
+        });
     }
     if left_out > 0 {
         tell(&format!("{left_out} points with place=local are left out: --local DIR is not given"));
@@ -220,6 +229,9 @@ impl Session {
     /// What the file has already is not measured again.
     fn skip_known(&mut self) {
         for i in 0..self.trials.len() {
+            let Trial { point, options, workload, .. } = &self.trials[i];
+            let (rounds, samples) = recalled(workload, &self.output.of(point, options));
+            (self.trials[i].rounds, self.trials[i].samples) = (rounds, samples);
             let whole = self.records(i, None).iter().all(|record| self.output.has(record));
             self.trials[i].is_written = whole;
         }
@@ -227,7 +239,8 @@ impl Session {
 
     fn announce(&mut self, plan: &Plan) -> Result<()> {
         let left: Vec<_> = self.trials.iter().filter(|trial| !trial.is_written).collect();
-        let all = left.iter().map(|trial| self.guess(trial)).sum::<f64>() * self.rounds as f64;
+        let rounds = |trial: &Trial| self.rounds.saturating_sub(trial.rounds) as f64;
+        let all: f64 = left.iter().map(|trial| rounds(trial) * self.guess(trial)).sum();
         let space = left.iter().map(|trial| trial.workload.space()).max().unwrap_or(0);
         tell(&format!("{}: {}", plan.study, plan.question));
         let (points, rounds) = (left.len(), self.rounds);
@@ -257,7 +270,9 @@ impl Session {
                 if self.trials[i].is_written {
                     continue;
                 }
-                self.measure(round, i).map_err(|error| self.give_up(i, error))?;
+                if round >= self.trials[i].rounds {
+                    self.measure(round, i).map_err(|error| self.give_up(i, error))?;
+                }
                 if round + 1 == self.rounds {
                     self.write(i, None)?;
                 }
@@ -329,7 +344,7 @@ impl Session {
 /// What the bytes of a phase must pass.
 fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
     let writes = matches!(sample.phase, Phase::Write | Phase::WriteCharacters);
-    match (sample.phase.unit(), sample.caches) {
+    match (sample.phase.unit(), sample.caches.as_str()) {
         (Unit::OpsPerSecond, _) => &[],
         (_, "warm" | "not synced") => &[MEMORY],
         _ if is_local && writes => &[DISK_WRITE],
