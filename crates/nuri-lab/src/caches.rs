@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise, syncfs};
 
-use crate::workload::ior::Ior;
 use crate::workload::{Phase, Workload};
 use crate::{Result, at};
 
@@ -20,28 +19,35 @@ pub(crate) struct Caches {
 
 /// Makes ready for a phase: before cold reads, everything is written out and dropped.
 pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Result<Caches> {
-    let named = |name| Caches { name, warning: None };
+    let named = |name| Ok(Caches { name, warning: None });
     match (workload, phase) {
-        (Workload::Ior(ior), Phase::Write | Phase::Verify) => {
-            Ok(named(if ior.sync { "synced" } else { "not synced" }))
+        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && dirs.len() > 1 => {
+            named("other node")
         }
-        (Workload::Ior(ior), _) if ior.warm => Ok(named("warm")),
+        (Workload::Mdtest(_), _) => named("warm"),
+        (Workload::Ior(ior), Phase::Write | Phase::Verify) if !ior.sync => named("not synced"),
+        (_, Phase::Write | Phase::Verify | Phase::WriteCharacters) => named("synced"),
+        (Workload::Ior(ior), _) if ior.warm => named("warm"),
+        (Workload::Bonnie(bonnie), _) if bonnie.warm => named("warm"),
+        (Workload::Bonnie(bonnie), _) => {
+            let warning = drop_all(dirs, |dir| bonnie.paths(dir))?;
+            Ok(Caches { name: "cold", warning })
+        }
         (Workload::Ior(ior), _) => {
-            let warning = drop_all(ior, dirs)?;
+            let warning = drop_all(dirs, |dir| ior.paths(dir))?;
             let crosses = ior.reorder && dirs.len() > 1;
             Ok(Caches { name: if crosses { "other node" } else { "cold" }, warning })
         }
-        (Workload::Mdtest(_), _) => Ok(named("warm")),
     }
 }
 
 /// Returns what could not be dropped.
-fn drop_all(ior: &Ior, dirs: &[PathBuf]) -> Result<Option<String>> {
+fn drop_all(dirs: &[PathBuf], files: impl Fn(&Path) -> Vec<PathBuf>) -> Result<Option<String>> {
     for dir in dirs {
         let opened = File::open(dir).map_err(at(dir.display()))?;
         syncfs(&opened).map_err(at(dir.display()))?;
     }
-    dirs.iter().flat_map(|dir| ior.paths(dir)).for_each(|path| drop_pages(&path));
+    dirs.iter().flat_map(|dir| files(dir)).for_each(|path| drop_pages(&path));
     let dropped = std::fs::write(SWITCH, "3");
     Ok(dropped.err().map(|error| {
         format!("caches may be warm: only the pages of the run's files were dropped ({error})")

@@ -59,7 +59,7 @@ fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {
     if let Some(signal) = status.signal() {
         work::sweep(dirs, inner.id());
         return Err(LabError(format!(
-            "the run was killed by signal {signal}; its files were removed"
+            "the run was killed by signal {signal}; its working directories were removed"
         )));
     }
     Ok(code(status))

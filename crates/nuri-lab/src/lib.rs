@@ -1,7 +1,6 @@
 //! Measures a cluster as the authors of five published studies did: plans that say what to vary,
 //! workloads that many processes run at once, records with host facts, reports from records alone.
 
-mod aligned;
 mod caches;
 pub mod clock;
 pub mod compare;

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::aligned::Aligned;
+use nuri_io::buf::AlignedBuf;
+use nuri_io::rng::Rng;
+
 use crate::record::Limit;
 use crate::work::WorkDir;
 use crate::{LabError, Result, at};
@@ -142,7 +144,9 @@ fn blocks(
 ) -> std::io::Result<u64> {
     let (next, start) = (AtomicU64::new(0), Instant::now());
     let stream = || {
-        let mut block = Aligned::new(BLOCK);
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        // Zeros flatter disks that compress.
+        Rng::new(0).fill(&mut block);
         while start.elapsed() < BUDGET {
             let at = next.fetch_add(1, Ordering::Relaxed) * BLOCK as u64;
             if at + BLOCK as u64 > most {

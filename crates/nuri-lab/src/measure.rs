@@ -19,10 +19,9 @@ const SHORT: f64 = 0.1;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
     pub phase: Phase,
-    pub metric: &'static str,
     pub value: f64,
     pub costs: Costs,
-    pub caches: &'static str,
+    pub caches: String,
     pub warnings: Vec<String>,
 }
 
@@ -68,8 +67,9 @@ fn phases(
     Ok(())
 }
 
+/// None of a phase without a figure.
 fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
-    let metric = phase.metric()?;
+    phase.metric()?;
     let amount = match phase.unit() {
         Unit::MibPerSecond => timed.moved.bytes as f64 / f64::from(1 << 20),
         _ => timed.moved.operations as f64,
@@ -85,8 +85,8 @@ fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
         warnings.push(format!("short: it took {milliseconds:.0} ms"));
     }
     let value = amount / timed.seconds.max(f64::MIN_POSITIVE);
-    let (costs, caches) = (costs(timed), caches.name);
-    Some(Sample { phase, metric, value, costs, caches, warnings })
+    let (costs, caches) = (costs(timed), caches.name.into());
+    Some(Sample { phase, value, costs, caches, warnings })
 }
 
 fn costs(timed: Timed) -> Costs {
@@ -116,7 +116,7 @@ mod tests {
     fn figures_are_amounts_by_time() {
         let cold = Caches { name: "cold", warning: Some("w".into()) };
         let read = sample(Phase::Read, timed(2.0, 64 << 20, 64), cold.clone()).unwrap();
-        assert_eq!((read.value, read.metric, read.caches), (32.0, "read", "cold"));
+        assert_eq!((read.value, read.caches.as_str()), (32.0, "cold"));
         assert_eq!(read.warnings, ["w"]);
         let stat = Phase::Stat(crate::workload::Entry::File);
         let stat = sample(stat, timed(0.01, 0, 10), cold.clone()).unwrap();

@@ -15,11 +15,8 @@ const PHASE: f64 = 0.2;
 pub(crate) fn guess(workload: &Workload, mib_per_second: f64) -> f64 {
     let amount = workload.amount();
     let phases = (workload.phases().len() as u64 * workload.repetitions()) as f64;
-    let moving = match workload {
-        Workload::Ior(_) => amount.bytes as f64 / f64::from(1 << 20) / mib_per_second,
-        Workload::Mdtest(_) => amount.operations as f64 / OPERATIONS_PER_SECOND,
-    };
-    moving + PHASE * phases
+    let bytes = amount.bytes as f64 / f64::from(1 << 20) / mib_per_second;
+    bytes + amount.operations as f64 / OPERATIONS_PER_SECOND + PHASE * phases
 }
 
 /// Tells how far a run is.

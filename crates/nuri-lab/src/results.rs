@@ -1,10 +1,13 @@
-//! From the samples of one point to its records.
+//! From the samples of one point to its records, and back where a run goes on.
 
 use crate::measure::Sample;
 use crate::record::{Costs, FORMAT, Host, Limit, Record};
 use crate::stats::{Interval, NOISY, median};
 use crate::workload::{Phase, Workload};
 use crate::{clock, plan};
+
+/// How a warning begins that concerns all samples of a record.
+const NOISE: &str = "noisy";
 
 /// What all records of a run share.
 pub struct Origin {
@@ -65,8 +68,35 @@ fn record(
         limit: first.and_then(|sample| (subject.limit)(sample)),
         costs: costs(samples),
         partial: partial.map(String::from),
-        caches: first.map(|sample| sample.caches.into()).unwrap_or_default(),
+        caches: first.map(|sample| sample.caches.clone()).unwrap_or_default(),
         host: subject.host.clone(),
+    }
+}
+
+/// The samples that records of one point have of rounds that were whole, and how many rounds those
+/// are. Costs are known as medians only.
+pub fn recalled(workload: &Workload, records: &[&Record]) -> (usize, Vec<Sample>) {
+    let in_round = workload.repetitions() as usize;
+    let phases = workload.phases().into_iter().filter(|phase| phase.metric().is_some());
+    let of = |phase: Phase| records.iter().find(|r| phase.metric() == Some(&r.metric)).copied();
+    let figures: Vec<_> = phases.map(|phase| (phase, of(phase))).collect();
+    let count = |record: Option<&Record>| record.map_or(0, |r| r.samples.len() / in_round);
+    let rounds = figures.iter().map(|(_, record)| count(*record)).min().unwrap_or(0);
+    let samples = |(phase, record): (Phase, Option<&Record>)| -> Vec<Sample> {
+        let values = record.into_iter().flat_map(|r| r.samples.iter().map(move |value| (r, value)));
+        values.take(rounds * in_round).map(|(r, value)| recall(phase, r, *value)).collect()
+    };
+    (rounds, figures.into_iter().flat_map(samples).collect())
+}
+
+fn recall(phase: Phase, record: &Record, value: f64) -> Sample {
+    let own = record.warnings.iter().filter(|warning| !warning.starts_with(NOISE));
+    Sample {
+        phase,
+        value,
+        costs: record.costs.clone(),
+        caches: record.caches.clone(),
+        warnings: own.cloned().collect(),
     }
 }
 
@@ -83,7 +113,7 @@ fn warnings(samples: &[&Sample], interval: &Interval) -> Vec<String> {
         let percent = 100.0 * (interval.high - interval.low) / interval.median;
         let most = 100.0 * NOISY;
         warnings.push(format!(
-            "noisy: the interval is {percent:.0} % of the median wide, more than {most:.0} %"
+            "{NOISE}: the interval is {percent:.0} % of the median wide, more than {most:.0} %"
         ));
     }
     warnings
@@ -110,10 +140,9 @@ mod tests {
     fn sample(phase: Phase, value: f64, straggling: f64) -> Sample {
         Sample {
             phase,
-            metric: phase.metric().unwrap(),
             value,
             costs: Costs { straggling: Some(straggling), ..Costs::default() },
-            caches: "cold",
+            caches: "cold".into(),
             warnings: vec![format!("the host took {straggling} %")],
         }
     }
@@ -143,6 +172,19 @@ mod tests {
         assert_eq!(records[0].fraction(), Some(0.5));
         assert_eq!(records[0].warnings.len(), 2, "{:?}", records[0].warnings);
         assert!(records[0].warnings[1].starts_with("noisy"), "{:?}", records[0].warnings);
+    }
+
+    #[test]
+    fn whole_rounds_are_recalled() {
+        let workload = crate::workload::tests::parse("ior -w -r").unwrap();
+        let write = |value| sample(Phase::Write, value, 1.0);
+        let read = |value| sample(Phase::Read, value, 1.0);
+        let all = [write(100.0), read(9.0), write(300.0), read(8.0), write(200.0)];
+        let records = of(&all, Some("interrupted"));
+        let (rounds, samples) = recalled(&workload, &records.iter().collect::<Vec<_>>());
+        assert_eq!(rounds, 2, "the third was not whole");
+        assert_eq!(samples, [write(100.0), write(300.0), read(9.0), read(8.0)]);
+        assert_eq!(recalled(&workload, &[&records[0]]), (0, Vec::new()));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
-use crate::record::{Host, Limit};
-use crate::results::{Origin, Subject, records};
+use crate::record::{Host, Limit, Record, Unit};
+use crate::results::{Origin, Subject, recalled, records};
 use crate::size::human;
 use crate::work::WorkDir;
 use crate::workload::{Phase, Workload};
@@ -75,6 +75,11 @@ impl Request {
         self.scratch.as_ref().or(self.local.as_ref())
     }
 
+    /// Where points with `place=local` run.
+    fn local_dir(&self) -> &Path {
+        self.local.as_ref().unwrap_or(&self.dir[0])
+    }
+
     fn plan(&self) -> Result<Plan> {
         let mut plan = Plan::open(&self.study)?;
         if self.quick {
@@ -86,7 +91,7 @@ impl Request {
 
     fn open(&self, plan: &Plan) -> Result<Output> {
         if let Some(path) = &self.resume {
-            return Output::resume(path);
+            return Output::resume(path, &plan.study);
         }
         let time = clock::utc(clock::unix_now()).replace(['-', ':'], "");
         let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));
@@ -101,6 +106,8 @@ struct Trial {
     options: String,
     is_local: bool,
     samples: Vec<Sample>,
+    /// Rounds that an earlier run measured.
+    rounds: usize,
     /// Its records are in the file.
     is_written: bool,
 }
@@ -124,18 +131,18 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
     for trial in &trials {
         fits(&trial.workload, trial.dir(request))?;
     }
-    let output = request.open(&plan)?;
     let (limits, unknown) = Limits::measure(request.scratch().map(PathBuf::as_path));
     unknown.iter().for_each(|text| tell(text));
     let space = WorkDir::make(&request.dir)?;
     let local = request.local.clone().map(|dir| WorkDir::make(&[dir])).transpose()?;
+    let output = request.open(&plan)?;
     let id = output.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let run = output.run().map(String::from).or(id).unwrap_or_default();
     let mut session = Session {
         origin: Origin { run, study: plan.study.clone() },
         rounds: plan.repeat,
         control: request.patience.control(stop),
-        hosts: [host::facts(&request.dir[0]), host::facts(trials_dir(request))],
+        hosts: [host::facts(&request.dir[0]), host::facts(request.local_dir())],
         progress: Progress::new(0.0),
         trials,
         output,
@@ -144,12 +151,8 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
         local,
     };
     session.skip_known();
-    session.announce(&plan);
+    session.announce(&plan)?;
     session.all_rounds()
-}
-
-fn trials_dir(request: &Request) -> &Path {
-    request.local.as_ref().unwrap_or(&request.dir[0])
 }
 
 fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
@@ -167,8 +170,15 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
             return Err(LabError::new("a plan cannot name files: leave out -o and -k"));
         }
         let options = format!("{} {}", workload.name(), words.join(" "));
-        let samples = Vec::new();
-        trials.push(Trial { point, workload, options, is_local, samples, is_written: false });
+        trials.push(Trial {
+            point,
+            workload,
+            options,
+            is_local,
+            samples: Vec::new(),
+            rounds: 0,
+            is_written: false,
+        });
     }
     if left_out > 0 {
         tell(&format!("{left_out} points with place=local are left out: --local DIR is not given"));
@@ -191,7 +201,7 @@ pub(crate) fn fits(workload: &Workload, dir: &Path) -> Result<()> {
 
 impl Trial {
     fn dir<'a>(&self, request: &'a Request) -> &'a Path {
-        if self.is_local { trials_dir(request) } else { &request.dir[0] }
+        if self.is_local { request.local_dir() } else { &request.dir[0] }
     }
 
     fn name(&self) -> String {
@@ -219,27 +229,32 @@ impl Session {
     /// What the file has already is not measured again.
     fn skip_known(&mut self) {
         for i in 0..self.trials.len() {
+            let Trial { point, options, workload, .. } = &self.trials[i];
+            let (rounds, samples) = recalled(workload, &self.output.of(point, options));
+            (self.trials[i].rounds, self.trials[i].samples) = (rounds, samples);
             let whole = self.records(i, None).iter().all(|record| self.output.has(record));
             self.trials[i].is_written = whole;
         }
     }
 
-    fn announce(&mut self, plan: &Plan) {
+    fn announce(&mut self, plan: &Plan) -> Result<()> {
         let left: Vec<_> = self.trials.iter().filter(|trial| !trial.is_written).collect();
-        let all = left.iter().map(|trial| self.guess(trial)).sum::<f64>() * self.rounds as f64;
+        let rounds = |trial: &Trial| self.rounds.saturating_sub(trial.rounds) as f64;
+        let all: f64 = left.iter().map(|trial| rounds(trial) * self.guess(trial)).sum();
         let space = left.iter().map(|trial| trial.workload.space()).max().unwrap_or(0);
         tell(&format!("{}: {}", plan.study, plan.question));
         let (points, rounds) = (left.len(), self.rounds);
         let (time, space) = (duration(all), human(space));
-        let file = self.output.path().display();
+        let free = human(free(&self.space.views()[0])?);
         tell(&format!(
-            "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of space"
+            "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of {free} free"
         ));
-        tell(&format!("results: {file}"));
+        tell(&format!("results: {}", self.output.path().display()));
         for Limit { name, value } in self.limits.all() {
             tell(&format!("limit: {name} {value:.0} MiB/s"));
         }
         self.progress = Progress::new(all);
+        Ok(())
     }
 
     /// Half of what the disk does, where that is known.
@@ -255,7 +270,9 @@ impl Session {
                 if self.trials[i].is_written {
                     continue;
                 }
-                self.measure(round, i).map_err(|error| self.give_up(i, error))?;
+                if round >= self.trials[i].rounds {
+                    self.measure(round, i).map_err(|error| self.give_up(i, error))?;
+                }
                 if round + 1 == self.rounds {
                     self.write(i, None)?;
                 }
@@ -310,7 +327,7 @@ impl Session {
         Ok(())
     }
 
-    fn records(&self, i: usize, partial: Option<&str>) -> Vec<crate::record::Record> {
+    fn records(&self, i: usize, partial: Option<&str>) -> Vec<Record> {
         let trial = &self.trials[i];
         let limit = |sample: &Sample| self.limits.lowest(passed(sample, trial.is_local));
         let subject = Subject {
@@ -326,12 +343,13 @@ impl Session {
 
 /// What the bytes of a phase must pass.
 fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
-    match (sample.phase, sample.caches) {
-        (Phase::Write, "synced") if is_local => &[DISK_WRITE],
-        (Phase::Write, "synced") => &[DISK_WRITE, STREAM],
-        (Phase::Read, "cold" | "other node") if is_local => &[DISK_READ],
-        (Phase::Read, "cold" | "other node") => &[DISK_READ, STREAM],
-        (Phase::Write | Phase::Read, _) => &[MEMORY],
-        _ => &[],
+    let writes = matches!(sample.phase, Phase::Write | Phase::WriteCharacters);
+    match (sample.phase.unit(), sample.caches.as_str()) {
+        (Unit::OpsPerSecond, _) => &[],
+        (_, "warm" | "not synced") => &[MEMORY],
+        _ if is_local && writes => &[DISK_WRITE],
+        _ if is_local => &[DISK_READ],
+        _ if writes => &[DISK_WRITE, STREAM],
+        _ => &[DISK_READ, STREAM],
     }
 }

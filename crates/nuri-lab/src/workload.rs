@@ -1,5 +1,7 @@
-//! What the ranks do: IOR's transfers or mdtest's operations, with those tools' option letters.
+//! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
+//! option letters.
 
+pub mod bonnie;
 pub mod ior;
 pub mod mdtest;
 mod pattern;
@@ -12,14 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::rank::{Job, Moved, Part};
 use crate::record::Unit;
-use crate::{LabError, Result};
+use crate::{LabError, Result, at};
+use bonnie::Bonnie;
 use ior::Ior;
 use mdtest::Mdtest;
+
+const MOST_PROCESSES: usize = 4096;
+/// Of transfers and small files: a process holds a few of them in memory.
+const LARGEST: u64 = 1 << 30;
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Workload {
     Ior(Ior),
     Mdtest(Mdtest),
+    Bonnie(Bonnie),
 }
 
 /// A step that all ranks take together.
@@ -29,6 +37,13 @@ pub enum Phase {
     /// Reads every byte back; no figure comes of it.
     Verify,
     Read,
+    /// A byte at a time through a small buffer.
+    WriteCharacters,
+    ReadCharacters,
+    /// Reads and writes every block in place.
+    Rewrite,
+    /// Reads at random places, and writes some back.
+    Seek,
     Create(Entry),
     Stat(Entry),
     /// Reads small files.
@@ -49,6 +64,10 @@ impl Phase {
             Phase::Write => "write",
             Phase::Verify => return None,
             Phase::Read | Phase::Fetch => "read",
+            Phase::WriteCharacters => "character write",
+            Phase::ReadCharacters => "character read",
+            Phase::Rewrite => "rewrite",
+            Phase::Seek => "seek",
             Phase::Create(Entry::File) => "create",
             Phase::Stat(Entry::File) => "stat",
             Phase::Remove(Entry::File) => "remove",
@@ -60,8 +79,10 @@ impl Phase {
 
     pub fn unit(self) -> Unit {
         match self {
-            Phase::Write | Phase::Verify | Phase::Read => Unit::MibPerSecond,
-            _ => Unit::OpsPerSecond,
+            Phase::Create(_) | Phase::Stat(_) | Phase::Fetch | Phase::Remove(_) | Phase::Seek => {
+                Unit::OpsPerSecond
+            }
+            _ => Unit::MibPerSecond,
         }
     }
 }
@@ -83,15 +104,32 @@ fn options<O: clap::Args>(words: &[String]) -> Result<O> {
     })
 }
 
+/// Reads a number of processes.
+fn processes(text: &str) -> Result<usize> {
+    let most = MOST_PROCESSES;
+    let number: usize = text.parse().map_err(at(format!("{text:?}")))?;
+    let fits = (1..=most).contains(&number);
+    if fits { Ok(number) } else { Err(LabError(format!("{number} is not in 1..={most}"))) }
+}
+
+/// Files, as far as they are there.
+fn remove(paths: &[PathBuf]) -> Result<()> {
+    for path in paths.iter().filter(|path| path.exists()) {
+        std::fs::remove_file(path).map_err(at(path.display()))?;
+    }
+    Ok(())
+}
+
 impl Workload {
     /// From its name and options in a plan.
     pub fn parse(name: &str, words: &[String]) -> Result<Workload> {
         let workload = match name {
             "ior" => Workload::Ior(options(words)?),
             "mdtest" => Workload::Mdtest(options(words)?),
+            "bonnie" => Workload::Bonnie(options(words)?),
             _ => {
-                let text = format!("no workload is named '{name}'; there are: ior, mdtest");
-                return Err(LabError(text));
+                let known = "ior, mdtest, bonnie";
+                return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
         workload.check()?;
@@ -103,6 +141,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.check(),
             Workload::Mdtest(mdtest) => mdtest.check(),
+            Workload::Bonnie(bonnie) => bonnie.check(),
         }
     }
 
@@ -110,6 +149,7 @@ impl Workload {
         match self {
             Workload::Ior(_) => "ior",
             Workload::Mdtest(_) => "mdtest",
+            Workload::Bonnie(_) => "bonnie",
         }
     }
 
@@ -117,6 +157,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.np,
             Workload::Mdtest(mdtest) => mdtest.np,
+            Workload::Bonnie(bonnie) => bonnie.np,
         }
     }
 
@@ -124,6 +165,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.repetitions,
             Workload::Mdtest(mdtest) => mdtest.repetitions,
+            Workload::Bonnie(bonnie) => bonnie.repetitions,
         }
     }
 
@@ -131,6 +173,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.phases(),
             Workload::Mdtest(mdtest) => mdtest.phases(),
+            Workload::Bonnie(bonnie) => bonnie.phases(),
         }
     }
 
@@ -139,19 +182,23 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.bytes().unwrap_or(u64::MAX),
             Workload::Mdtest(mdtest) => mdtest.space(),
+            Workload::Bonnie(bonnie) => bonnie.bytes(),
         }
     }
 
-    /// What one run of all phases moves.
+    /// What one run of all phases takes time for: bytes, or operations on entries.
     pub fn amount(&self) -> Moved {
         let phases = self.phases().len() as u64 * self.repetitions();
         match self {
             Workload::Ior(ior) => {
                 let bytes = ior.bytes().unwrap_or(u64::MAX).saturating_mul(phases);
-                Moved { bytes, operations: bytes / ior.transfer }
+                Moved { bytes, operations: 0 }
             }
             Workload::Mdtest(mdtest) => {
                 Moved { bytes: 0, operations: mdtest.items().saturating_mul(phases) }
+            }
+            Workload::Bonnie(bonnie) => {
+                Moved { bytes: bonnie.bytes().saturating_mul(phases), operations: 0 }
             }
         }
     }
@@ -167,7 +214,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) if !self.is_confined() => ior.seed,
             Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
-            Workload::Mdtest(_) => repetition,
+            Workload::Mdtest(_) | Workload::Bonnie(_) => repetition,
         }
     }
 
@@ -176,6 +223,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
+            Workload::Bonnie(_) => Ok(()),
         }
     }
 
@@ -184,6 +232,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.clear(dirs),
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
+            Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
         }
     }
 
@@ -192,6 +241,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => Box::new(transfer::Transfers::new(ior, job)),
             Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
+            Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
         }
     }
 }
@@ -208,7 +258,7 @@ pub(crate) mod tests {
     #[test]
     fn nonsense_is_one_clear_sentence() {
         let cases = [
-            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest"),
+            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie"),
             ("ior -x", "unexpected argument '-x'"),
             ("ior -t", "a value is required for '-t"),
             ("ior -t 3q", "unknown unit"),
@@ -229,6 +279,7 @@ pub(crate) mod tests {
             ("mdtest --total 3 --np 4", "--total 3 leaves no item"),
             ("mdtest -T", "needs -C"),
             ("mdtest -F -w 10 -e 20", "-e 20 reads more than -w 10 writes"),
+            ("bonnie -s 1m:3", "a chunk is a multiple of 8"),
             ("mdtest -C -E", "-E needs -e BYTES"),
         ];
         for (line, told) in cases {

@@ -69,11 +69,11 @@ impl Bench {
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The plan under way, its ranks at work.
-    fn begun(&self) -> (Child, Vec<i32>) {
+    /// The plan under way with more arguments, its ranks at work.
+    fn begun(&self, more: &[&str]) -> (Child, Vec<i32>) {
         let (plan, dir, out) = (self.str("plan.toml"), self.str("dir"), self.str("out.jsonl"));
         let mut command = Command::new(NURI);
-        command.args(["lab", "run", &plan, "--dir", &dir, "-o", &out]);
+        command.args(["lab", "run", &plan, "--dir", &dir, "-o", &out]).args(more);
         let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut processes = Vec::new();
         wait("ranks write", Duration::from_secs(20), || {
@@ -163,25 +163,32 @@ fn a_run_writes_one_record_for_each_point_and_figure() {
 fn a_run_goes_on_where_it_ended() {
     let bench = Bench::new(PLAN);
     let out = bench.str("out.jsonl");
-    let ran = bench.run(&["-o", &out, "--repeat", "1"]);
+    let ran = bench.run(&["-o", &out]);
     assert!(text(&ran.stderr).contains("2 points with place=local are left out"));
-    let whole = fs::read_to_string(&out).unwrap();
-    // The last line is partial, the one before is gone.
-    let mut lines: Vec<String> = whole.lines().map(String::from).collect();
-    assert_eq!(lines.len(), 4);
-    lines[3] = lines[3].replacen("\"caches\"", "\"partial\":\"interrupted\",\"caches\"", 1);
-    lines.remove(2);
-    fs::write(&out, lines.join("\n") + "\n").unwrap();
-    let ran = bench.run(&["--resume", &out, "--repeat", "1"]);
-    assert!(ran.status.success(), "{}", text(&ran.stderr));
-    assert!(text(&ran.stderr).contains("points: 1, rounds: 1;"), "{}", text(&ran.stderr));
+    // As if the second round of the second point had not been, and the end were torn.
+    let whole = bench.records();
+    assert_eq!(whole.len(), 4);
+    let mut cut = whole.clone();
+    for record in &mut cut[2..] {
+        record["samples"].as_array_mut().unwrap().pop();
+        record["partial"] = "interrupted".into();
+    }
+    let lines: Vec<String> = cut.iter().map(serde_json::Value::to_string).collect();
+    fs::write(&out, lines.join("\n") + "\n{\"torn").unwrap();
+    let ran = bench.run(&["--resume", &out]);
+    let said = text(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert!(said.contains("points: 1, rounds: 2;"), "{said}");
+    assert!(said.contains("round 2/2 point 2/2") && !said.contains("round 1/2"), "{said}");
     let records = bench.records();
     assert_eq!(records.len(), 4);
-    assert!(records.iter().all(|r| r.get("partial").is_none()));
-    assert_eq!(serde_json::to_string(&records[0]["samples"]).unwrap(), {
-        let first: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
-        first["samples"].to_string()
-    });
+    for (record, earlier) in records.iter().zip(&whole) {
+        assert!(record.get("partial").is_none());
+        assert_eq!(record["samples"].as_array().unwrap().len(), 2);
+        let first = |record: &serde_json::Value| record["samples"][0].as_f64().unwrap();
+        // Read and written once more, the last digit may differ.
+        assert!((first(record) / first(earlier) - 1.0).abs() < 1e-9, "{record}");
+    }
 }
 
 #[test]
@@ -197,6 +204,9 @@ fn wrong_input_is_one_clear_sentence() {
     run(&[&plan, "--dir", &dir, "--repeat", "0"], "0 is not in 1..");
     run(&[&plan, "--dir", &dir, "-o", &plan], "exists");
     run(&[&plan, "--dir", &dir, "--resume", &none], "No such file");
+    let other = bench.str("other.jsonl");
+    assert!(bench.run(&["-o", &other, "--repeat", "1"]).status.success());
+    run(&["metadata", "--dir", &dir, "--resume", &other], "holds results of the study 'tiny'");
     let broken = |from: &str, to: &str, words: &str| {
         fs::write(&plan, PLAN.replace(from, to)).unwrap();
         run(&[&plan, "--dir", &dir, "-o", &none], words);
@@ -221,7 +231,7 @@ fn wrong_input_is_one_clear_sentence() {
 #[test]
 fn a_killed_rank_ends_the_run_and_what_was_measured_stays() {
     let bench = Bench::new(LONG);
-    let (run, processes) = bench.begun();
+    let (run, processes) = bench.begun(&[]);
     kill(a_rank(&processes), Signal::KILL);
     let ended = run.wait_with_output().unwrap();
     let said = text(&ended.stderr);
@@ -232,10 +242,20 @@ fn a_killed_rank_ends_the_run_and_what_was_measured_stays() {
 }
 
 #[test]
+fn a_rank_that_hangs_ends_the_run() {
+    let bench = Bench::new(LONG);
+    let (run, processes) = bench.begun(&["--patience", "3"]);
+    kill(a_rank(&processes), Signal::STOP);
+    let said = text(&run.wait_with_output().unwrap().stderr);
+    assert!(said.contains("1 of 2 ranks did not answer for 3 s"), "{said}");
+    bench.is_clean(&processes);
+}
+
+#[test]
 fn however_a_run_is_ended_nothing_stays_but_its_records() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let bench = Bench::new(LONG);
-        let (mut run, processes) = bench.begun();
+        let (mut run, processes) = bench.begun(&[]);
         kill(run.id() as i32, signal);
         run.wait().unwrap();
         bench.is_clean(&processes);
@@ -248,12 +268,30 @@ fn however_a_run_is_ended_nothing_stays_but_its_records() {
     }
     // The process that does the work.
     let bench = Bench::new(LONG);
-    let (run, processes) = bench.begun();
+    let (run, processes) = bench.begun(&[]);
     let rank = a_rank(&processes);
     kill(*processes.iter().find(|pid| **pid != rank).unwrap(), Signal::KILL);
     let said = text(&run.wait_with_output().unwrap().stderr);
-    assert!(said.contains("killed by signal 9; its files were removed"), "{said}");
+    assert!(said.contains("killed by signal 9; its working directories were removed"), "{said}");
     bench.is_clean(&processes);
+}
+
+#[test]
+fn what_one_mount_of_a_space_wrote_another_reads() {
+    let mut space = support::Space::up(&[]);
+    let other = space.mount("other").display().to_string();
+    let mnt = space.mnt().display().to_string();
+    let ior = ["lab", "ior", "--np", "3", "-C", "-R", "-e", "-t", "47008", "-b", "470080"];
+    let ran = nuri(&[&ior[..], &["-s", "2", "--json", &mnt, &other]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let read: serde_json::Value = text(&ran.stdout).lines().nth(1).unwrap().parse().unwrap();
+    assert_eq!(read["caches"], "other node");
+    assert_eq!(read["host"]["file_system"], "fuse.nuri");
+    assert!(read["costs"]["wire_bytes_per_byte"].as_f64().unwrap() > 0.5, "{read}");
+    let mdtest = ["lab", "mdtest", "--np", "2", "-n", "50", "-w", "3901", "-e", "3901"];
+    let ran = nuri(&[&mdtest[..], &[&mnt, &other]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
 }
 
 fn flip(path: &Path, offset: u64) {
@@ -314,6 +352,18 @@ fn mdtest_counts_each_kind_of_operation() {
     assert!(bench.leftovers().is_empty());
 }
 
+#[test]
+fn bonnie_measures_characters_blocks_and_seeks() {
+    let bench = Bench::new(PLAN);
+    let options = ["--np", "2", "-s", "1m:8k", "--seeks", "50"];
+    let ran = nuri(&[&["lab", "bonnie"], &options[..], &[&bench.str("dir")]].concat());
+    let table = text(&ran.stdout);
+    for phase in ["character write", "write", "rewrite", "character read", "read", "seek"] {
+        assert!(table.lines().any(|row| row.starts_with(&format!("{phase}  "))), "{table}");
+    }
+    assert!(bench.leftovers().is_empty());
+}
+
 /// MiB/s that fio reaches.
 fn fio(path: &Path) -> f64 {
     let file = format!("--filename={}", path.display());
@@ -334,8 +384,13 @@ fn synced_writing_is_within_twice_of_what_fio_measures() {
         let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
         record["interval"]["median"].as_f64().unwrap()
     };
-    // The machine may do something else meanwhile: the best of a few.
-    let best = |of: &dyn Fn() -> f64| (0..4).map(|_| of()).fold(0.0, f64::max);
-    let (own, fio) = (best(&own), best(&|| fio(&bench.path("dir/fio"))));
-    assert!(own < 2.0 * fio && fio < 2.0 * own, "{own:.0} MiB/s, fio {fio:.0} MiB/s");
+    // The machine may do something else meanwhile: the best of a few, in turn.
+    let mut best = (0.0f64, 0.0f64);
+    for _ in 0..6 {
+        best = (best.0.max(own()), best.1.max(fio(&bench.path("dir/fio"))));
+        if best.0 < 2.0 * best.1 && best.1 < 2.0 * best.0 {
+            return;
+        }
+    }
+    panic!("{:.0} MiB/s, fio {:.0} MiB/s", best.0, best.1);
 }

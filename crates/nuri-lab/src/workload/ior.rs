@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::Phase;
+use super::{LARGEST, Phase};
 use crate::size::{self, human};
-use crate::{LabError, Result, at};
+use crate::{LabError, Result};
 
 const DEFAULT_BLOCK: u64 = 1 << 20;
 const WORD: u64 = 8;
-/// Each process holds two transfers in memory.
-pub(super) const LARGEST: u64 = 1 << 30;
 
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ior {
     /// Processes
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::mdtest::processes)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
     /// Bytes in one go, e.g. 16k, 2m
     #[arg(short = 't', value_name = "SIZE", default_value = "256k", value_parser = size::parse)]
@@ -199,10 +197,7 @@ impl Ior {
         if self.keep || !self.writes() {
             return Ok(());
         }
-        for path in self.paths(&dirs[0]).iter().filter(|path| path.exists()) {
-            std::fs::remove_file(path).map_err(at(path.display()))?;
-        }
-        Ok(())
+        super::remove(&self.paths(&dirs[0]))
     }
 }
 

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::ior::LARGEST;
 use super::pattern::Pattern;
-use super::{Entry, Phase};
+use super::{Entry, LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::size::human;
 use crate::{LabError, Result, at};
 
-const MOST_PROCESSES: usize = 4096;
 const DEFAULT_ITEMS: u64 = 1000;
 /// What an entry takes at most besides its bytes.
 const ENTRY: u64 = 4096;
@@ -24,7 +22,7 @@ const TREE: &str = "tree";
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Mdtest {
     /// Processes
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = processes)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
     /// Files and directories of each process (default 1000)
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -61,18 +59,14 @@ pub struct Mdtest {
     #[arg(short = 'e', value_name = "SIZE", default_value = "0",
         value_parser = crate::size::parse)]
     read_bytes: u64,
+    /// Stat what the process that many ranks on made, read from twice, remove from three times as
+    /// far; through another directory where several are given
+    #[arg(short = 'N', value_name = "N", default_value_t = 0)]
+    pub stride: usize,
     /// How often all is done
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
-}
-
-/// Reads a number of processes.
-pub(super) fn processes(text: &str) -> Result<usize> {
-    let most = MOST_PROCESSES;
-    let number: usize = text.parse().map_err(at(format!("{text:?}")))?;
-    let fits = (1..=most).contains(&number);
-    if fits { Ok(number) } else { Err(LabError(format!("{number} is not in 1..={most}"))) }
 }
 
 impl Mdtest {
@@ -155,9 +149,11 @@ impl Mdtest {
 
 pub(super) struct Operations {
     mdtest: Mdtest,
-    rank: usize,
-    dir: PathBuf,
+    job: Job,
     phase: Phase,
+    /// Whose entries, and where this rank sees them.
+    owner: usize,
+    dir: PathBuf,
     pattern: Pattern,
     buffer: Vec<u8>,
 }
@@ -165,15 +161,16 @@ pub(super) struct Operations {
 impl Operations {
     pub(super) fn new(mdtest: Mdtest, job: Job) -> Operations {
         let dir = mdtest.dir(job.dir(), job.rank);
+        let owner = job.rank;
         let buffer = vec![0; mdtest.read_bytes as usize];
-        let (rank, phase) = (job.rank, Phase::Create(Entry::File));
-        let pattern = Pattern::new(0, rank, mdtest.write_bytes as usize);
-        Operations { mdtest, rank, dir, phase, pattern, buffer }
+        let phase = Phase::Create(Entry::File);
+        let pattern = Pattern::new(0, owner, mdtest.write_bytes as usize);
+        Operations { mdtest, job, phase, owner, dir, pattern, buffer }
     }
 
     fn path(&self, entry: Entry, i: u64) -> PathBuf {
         let kind = if entry == Entry::File { "file" } else { "dir" };
-        self.dir.join(format!("{kind}.{}.{i}", self.rank))
+        self.dir.join(format!("{kind}.{}.{i}", self.owner))
     }
 
     /// One operation; returns the bytes that it moved.
@@ -195,9 +192,7 @@ impl Operations {
                     None => Ok(self.buffer.len() as u64),
                 }
             }
-            Phase::Write | Phase::Read | Phase::Verify => {
-                Err(std::io::Error::other("mdtest has no such phase"))
-            }
+            _ => Err(std::io::Error::other("mdtest has no such phase")),
         }
     }
 
@@ -210,10 +205,25 @@ impl Operations {
     }
 }
 
+/// How many strides away the entries of a phase are: another number for each, as in mdtest.
+fn strides(phase: Phase) -> usize {
+    match phase {
+        Phase::Stat(_) => 1,
+        Phase::Fetch => 2,
+        Phase::Remove(_) => 3,
+        _ => 0,
+    }
+}
+
 impl Part for Operations {
     fn prepare(&mut self, order: Order) -> Result<()> {
+        let (job, np) = (&self.job, self.mdtest.np);
+        let away = self.mdtest.stride.saturating_mul(strides(order.phase)) % np;
         self.phase = order.phase;
-        self.pattern = Pattern::new(order.seed, self.rank, self.mdtest.write_bytes as usize);
+        self.owner = (job.rank + away) % np;
+        let through = if away == 0 { self.owner } else { self.owner + 1 };
+        self.dir = self.mdtest.dir(job.dir_of(through), self.owner);
+        self.pattern = Pattern::new(order.seed, self.owner, self.mdtest.write_bytes as usize);
         Ok(())
     }
 
@@ -255,9 +265,10 @@ mod tests {
 
     #[test]
     fn every_phase_works_and_leaves_nothing() {
-        for options in ["--np 2 -n 5 -w 3901 -e 3901", "--np 2 -n 5 -u"] {
+        let all = ["-w 3901 -e 3901", "-u", "-N 1 -w 10 -e 10", "-u -N 1 -w 10 -e 10"];
+        for options in all.map(|options| format!("--np 2 -n 5 {options}")) {
             let dir = tempfile::tempdir().unwrap();
-            let dirs = [dir.path().to_path_buf()];
+            let dirs = [dir.path().to_path_buf(), dir.path().join(".")];
             let workload = parse(&format!("mdtest {options}")).unwrap();
             workload.lay_out(&dirs).unwrap();
             let job = |rank| Job { workload: workload.clone(), rank, dirs: dirs.to_vec() };

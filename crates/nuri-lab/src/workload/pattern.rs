@@ -1,23 +1,25 @@
 //! What files hold: bytes that depend on the seed, on the rank that writes them and on their
 //! place, so that data that is old, misplaced or another rank's is seen.
 
+use nuri_io::rng::Rng;
+
 /// Each so many bytes begin with a word of their own.
 const STAMPED: usize = 4096;
 const WORD: usize = 8;
 
 /// The contents of one rank's transfers of one length.
 pub(super) struct Pattern {
-    seed: u64,
-    owner: u64,
+    /// Of the seed and the rank.
+    key: u64,
     bytes: Vec<u8>,
 }
 
 impl Pattern {
     pub(super) fn new(seed: u64, owner: usize, len: usize) -> Pattern {
-        let owner = owner as u64;
-        let words =
-            (0..len.div_ceil(WORD) as u64).flat_map(|i| word(!seed, owner, i).to_le_bytes());
-        Pattern { seed, owner, bytes: words.take(len).collect() }
+        let key = Rng::new(Rng::new(seed).next() ^ owner as u64).next();
+        let mut bytes = vec![0; len];
+        Rng::new(!key).fill(&mut bytes);
+        Pattern { key, bytes }
     }
 
     /// The bytes at this place of the file. Only the stamps differ from place to place: filling
@@ -39,7 +41,7 @@ impl Pattern {
     }
 
     fn word_at(&self, offset: u64) -> [u8; WORD] {
-        word(self.seed, self.owner, offset).to_le_bytes()
+        Rng::new(self.key ^ offset).next().to_le_bytes()
     }
 
     /// Where the first and the last word of what was read at this place are wrong.
@@ -58,14 +60,6 @@ impl Pattern {
         let wrong = data.iter().zip(expected).position(|(read, written)| read != written);
         wrong.map(|at| offset + at as u64)
     }
-}
-
-/// A word that depends on all bits of its sources (the steps of splitmix64).
-fn word(seed: u64, owner: u64, place: u64) -> u64 {
-    let mut x = seed ^ owner.rotate_left(48) ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

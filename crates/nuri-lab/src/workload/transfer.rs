@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use nuri_io::rng::Rng;
+
 use super::Phase;
 use super::ior::Ior;
 use super::pattern::Pattern;
@@ -88,8 +90,9 @@ impl Part for Transfers {
         let (owner, path) = self.source(order.phase);
         let transfer = self.ior.transfer as usize;
         let shuffled = self.ior.random.then(|| {
-            let places = self.ior.offsets(owner).collect();
-            shuffled(places, order.seed ^ self.job.rank as u64)
+            let mut places: Vec<u64> = self.ior.offsets(owner).collect();
+            shuffle(&mut places, order.seed ^ self.job.rank as u64);
+            places
         });
         self.ready = Some(Ready {
             phase: order.phase,
@@ -128,17 +131,12 @@ fn short(error: io::Error, ready: &Ready, offset: u64) -> LabError {
     }
 }
 
-/// Fisher and Yates with a small generator (xorshift64*): the same for the same seed.
-fn shuffled(mut places: Vec<u64>, seed: u64) -> Vec<u64> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+/// Fisher and Yates; the same order for the same seed.
+fn shuffle(places: &mut [u64], seed: u64) {
+    let mut random = Rng::new(seed);
     for i in (1..places.len()).rev() {
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        let other = (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as usize % (i + 1);
-        places.swap(i, other);
+        places.swap(i, random.below(i as u64 + 1) as usize);
     }
-    places
 }
 
 #[cfg(test)]
@@ -189,9 +187,11 @@ mod tests {
     #[test]
     fn shuffling_keeps_all_places() {
         let places: Vec<u64> = (0..1000).collect();
-        let mut mixed = shuffled(places.clone(), 5);
+        let (mut mixed, mut again) = (places.clone(), places.clone());
+        shuffle(&mut mixed, 5);
+        shuffle(&mut again, 5);
+        assert_eq!(mixed, again);
         assert_ne!(mixed, places);
-        assert_eq!(mixed, shuffled(places.clone(), 5));
         mixed.sort_unstable();
         assert_eq!(mixed, places);
     }

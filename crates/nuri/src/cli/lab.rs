@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
 use nuri_lab::single::Where;
 use nuri_lab::testbed::network::Link;
+use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::ior::Ior;
 use nuri_lab::workload::mdtest::Mdtest;
 use nuri_proto::layout::Shape;
@@ -31,6 +32,8 @@ pub(crate) enum Lab {
     Ior(Box<Once<Ior>>),
     /// Create, stat and remove files and directories as mdtest does, with its option letters
     Mdtest(Box<Once<Mdtest>>),
+    /// Write, rewrite and read files by characters and blocks as Bonnie does
+    Bonnie(Box<Once<Bonnie>>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did
