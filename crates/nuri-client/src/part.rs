@@ -272,20 +272,20 @@ impl Shared {
     }
 
     /// The server restarted: tell it of the parts, a file at a time.
-    pub(crate) fn reclaim_parts(&self, nodes: &[Arc<Node>]) {
+    pub(crate) fn reclaim_parts(&self, nodes: &[Arc<Node>], server_boot: u64) {
         for node in nodes {
             let Some(spans) = node.state.lock().parts.as_ref().map(|parts| parts.spans()) else {
                 continue;
             };
             let parts = vec![(node.ino, spans)];
-            let call = Reclaim { parts, more: true, ..Reclaim::default() };
+            let call = Reclaim { server_boot, parts, more: true, ..Reclaim::default() };
             match self.session.call(&call) {
                 Ok(reply) if reply.parts == [true] => {}
                 Ok(_) => {
                     self.give_up(node, "the restarted server has another holder");
                 }
                 // The rest of what is reclaimed meets it too.
-                Err(Status::SESSION_GONE) => return,
+                Err(Status::SESSION_GONE | Status::STALE) => return,
                 Err(status) => eprintln!("client: parts could not be reclaimed: {status}"),
             }
         }

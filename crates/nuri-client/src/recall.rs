@@ -232,7 +232,9 @@ impl Shared {
         self.unreserve(freed);
     }
 
-    /// The server restarted: tell it what is held here, before anybody else is served.
+    /// The server restarted: tell it what is held here, before anybody else is served. One that
+    /// restarts once more meanwhile is told everything again; one that could not be told all of it
+    /// ends the session.
     fn reclaim(self: &Arc<Self>, boot: u64) {
         let held_locks = self.locks.restarted(boot);
         let nodes = self.all_nodes();
@@ -243,7 +245,7 @@ impl Shared {
         let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
         let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
         let leases: Vec<_> = nodes.iter().filter_map(held).collect();
-        self.reclaim_parts(&nodes);
+        self.reclaim_parts(&nodes, boot);
         let (mut rest, mut rest_locks) = (leases.as_slice(), held_locks.as_slice());
         loop {
             let (batch, tail) = rest.split_at(rest.len().min(RECLAIM_BATCH));
@@ -254,14 +256,18 @@ impl Shared {
             let more = !rest.is_empty() || !open.is_empty() || !rest_locks.is_empty();
             let (leases, held) = (batch.to_vec(), locks.to_vec());
             let parts = Vec::new();
-            let call = Reclaim { leases, parts, open: now_open, locks: held, more };
+            let server_boot = boot;
+            let call = Reclaim { server_boot, leases, parts, open: now_open, locks: held, more };
             match self.session.call(&call) {
                 Ok(reply) => {
                     self.reclaimed(batch, &reply.leases);
                     self.locks.reclaimed(locks, &reply.locks);
                 }
                 Err(Status::SESSION_GONE) => return self.session_lost(),
-                Err(status) => eprintln!("client: leases could not be reclaimed: {status}"),
+                Err(Status::STALE) => return,
+                Err(status) => {
+                    return eprintln!("client: leases could not be reclaimed: {status}");
+                }
             }
             if !more {
                 return self.locks.ask_again();

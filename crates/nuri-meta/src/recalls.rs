@@ -62,11 +62,17 @@ impl MetaServer {
         self.commit(core, batch, &found).map(|_| ())
     }
 
+    /// `STALE` where the client means an earlier start, which may have heard a part: the session
+    /// would be waited for no longer, with leases missing that it relies on.
     pub(crate) fn reclaim(
         &self,
         context: CallContext,
         call: Reclaim,
     ) -> Result<ReclaimReply, Status> {
+        if call.server_boot != self.engine.epoch() && !cfg!(nuri_break = "reclaim_from_two_starts")
+        {
+            return Err(Status::STALE);
+        }
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;

@@ -209,6 +209,11 @@ impl<'a> Client<'a> {
         self.get(Acquire { ino, mode })
     }
 
+    /// Tells this start of the server.
+    fn reclaim(&self, call: Reclaim) -> Result<ReclaimReply, Status> {
+        self.get(Reclaim { server_boot: self.server.engine.epoch(), ..call })
+    }
+
     /// Waits for something to be told, and acknowledges it.
     fn told(&self, acknowledged: &mut u64) -> Vec<Event> {
         let server_boot = self.server.engine.epoch();

@@ -172,7 +172,7 @@ fn applied_steps_survive_a_crash_and_are_not_done_again() {
     world = world.crash(5);
     let a = Client::known(&world, id);
     let leases = vec![(Ino::ROOT, LeaseMode::Write), (ino, LeaseMode::Write)];
-    a.get(Reclaim { leases, open: vec![], locks: vec![], parts: vec![], more: false }).unwrap();
+    a.reclaim(Reclaim { leases, ..Reclaim::default() }).unwrap();
     let change = Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File));
     let again = a.repeat(sequence, Apply { steps: vec![step(change)] }, &[]).unwrap();
     assert_eq!(again.made.len(), 1);

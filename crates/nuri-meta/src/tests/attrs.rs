@@ -233,8 +233,7 @@ fn counters_follow_and_survive() {
     let id = c.id;
     let world = world.crash(1);
     let c = Client::known(&world, id);
-    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    c.reclaim(Reclaim::default()).unwrap();
     assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });
     let h = c.make(ROOT, "h", MakeKind::File);
     assert_eq!(h, Err(Status::MALFORMED), "the slot remembers later sequences");
@@ -258,8 +257,7 @@ fn stamps_never_go_back_whatever_the_clock_does() {
     clock.set_wall(Duration::from_secs(1));
     let c = Client::known(&world, id);
     c.sequence.store(100, Ordering::SeqCst);
-    c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    c.reclaim(Reclaim::default()).unwrap();
     let h = c.file(ROOT, "h");
     assert!(c.attr(h).unwrap().btime >= second, "also over a restart");
     clock.set_wall(Duration::from_secs(5000));

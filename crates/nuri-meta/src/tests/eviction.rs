@@ -111,8 +111,7 @@ fn after_a_restart_a_lost_session_is_fenced_before_anybody_is_served() {
     let world = on(log, tables, world.clock.clone(), &targets);
     assert!(live(&targets, lost), "it has its grace period");
     let b = Client::known(&world, back);
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    b.reclaim(Reclaim::default()).unwrap();
     std::thread::scope(|scope| {
         let find = scope.spawn(|| b.find(Ino::ROOT, "f").unwrap());
         world.pass(GRACE);

@@ -203,7 +203,7 @@ fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
         let a = Client::known(&world, id);
         a.sequence.store(9, Ordering::SeqCst);
         let open = if reclaimed { vec![f] } else { Vec::new() };
-        a.get(Reclaim { leases: vec![], open, locks: vec![], parts: vec![], more: false }).unwrap();
+        a.reclaim(Reclaim { open, ..Reclaim::default() }).unwrap();
         a.get(StatFs {}).unwrap();
         assert_eq!(world.fsck().orphans, u64::from(reclaimed));
         if reclaimed {
@@ -215,6 +215,29 @@ fn an_orphan_outlives_a_restart_while_it_is_reclaimed() {
     }
 }
 
+/// The client was in the middle of it when the server restarted once more: the rest does not pass
+/// for the whole, else what it does next without a lease that it relies on is refused.
+#[test]
+fn what_an_earlier_start_was_told_has_to_be_told_again() {
+    let world = World::new();
+    let a = world.client();
+    let (f, id) = (a.file(ROOT, "f"), a.id);
+    let world = world.crash(4);
+    let a = Client::known(&world, id);
+    let server_boot = world.server.engine.epoch();
+    let leases = vec![(f, LeaseMode::Write)];
+    a.get(Reclaim { server_boot, leases, more: true, ..Reclaim::default() }).unwrap();
+    let world = world.crash(4);
+    let a = Client::known(&world, id);
+    let rest = Reclaim { server_boot, leases: vec![(ROOT, LeaseMode::Read)], ..Reclaim::default() };
+    assert_eq!(a.get(rest).map(|_| ()), Err(Status::STALE));
+    assert!(world.server.core.lock().grace.is_some(), "it is still waited for");
+    let leases = vec![(f, LeaseMode::Write), (ROOT, LeaseMode::Read)];
+    let reply = a.reclaim(Reclaim { leases, ..Reclaim::default() }).unwrap();
+    assert!(reply.leases.iter().all(Option::is_some));
+    assert_eq!(a.attr(f).unwrap().nlink, 1);
+}
+
 #[test]
 fn grace_blocks_others_until_all_have_reclaimed() {
     let world = World::new();
@@ -224,22 +247,19 @@ fn grace_blocks_others_until_all_have_reclaimed() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(4);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    b.reclaim(Reclaim::default()).unwrap();
     let mut at = 0;
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f).unwrap());
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "the writer may still come back");
-        let more =
-            Reclaim { leases: vec![], open: vec![f], locks: vec![], parts: vec![], more: true };
-        a.get(more).unwrap();
+        let more = Reclaim { open: vec![f], more: true, ..Reclaim::default() };
+        a.reclaim(more).unwrap();
         std::thread::sleep(SOON);
         assert!(!stat.is_finished(), "it said that more follows");
         let mine = vec![(f, LeaseMode::Write)];
-        let grants = a
-            .get(Reclaim { leases: mine, open: vec![f], locks: vec![], parts: vec![], more: false })
-            .unwrap();
+        let grants =
+            a.reclaim(Reclaim { leases: mine, open: vec![f], ..Reclaim::default() }).unwrap();
         let grant = grants.leases[0].unwrap();
         assert!(grant.mode == LeaseMode::Write && grant.number > old.number);
         let recall = a.recalled(&mut at);
@@ -272,11 +292,9 @@ fn recalls_after_a_restart_reach_a_session_that_acknowledged_many_before() {
     let world = world.crash(8);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
     b.sequence.store(99, Ordering::SeqCst);
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    b.reclaim(Reclaim::default()).unwrap();
     let mine = vec![(f, LeaseMode::Read)];
-    a.get(Reclaim { leases: mine, open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    a.reclaim(Reclaim { leases: mine, ..Reclaim::default() }).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| b.resize(f, 0).unwrap());
         // The last call to the old boot comes late.
@@ -296,8 +314,7 @@ fn grace_ends_for_those_that_do_not_come_back() {
     let (a, b) = (a.id, b.id);
     let world = world.crash(5);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
-    b.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-        .unwrap();
+    b.reclaim(Reclaim::default()).unwrap();
     std::thread::scope(|scope| {
         let stat = scope.spawn(|| b.attr(f));
         std::thread::sleep(SOON);
@@ -306,13 +323,7 @@ fn grace_ends_for_those_that_do_not_come_back() {
         assert_eq!(stat.join().unwrap().unwrap().size, 0);
     });
     assert_eq!(a.attr(f), Err(Status::SESSION_GONE));
-    let late = a.get(Reclaim {
-        parts: vec![],
-        leases: vec![(f, LeaseMode::Write)],
-        open: vec![],
-        locks: vec![],
-        more: false,
-    });
+    let late = a.reclaim(Reclaim { leases: vec![(f, LeaseMode::Write)], ..Reclaim::default() });
     assert_eq!(late, Err(Status::SESSION_GONE), "others may have been there meanwhile");
 }
 

@@ -23,7 +23,7 @@ fn held(owner: u64) -> HeldLock {
 }
 
 fn back(locks: Vec<HeldLock>) -> Reclaim {
-    Reclaim { leases: vec![], open: vec![], locks, parts: vec![], more: false }
+    Reclaim { locks, ..Reclaim::default() }
 }
 
 fn outcome(reply: Result<LockReply, Status>) -> LockOutcome {
@@ -100,18 +100,18 @@ fn a_restarted_server_waits_for_what_was_held() {
     let world = world.crash(3);
     let (a, b) = (Client::known(&world, a), Client::known(&world, b));
     a.sequence.store(9, Ordering::SeqCst);
-    assert_eq!(b.get(back(vec![])).unwrap().locks, [true; 0]);
+    assert_eq!(b.reclaim(back(vec![])).unwrap().locks, [true; 0]);
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| b.put(lock(1, EXCLUSIVE)).unwrap().outcome);
         std::thread::sleep(SOON);
         let waited = !taken.is_finished();
-        let reclaimed = a.get(back(vec![held(1), held(1)])).unwrap();
+        let reclaimed = a.reclaim(back(vec![held(1), held(1)])).unwrap();
         assert_eq!(taken.join().unwrap(), LockOutcome::Refused);
         assert!(waited, "a holder may still come back");
         assert_eq!(reclaimed.locks, [true, true]);
     });
     // The grace is over: what was given up does not come back.
     a.put(lock(1, None)).unwrap();
-    assert_eq!(a.get(back(vec![held(1)])).unwrap().locks, [false]);
+    assert_eq!(a.reclaim(back(vec![held(1)])).unwrap().locks, [false]);
     assert_eq!(outcome(b.put(lock(1, EXCLUSIVE))), LockOutcome::Done);
 }

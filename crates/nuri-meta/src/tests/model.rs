@@ -345,14 +345,7 @@ fn random_operations_agree_with_a_simple_tree() {
             if rng.one_in(2) {
                 world = world.crash(rng.next());
                 let c = Client::known(&world, id);
-                c.get(Reclaim {
-                    leases: vec![],
-                    open: vec![],
-                    locks: vec![],
-                    parts: vec![],
-                    more: false,
-                })
-                .unwrap();
+                c.reclaim(Reclaim::default()).unwrap();
                 c.get(StatFs {}).unwrap();
                 assert_eq!(picture(&*world.server.engine), tree.picture(), "seed {seed} {part}");
                 world.fsck();

@@ -124,9 +124,9 @@ fn parts_are_reclaimed_after_a_restart() {
     let again = |id| Client { server: &world.server, id, sequence: AtomicU64::new(100) };
     let [a, b] = ids.map(again);
     let reclaim = |spans: Vec<Span>| Reclaim { parts: vec![(f, spans)], ..Reclaim::default() };
-    assert_eq!(a.get(reclaim(vec![span(0, 99)])).unwrap().parts, [true]);
-    assert_eq!(b.get(reclaim(vec![span(90, 95)])).unwrap().parts, [false], "another's by now");
-    assert_eq!(b.get(reclaim(vec![span(500, 599)])).unwrap().parts, [true]);
+    assert_eq!(a.reclaim(reclaim(vec![span(0, 99)])).unwrap().parts, [true]);
+    assert_eq!(b.reclaim(reclaim(vec![span(90, 95)])).unwrap().parts, [false], "another's by now");
+    assert_eq!(b.reclaim(reclaim(vec![span(500, 599)])).unwrap().parts, [true]);
     b.publish_part(f, 9000, 0).unwrap();
 }
 

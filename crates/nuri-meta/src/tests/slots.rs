@@ -35,8 +35,7 @@ fn a_repeated_call_is_known_after_a_restart() {
         let id = c.id;
         let world = world.crash(seed);
         let c = Client::known(&world, id);
-        c.get(Reclaim { leases: vec![], open: vec![], locks: vec![], parts: vec![], more: false })
-            .unwrap();
+        c.reclaim(Reclaim::default()).unwrap();
         assert_eq!(c.repeat(1, make(ROOT, "f", MakeKind::File), &[]).unwrap(), first);
         assert_eq!(c.attr(ROOT).unwrap().size, 1);
         world.fsck();

@@ -173,6 +173,8 @@ call!(Downgrade => ());
 /// After a restart of the server: what this session still holds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reclaim {
+    /// The start of the server that is told: what an earlier one heard counts no more.
+    pub server_boot: u64,
     pub leases: Vec<(Ino, LeaseMode)>,
     /// Parts of files.
     pub parts: Vec<(Ino, Vec<Span>)>,

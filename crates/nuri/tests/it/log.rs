@@ -105,6 +105,31 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
     space.down_clean();
 }
 
+/// Makes, renames and removes files until it is told to stop; says how often.
+fn churn(dir: &Path, stop: &AtomicBool) -> u32 {
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let (a, b) = (dir.join(format!("a{done}")), dir.join(format!("b{done}")));
+        fs::write(&a, done.to_string()).unwrap();
+        fs::rename(&a, &b).unwrap();
+        if done % 3 == 0 {
+            fs::remove_file(&b).unwrap();
+        }
+        done += 1;
+    }
+    done
+}
+
+/// What `churn` left, all of it and nothing else.
+fn check_churned(dir: &Path, done: u32) {
+    assert!(done > 100, "{done}");
+    for i in 0..done {
+        let text = fs::read_to_string(dir.join(format!("b{i}"))).ok();
+        assert_eq!(text, (i % 3 != 0).then(|| i.to_string()), "{i}");
+    }
+    assert_eq!(names(dir).len(), (0..done).filter(|i| i % 3 != 0).count());
+}
+
 #[test]
 fn a_restarted_server_gets_every_step_once() {
     let space = Space::up(&[]);
@@ -112,19 +137,7 @@ fn a_restarted_server_gets_every_step_once() {
     fs::create_dir(&dir).unwrap();
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
-        let works = scope.spawn(|| {
-            let mut done = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let (a, b) = (dir.join(format!("a{done}")), dir.join(format!("b{done}")));
-                fs::write(&a, done.to_string()).unwrap();
-                fs::rename(&a, &b).unwrap();
-                if done % 3 == 0 {
-                    fs::remove_file(&b).unwrap();
-                }
-                done += 1;
-            }
-            done
-        });
+        let works = scope.spawn(|| churn(&dir, &stop));
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(700));
             space.kill("node0");
@@ -133,12 +146,35 @@ fn a_restarted_server_gets_every_step_once() {
         stop.store(true, Ordering::Relaxed);
         works.join().unwrap()
     });
-    assert!(done > 100, "{done}");
-    for i in 0..done {
-        let text = fs::read_to_string(dir.join(format!("b{i}"))).ok();
-        assert_eq!(text, (i % 3 != 0).then(|| i.to_string()), "{i}");
-    }
-    assert_eq!(names(&dir).len(), (0..done).filter(|i| i % 3 != 0).count());
+    check_churned(&dir, done);
+    space.down_clean();
+}
+
+/// It dies while the mount tells it what it holds, which takes several calls here.
+#[test]
+fn a_server_that_restarts_again_at_once_gets_every_step_too() {
+    let space = Space::up(&[]);
+    let (dir, held) = (space.mnt().join("d"), space.mnt().join("held"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&held).unwrap();
+    (0..9000).for_each(|i| drop(fs::File::create(held.join(i.to_string())).unwrap()));
+    let log = space.path("space/log/node0.log");
+    let starts = || fs::read_to_string(&log).unwrap().matches("serves").count();
+    let stop = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        let works = scope.spawn(|| churn(&dir, &stop));
+        for after in [500, 0, 10, 30, 60] {
+            let known = starts();
+            std::thread::sleep(Duration::from_millis(after));
+            space.kill("node0");
+            wait("the server serves", Duration::from_secs(20), || starts() > known);
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        stop.store(true, Ordering::Relaxed);
+        works.join().unwrap()
+    });
+    check_churned(&dir, done);
+    assert_eq!(names(&held).len(), 9000);
     space.down_clean();
 }
 
