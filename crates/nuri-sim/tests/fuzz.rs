@@ -132,6 +132,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             framed(&read),
             framed(&meta::Lookup { parent: Ino::ROOT, name: b"name".to_vec() }),
             framed(&meta::Reclaim {
+                server_boot: 3,
                 parts: vec![(Ino(7), vec![Span::ALL])],
                 leases: vec![(Ino(3), meta::LeaseMode::Write)],
                 open: vec![Ino(4)],

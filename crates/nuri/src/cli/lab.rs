@@ -59,8 +59,8 @@ pub(crate) struct Report {
     /// Files that `nuri lab run` wrote
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<PathBuf>,
-    /// Where to write it; repeat for both forms: a page (.html) and Markdown (.md). Default: Markdown
-    /// on standard output
+    /// Where to write it; repeat for both forms: a page (.html) and Markdown (.md). Default:
+    /// Markdown on standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
 }

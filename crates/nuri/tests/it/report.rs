@@ -40,7 +40,8 @@ fn shown(page: &Path, more: &[&str]) -> String {
         const plots = [...document.querySelectorAll('figure svg')];
         const tall = plots.filter(plot => plot.getBoundingClientRect().height > 150).length;
         const fits = document.documentElement.scrollWidth <= window.innerWidth;
-        document.title = `${tall} plots; fits: ${fits}; ground ${style('body', 'backgroundColor')}; \
+        const ground = style('body', 'backgroundColor');
+        document.title = `${tall} plots; fits: ${fits}; ground ${ground}; \
          line ${style('polyline[stroke-width=\"2\"]', 'stroke')}`;
         </script></body>";
     let copy = page.with_extension("measured.html");
