@@ -5,9 +5,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::shell::{root, run as run_command};
+use crate::shell::{root, run as run_command, todays_share};
 
 const LIST: &str = "docs/broken-builds.txt";
 /// Seconds for a build, and for a test.
@@ -21,9 +21,7 @@ pub(crate) fn run(every: usize, limit: Duration) -> Result<(), String> {
     let text = std::fs::read_to_string(root().join(LIST)).map_err(|e| format!("{LIST}: {e}"))?;
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
     let flags: Vec<Vec<&str>> = lines.map(|l| l.split_whitespace().collect()).collect();
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let first = (since.as_secs() / 86_400) as usize % every.max(1);
-    for line in flags.iter().skip(first).step_by(every.max(1)) {
+    for line in todays_share(&flags, every) {
         if start.elapsed() > limit {
             println!("no time is left for {} and those after it", line[0]);
             break;

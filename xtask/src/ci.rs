@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::shell::{cargo, run as call, run_tests};
-use crate::{apps, broken, faults, litmus, tidy, watch};
+use crate::{apps, broken, faults, litmus, studies, tidy, watch};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// All suites end before this, well before who started CI gives up and hears nothing.
@@ -23,6 +23,8 @@ const LITMUS_SEED: u64 = 7;
 const SIMULATE: Duration = Duration::from_secs(180);
 /// Of fresh seeds, at least.
 const LEAST_FRESH: Duration = Duration::from_secs(60);
+/// CI runs every n-th study; `cargo xtask studies` runs all.
+const STUDIES_EVERY: usize = 3;
 /// CI builds every n-th broken rule; `cargo xtask broken` builds all.
 const BROKEN_EVERY: usize = 5;
 /// On a slow machine no further one is begun after this.
@@ -61,6 +63,7 @@ const SUITES: &[Suite] = &[
         litmus::run(LITMUS, None, "")
     }),
     ("faults under programs", || faults::run(FAULT_MINUTES, Some(FAULT_SEED))),
+    ("studies", || studies::run(STUDIES_EVERY)),
     ("fuzz", || broken::fuzz(FUZZ_SECONDS)),
     ("broken builds", || broken::run(BROKEN_EVERY, BROKEN)),
 ];

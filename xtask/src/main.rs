@@ -8,6 +8,7 @@ mod faults;
 mod install;
 mod litmus;
 mod shell;
+mod studies;
 mod testbed;
 mod tidy;
 mod watch;
@@ -60,6 +61,12 @@ enum Command {
     /// Builds that break one rule each must fail their test
     Broken {
         /// Only every n-th flag, starting with the day of the year
+        #[arg(long, default_value_t = 1)]
+        every: usize,
+    },
+    /// The laboratory's studies in their short form, on a cluster of namespaces
+    Studies {
+        /// Only every n-th study, starting with the day of the year
         #[arg(long, default_value_t = 1)]
         every: usize,
     },
@@ -155,6 +162,7 @@ fn main() -> std::process::ExitCode {
             litmus::run(std::time::Duration::from_secs(60 * minutes), seed, &only)
         }
         Command::Broken { every } => broken::run(every, std::time::Duration::MAX),
+        Command::Studies { every } => studies::run(every),
         Command::Fuzz { seconds } => broken::fuzz(seconds),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),

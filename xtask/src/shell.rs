@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// So much of what programs under test said is shown where a test fails.
 const LAST_LINES: usize = 100;
@@ -123,6 +123,13 @@ fn show(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|a| a.to_string_lossy().into_owned()));
     words.join(" ")
+}
+
+/// Every n-th; which ones changes by the day, so that all have their turn.
+pub(crate) fn todays_share<T>(all: &[T], every: usize) -> impl Iterator<Item = &T> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let first = (since.as_secs() / 86_400) as usize % every.max(1);
+    all.iter().skip(first).step_by(every.max(1))
 }
 
 /// `cargo` with arguments.

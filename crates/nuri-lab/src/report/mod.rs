@@ -70,7 +70,8 @@ fn chapter(plan: Option<Plan>, study: String, records: Vec<Record>) -> Chapter {
     let mut warnings = Vec::new();
     for record in &records {
         add_once(&mut hosts, host_line(record));
-        for warning in &record.warnings {
+        // The tables show intervals, and the verdicts count the wide ones.
+        for warning in record.warnings.iter().filter(|text| !text.starts_with("noisy")) {
             add_once(&mut warnings, format!("{}: {warning}", place(record)));
         }
         if let Some(why) = &record.partial {
@@ -154,7 +155,7 @@ fn place(record: &Record) -> String {
 fn host_line(record: &Record) -> String {
     let host = &record.host;
     format!(
-        "{}: {} x {}, {} MiB, Linux {}; {} on {}; Nuri {}; {}",
+        "{}: {} x {}, {} MiB, {}; {} on {}; Nuri {}; {}",
         host.name,
         host.cores,
         host.cpu,
@@ -225,7 +226,9 @@ fn row(panel: &Panel, value: &str, series: &Series, record: &Record) -> Vec<Stri
         (None, Some(micros)) => format!("{micros:.0} us/op"),
         (None, None) => "-".into(),
     };
-    let wire = costs.wire_bytes_per_byte.map_or("-".into(), |bytes| format!("{bytes:.2}"));
+    // What passed in other network namespaces was not seen.
+    let wire = costs.wire_bytes_per_byte.filter(|bytes| *bytes >= 0.005);
+    let wire = wire.map_or("-".into(), |bytes| format!("{bytes:.2}"));
     let mut cells = vec![
         value.to_string(),
         series.name.clone(),
