@@ -95,12 +95,13 @@ impl Names {
         if !report.problems.is_empty() && self.crashes > 0 {
             return Err(format!("fsck after a crash: {:?}", report.problems));
         }
+        let server_boot = engine.epoch();
         let server =
             MetaServer::open(Arc::new(engine), Arc::new(Pools(self.targets)), self.clock.clone())
                 .map_err(|e| format!("metadata server after a crash: {e}"))?;
         self.server = Some(server);
         for client in 0..self.clients.len() {
-            let call = Reclaim::default();
+            let call = Reclaim { server_boot, ..Reclaim::default() };
             self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
         }
         // A session whose opening was never answered is nobody's: grace has to run out for it.
