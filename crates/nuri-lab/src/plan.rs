@@ -18,6 +18,7 @@ const BUILT_IN: &[&str] = &[
     include_str!("../plans/flow-clients.toml"),
     include_str!("../plans/metadata.toml"),
     include_str!("../plans/parallel-io.toml"),
+    include_str!("../plans/stripe-sweep.toml"),
     include_str!("../plans/transfer-size.toml"),
 ];
 

@@ -5,6 +5,7 @@ pub mod bonnie;
 pub mod ior;
 pub mod mdtest;
 mod pattern;
+mod striping;
 mod transfer;
 
 use std::path::PathBuf;

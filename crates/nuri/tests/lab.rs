@@ -1,4 +1,4 @@
-//! `nuri lab` as a user runs it, on a plain directory: real processes, real kills.
+//! `nuri lab` as a user runs it, on a plain directory and on spaces: real processes, real kills.
 
 #![allow(clippy::unwrap_used)]
 
@@ -222,6 +222,8 @@ fn wrong_input_is_one_clear_sentence() {
     refused(&["lab", "ior", "-b", "900t", &dir], "free, it has");
     refused(&["lab", "ior", "-w", "-k", "-o", "mine", &dir], "mine exists");
     refused(&["lab", "ior", &none], "none is no directory");
+    refused(&["lab", "ior", "--stripe-count", "2", &dir], "is not on a mounted space");
+    refused(&["lab", "ior", "--stripe-size", "1m", "-w", "-o", "x", &dir], "leave out -o");
     refused(&["lab", "mdtest"], "DIR");
     refused(&["lab", "show", "x"], "no study is named 'x'");
     assert_eq!(bench.leftovers().len(), 1);
@@ -292,6 +294,23 @@ fn what_one_mount_of_a_space_wrote_another_reads() {
     let ran = nuri(&[&mdtest[..], &[&mnt, &other]].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
+}
+
+#[test]
+fn files_are_striped_as_asked() {
+    let mut space = support::Space::up(&[]);
+    let mnt = space.mnt();
+    let mut ior = Command::new(NURI);
+    ior.args(["lab", "ior", "-w", "-e", "-t", "1m", "-b", "8m", "-i", "1000"]);
+    ior.args(["--stripe-count", "1", "--stripe-size", "256k"]).arg(&mnt);
+    space.own_child(ior.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    wait("a file is striped as asked", Duration::from_secs(20), || {
+        let dirs = fs::read_dir(&mnt).unwrap().flatten();
+        let files = dirs.map(|dir| dir.path().join("data").display().to_string());
+        let layout = |file: String| text(&nuri(&["fs", "layout", "get", &file]).stdout);
+        files.map(layout).any(|text| text.contains("chunk_size=262144") && text.contains("width=1"))
+    });
+    refused(&["lab", "ior", "--stripe-size", "5", &mnt.display().to_string()], "--stripe-...: ");
 }
 
 fn flip(path: &Path, offset: u64) {

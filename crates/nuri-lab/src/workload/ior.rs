@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::striping::Striping;
 use super::{LARGEST, Phase};
 use crate::size::{self, human};
 use crate::{LabError, Result};
@@ -72,6 +73,8 @@ pub struct Ior {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
+    #[command(flatten)]
+    striping: Striping,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -121,6 +124,9 @@ impl Ior {
                 _ => Ok(()),
             };
         };
+        if self.striping.is_asked() {
+            return Err(LabError::new("--stripe-... is for the run's own directory: leave out -o"));
+        }
         match Path::new(name).file_name() {
             Some(file) if file == name.as_str() => Ok(()),
             _ => Err(LabError(format!("-o {name}: a file name without directories"))),
@@ -180,8 +186,9 @@ impl Ior {
         (0..files).map(|rank| self.path(dir, rank)).collect()
     }
 
-    /// A file that is there is somebody's.
+    /// The run's directory, before its files. A file that is there is somebody's.
     pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
+        self.striping.set(&dirs[0])?;
         let taken = self.paths(&dirs[0]).into_iter().find(|path| path.exists());
         match taken.filter(|_| self.writes()) {
             Some(path) => Err(LabError(format!(

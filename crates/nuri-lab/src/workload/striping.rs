@@ -1,0 +1,48 @@
+//! How the files of a run are striped: set on the run's own directory, as a user does it.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::size;
+use crate::{LabError, Result, at};
+
+#[derive(Args, Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Striping {
+    /// Over how many groups of targets a file goes (0: all); only on a Nuri space
+    #[arg(long, value_name = "N")]
+    stripe_count: Option<u16>,
+    /// Bytes of each of its chunks, e.g. 1m; only on a Nuri space
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    stripe_size: Option<u64>,
+}
+
+impl Striping {
+    pub(super) fn is_asked(&self) -> bool {
+        *self != Striping::default()
+    }
+
+    /// Files made in the directory from here on are striped so.
+    pub(super) fn set(&self, dir: &Path) -> Result<()> {
+        if !self.is_asked() {
+            return Ok(());
+        }
+        let own = std::env::current_exe().map_err(at("this program"))?;
+        let mut command = Command::new(own);
+        command.args(["fs", "layout", "set"]).arg(dir);
+        if let Some(count) = self.stripe_count {
+            command.args(["--width", &count.to_string()]);
+        }
+        if let Some(size) = self.stripe_size {
+            command.args(["--chunk-size", &size.to_string()]);
+        }
+        let out = command.output().map_err(at("nuri fs layout set"))?;
+        if out.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&out.stderr);
+        Err(LabError(format!("--stripe-...: {}", said.trim().trim_start_matches("nuri: "))))
+    }
+}
