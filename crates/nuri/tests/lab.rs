@@ -27,13 +27,13 @@ const PLAN: &str = r#"
     report = { x = "transfer" }
 "#;
 
-/// Runs for minutes, in phases of a fraction of a second.
+/// Runs for hours, in phases of a fraction of a second, with the same ranks all the time.
 const LONG: &str = r#"
     study = "long"
     question = "Does it end?"
-    repeat = 1000
+    repeat = 2
     sweep = [{ name = "block", values = ["32m", "64m"] }]
-    workload = { name = "ior", options = "--np 2 -F -w -r -t 64k -b {block} --warm" }
+    workload = { name = "ior", options = "--np 2 -F -w -r -t 64k -b {block} --warm -i 100000" }
     report = { x = "block" }
 "#;
 
