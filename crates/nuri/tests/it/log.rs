@@ -81,7 +81,9 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
         let synced = std::thread::scope(|scope| {
             let keeper = scope.spawn(|| keeper(&kept, &stop));
             let free = scope.spawn(|| {
-                (0..).find(|i| fs::write(free.join(format!("{i:06}")), i.to_string()).is_err())
+                let write = |i: &u32| fs::write(free.join(format!("{i:06}")), i.to_string());
+                // Who does not run between the kill and the next mount meets no error.
+                (0..).find(|i| stop.load(Ordering::Relaxed) || write(i).is_err())
             });
             std::thread::sleep(Duration::from_millis(400 + 130 * round));
             space.kill("mount");
