@@ -77,7 +77,7 @@ fn arguments(op: Op, args: &[u8]) {
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
             Accessed;
-        log: Reserve Apply;
+        log: Reserve Apply TakeDirectory;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
     }

@@ -3,8 +3,8 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Acquire, Attr, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeUnnamed, ReadDir,
-    RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
+    Acquire, Attr, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeKind,
+    MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
 
 use crate::fs::{Client, Entry, Listing, ListingEntry};
@@ -17,6 +17,7 @@ impl Client {
     /// # Errors
     /// The server's; a missing name is `Ok(None)`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
+        self.shared.take_turn(parent);
         if let Some(found) = self.shared.lookup_logged(parent, name) {
             return Ok(found);
         }
@@ -58,9 +59,12 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn make(&self, call: &Make) -> Result<Entry, Status> {
-        self.shared.take_directory(call.parent);
-        if let Some(entry) = self.shared.make_logged(call) {
-            return Ok(entry);
+        let make = || {
+            self.shared.take_directory(call.parent);
+            self.make_here(call).transpose()
+        };
+        if let Some(outcome) = self.shared.in_turns(&[call.parent], make) {
+            return outcome;
         }
         let _direct = self.shared.begin_direct(&[call.parent])?;
         let forgotten = self.forgotten(call.parent);
@@ -72,6 +76,21 @@ impl Client {
         self.take_record(reply.file, &inode.attr);
         self.shared.know_new_directory(&inode.attr);
         Ok(entry)
+    }
+
+    /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has to
+    /// be asked.
+    fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
+        if let Some(entry) = self.shared.make_logged(call) {
+            return Ok(Some(entry));
+        }
+        if !self.shared.is_known_there(call.parent, &call.name) {
+            return Ok(None);
+        }
+        if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
+            return Err(Status::EXIST);
+        }
+        self.lookup(call.parent, &call.name)
     }
 
     fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
@@ -140,8 +159,12 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
-        self.shared.take_directory(parent);
-        if let Some(outcome) = self.shared.remove_logged(parent, name, kind) {
+        let remove = || {
+            self.shared.take_directory(parent);
+            self.shared.take_child(parent, name);
+            self.shared.remove_logged(parent, name, kind)
+        };
+        if let Some(outcome) = self.shared.in_turns(&[parent], remove) {
             return outcome;
         }
         let _direct = self.shared.begin_direct(&[parent])?;
@@ -171,13 +194,18 @@ impl Client {
             new_name: to.1.to_vec(),
             mode,
         };
-        for dir in [from.0, to.0] {
-            self.shared.take_directory(dir);
-        }
-        if let Some(moved) = self.shared.with_pushed_data(from.0, from.1) {
-            self.shared.sync_node(&moved, SyncScope::All)?;
-        }
-        if let Some(outcome) = self.shared.rename_logged(&call) {
+        let rename = || {
+            for (dir, name) in [from, to] {
+                self.shared.take_directory(dir);
+                self.shared.take_child(dir, name);
+            }
+            let moved = self.shared.with_pushed_data(from.0, from.1);
+            match moved.map_or(Ok(()), |moved| self.shared.sync_node(&moved, SyncScope::All)) {
+                Ok(()) => self.shared.rename_logged(&call),
+                Err(status) => Some(Err(status)),
+            }
+        };
+        if let Some(outcome) = self.shared.in_turns(&[from.0, to.0], rename) {
             return outcome;
         }
         let _direct = self.shared.begin_direct(&[from.0, to.0])?;

@@ -353,6 +353,7 @@ impl Shared {
             self.drop_idle_windows();
             self.tell_accesses();
             self.end_lingering();
+            self.end_turns();
             let orphans = std::mem::take(&mut *self.orphans.lock());
             // After their removal, which may be logged.
             if !orphans.is_empty() && self.tell_log().is_err() {

@@ -14,7 +14,7 @@ use nuri_proto::op::meta::{
 use crate::fs::{Client, Shared};
 
 /// What new inodes of a directory inherit.
-pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What the kernel asks for again and again: before writes and at every check of rights.
 const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", DEFAULT_LIST];
 const S_ISUID: u32 = 0o4000;
@@ -63,6 +63,13 @@ impl Absent {
     pub(crate) fn note_no_capability(&mut self) {
         if self.0 & Absent::DOUBT == 0 {
             self.0 |= Absent::of(CAPABILITY).map_or(0, |one| one.0);
+        }
+    }
+
+    /// The server's answer says that the directory has no default list.
+    pub(crate) fn note_no_default_list(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::of(DEFAULT_LIST).map_or(0, |one| one.0);
         }
     }
 

@@ -139,8 +139,10 @@ impl MetaServer {
             for ino in part {
                 reap(&mut txn, *ino)?;
             }
-            let Finished { batch, found, .. } = txn.finish()?;
+            let Finished { batch, lingers, found, .. } = txn.finish()?;
             self.commit(core, batch, &found)?;
+            let now = self.clock.monotonic();
+            lingers.into_iter().for_each(|ino| core.linger.wait(ino, now));
         }
         Ok(())
     }

@@ -295,9 +295,15 @@ impl LeaseTable {
     /// to have the inode alone. Who holds one already does not wait: what it does may be what the
     /// recall of its lease waits for.
     pub fn comes_after(&self, claim: Claim, turn: Turn) -> bool {
+        claim.want == Want::Shared
+            && self.is_awaited_before(claim.ino, turn)
+            && self.held(claim.ino, turn.session).is_none()
+    }
+
+    /// Whether an operation of another session waits already to have the inode alone.
+    pub fn is_awaited_before(&self, ino: Ino, turn: Turn) -> bool {
         let before = |t: &Turn| t.session != turn.session && t.number < turn.number;
-        let awaited = self.awaited.get(&claim.ino).is_some_and(|turns| turns.iter().any(before));
-        awaited && claim.want == Want::Shared && self.held(claim.ino, turn.session).is_none()
+        self.awaited.get(&ino).is_some_and(|turns| turns.iter().any(before))
     }
 
     /// Grants in passing, where there is room and nothing is in the way. A stronger lease that

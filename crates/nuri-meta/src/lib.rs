@@ -18,12 +18,15 @@ mod locks;
 mod op;
 mod part;
 mod recalls;
+mod recent;
 pub mod restored;
 pub mod schema;
 pub mod server;
 pub mod session;
+mod turns;
 pub mod txn;
 mod unsettled;
+mod waits;
 
 #[cfg(test)]
 mod tests;

@@ -45,7 +45,7 @@ impl Linger {
         self.waiting.push_back((now + LINGER, ino));
     }
 
-    /// Those whose time is over.
+    /// Those whose time is over: they stay no longer.
     fn over(&mut self, now: Duration) -> Vec<Ino> {
         if now.saturating_sub(self.began) >= LINGER {
             let [lately, before] = &mut self.told;
@@ -54,7 +54,11 @@ impl Linger {
             self.began = now;
         }
         let count = self.waiting.partition_point(|(end, _)| *end <= now);
-        self.waiting.drain(..count).map(|(_, ino)| ino).collect()
+        let over: HashSet<_> = self.waiting.drain(..count).map(|(_, ino)| ino).collect();
+        for told in &mut self.told {
+            told.retain(|ino| !over.contains(ino));
+        }
+        over.into_iter().collect()
     }
 }
 

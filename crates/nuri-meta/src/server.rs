@@ -14,14 +14,14 @@ use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
 use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
-use nuri_proto::clock::{GRACE, REQUEST, SESSION_RENEW};
+use nuri_proto::clock::{GRACE, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
-use nuri_proto::op::log::{Apply, Reserve};
+use nuri_proto::op::log::{Apply, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
-    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Recall, Release, Rename,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
     SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
     XattrList, XattrRemove, XattrSet,
 };
@@ -30,21 +30,19 @@ use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
-use crate::lease::{Claim, LeaseTable, Turn};
+use crate::lease::LeaseTable;
 use crate::linger::Linger;
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
+use crate::recent::RecentNames;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
 use crate::session::{Session, SlotState};
+use crate::turns::Turns;
 use crate::txn::{ClusterView, Finished, Reads, Txn, kv_status};
 use crate::unsettled::Unsettled;
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
-
-/// A reader lets writers go first that wait already, so long: who reads in a loop from several
-/// mounts would keep them waiting. Longer only waits a writer whose holders do not answer.
-const QUEUE: Duration = Duration::from_secs(1);
 
 /// The metadata server of one shard.
 pub struct MetaServer {
@@ -53,7 +51,7 @@ pub struct MetaServer {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) core: Mutex<Core>,
     /// Leases or sessions changed: whoever waits looks again.
-    changed: Condvar,
+    pub(crate) changed: Condvar,
     /// A call ended: its repetition gets its answer.
     pub(crate) answered: Condvar,
     /// The store's disk has little room.
@@ -78,6 +76,8 @@ pub(crate) struct Core {
     /// What operations read waits for these commits.
     pub(crate) unsettled: Unsettled,
     pub(crate) linger: Linger,
+    pub(crate) recent: RecentNames,
+    pub(crate) turns: Turns,
 }
 
 /// After a restart: nothing is served before every known session came back or is gone.
@@ -132,6 +132,8 @@ impl MetaServer {
             lists: 0,
             unsettled: Unsettled::new(engine.last_commit()),
             linger: Linger::default(),
+            recent: RecentNames::default(),
+            turns: Turns::default(),
         };
         let core = Mutex::new(core);
         let (changed, answered) = (Condvar::new(), Condvar::new());
@@ -188,6 +190,7 @@ impl MetaServer {
             Op::Reserve => self.run::<Reserve>(request),
             Op::Apply => self.run::<Apply>(request),
             Op::AcquirePart => self.run::<AcquirePart>(request),
+            Op::TakeDirectory => self.run::<TakeDirectory>(request),
             _ => self.serve_locks(request),
         }
     }
@@ -319,67 +322,6 @@ impl MetaServer {
         }
     }
 
-    /// Recalls what is in the operation's way and waits until it is gone.
-    fn wait_leases<C: MetaOp>(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        session: SessionId,
-        call: &C,
-    ) -> Result<(), Status> {
-        let (mut waiting, turn) = (Vec::new(), core.leases.turn(session));
-        let outcome = self.wait_claims(core, call, turn, &mut waiting);
-        if core.leases.end_wait(&waiting, turn) {
-            self.changed.notify_all();
-        }
-        outcome
-    }
-
-    fn wait_claims<C: MetaOp>(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        call: &C,
-        turn: Turn,
-        waiting: &mut Vec<Claim>,
-    ) -> Result<(), Status> {
-        let (start, session) = (self.clock.monotonic(), turn.session);
-        loop {
-            let claims = call.claims(&self.txn(core, session))?;
-            let waited = self.clock.monotonic() - start;
-            // The others get no lease, or only one in passing.
-            let queues = C::OP == Op::Acquire && waited < QUEUE;
-            let mut blocked = false;
-            for claim in &claims {
-                blocked |= queues && core.leases.comes_after(*claim, turn);
-                for (holder, recall) in core.leases.conflicts(*claim, session) {
-                    blocked = true;
-                    self.send_recall(core, holder, claim.ino, recall);
-                }
-            }
-            if !blocked {
-                return Ok(());
-            }
-            // What it names may change while it waits.
-            core.leases.end_wait(waiting, turn);
-            core.leases.begin_wait(&claims, turn);
-            *waiting = claims;
-            if waited > REQUEST {
-                return Err(Status::RETRY);
-            }
-            self.changed.wait_for(core, Duration::from_millis(100));
-            self.expire(core)?;
-            self.hear(core, session)?;
-        }
-    }
-
-    fn send_recall(&self, core: &mut Core, holder: SessionId, ino: Ino, recall: Option<Recall>) {
-        let now = self.clock.monotonic();
-        // Else it was told already, or is being evicted.
-        if let (Some(session), Some(recall)) = (core.sessions.get_mut(&holder), recall) {
-            session.push(Event::Recall(recall));
-            core.recalls.entry((holder, ino)).or_insert(now);
-        }
-    }
-
     pub(crate) fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
         let wall = self.clock.wall();
         let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
@@ -397,6 +339,9 @@ impl MetaServer {
             orphaned: Vec::new(),
             linger: &mut core.linger,
             lingers: Vec::new(),
+            recent: &mut core.recent,
+            named: Vec::new(),
+            taken: None,
             offers: true,
         }
     }
@@ -437,7 +382,7 @@ impl MetaServer {
         finished: Finished,
     ) -> Result<CommitId, Status> {
         let session = SessionId(context.session);
-        let Finished { mut batch, orphaned, lingers, found } = finished;
+        let Finished { mut batch, orphaned, lingers, named, taken, found } = finished;
         let outcome = if context.sequence > 0 && !batch.is_empty() {
             let sequence = context.sequence;
             let record = SlotRecord { sequence, status: 0, reply: reply.to_vec() };
@@ -452,6 +397,10 @@ impl MetaServer {
         }
         let now = self.clock.monotonic();
         lingers.into_iter().for_each(|ino| core.linger.wait(ino, now));
+        named.into_iter().for_each(|(dir, named)| core.recent.note(dir, named));
+        if let Some(taken) = taken {
+            core.turns.begin(taken, session, now);
+        }
         for ino in orphaned {
             for other in core.leases.interested(ino).into_iter().filter(|s| *s != session) {
                 if let Some(s) = core.sessions.get_mut(&other) {

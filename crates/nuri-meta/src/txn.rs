@@ -13,15 +13,18 @@ use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
 use nuri_proto::layout::{LayoutPolicy, Shape};
 use nuri_proto::limit::MAX_NAME;
 use nuri_proto::op::cluster::Admitted;
+use nuri_proto::op::log::NameChange;
 use nuri_proto::op::meta::{Grant, InodeReply, LeaseMode, SetTime, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::lease::LeaseTable;
 use crate::linger::Linger;
+use crate::recent::{Named, RecentNames};
 use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
+use crate::turns::Taken;
 use crate::unsettled::Unsettled;
 
 /// What the server needs of the cluster around it.
@@ -95,6 +98,10 @@ pub(crate) struct Finished {
     pub(crate) orphaned: Vec<Ino>,
     /// And those of them that stay for a while though nobody has a lease on them.
     pub(crate) lingers: Vec<Ino>,
+    /// Changes of names in directories that are followed.
+    pub(crate) named: Vec<(Ino, Named)>,
+    /// A turn that begins.
+    pub(crate) taken: Option<Taken>,
     /// Keys that had a value before.
     pub(crate) found: HashSet<Vec<u8>>,
 }
@@ -113,6 +120,9 @@ pub struct Txn<'a> {
     pub(crate) linger: &'a mut Linger,
     /// Inodes that lost their last name and stay for a while.
     pub(crate) lingers: Vec<Ino>,
+    pub(crate) recent: &'a mut RecentNames,
+    pub(crate) named: Vec<(Ino, Named)>,
+    pub(crate) taken: Option<Taken>,
     /// Replies carry leases: somebody reads them.
     pub(crate) offers: bool,
 }
@@ -149,8 +159,13 @@ impl Txn<'_> {
 
     /// The caller tells what every commit changes: the counters.
     pub(crate) fn read_counters(&self) -> Counters {
-        self.reads.need(self.reads.engine.last_commit());
+        self.tells_of_all();
         *self.counters
+    }
+
+    /// The caller tells what operations did that may not be durable, whichever they were.
+    pub(crate) fn tells_of_all(&self) {
+        self.reads.need(self.reads.engine.last_commit());
     }
 
     /// The commit that must be durable before anybody is told what was read.
@@ -228,6 +243,7 @@ impl Txn<'_> {
         self.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
         self.put(cookie_key(parent, cookie), &CookieEntry { ino, kind, name: name.to_vec() })?;
         dir.attr.name_added(child.is_dir(), self.now);
+        self.note_name(dir, name, Some((ino, child.is_dir())));
         Ok(())
     }
 
@@ -237,6 +253,18 @@ impl Txn<'_> {
         self.delete(entry_key(parent, name));
         self.delete(cookie_key(parent, entry.cookie));
         dir.attr.name_removed(u32::from(entry.kind) << 12 == S_IFDIR, self.now);
+        self.note_name(dir, name, None);
+    }
+
+    /// Notes what a name of the directory became, which counts the change already.
+    pub(crate) fn note_name(&mut self, dir: &Inode, name: &[u8], to: Option<(Ino, bool)>) {
+        if self.recent.is_followed(dir.attr.ino) {
+            // Who does not read the reply did it by itself.
+            let known_to = (!self.offers).then_some(self.session);
+            let change = NameChange { name: name.to_vec(), to };
+            let named = Named { counter: dir.attr.change, known_to, change };
+            self.named.push((dir.attr.ino, named));
+        }
     }
 
     /// Data (or entries) and attributes changed now.
@@ -284,7 +312,8 @@ impl Txn<'_> {
             self.put(counters_key(), &counters)?;
         }
         let found = self.reads.found.into_inner();
-        Ok(Finished { batch: self.batch, orphaned: self.orphaned, lingers: self.lingers, found })
+        let Txn { batch, orphaned, lingers, named, taken, .. } = self;
+        Ok(Finished { batch, orphaned, lingers, named, taken, found })
     }
 }
 

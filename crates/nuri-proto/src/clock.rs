@@ -44,6 +44,8 @@ pub const COPY: Duration = FAILURE_DETECTION;
 pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
 /// A client tells the metadata server what it logged so long after it did, at the latest.
 pub const LOG_DELAY: Duration = Duration::from_millis(100);
+/// Who takes a directory that others want to take too may keep it this long.
+pub const TURN: Duration = Duration::from_millis(20);
 /// Longest time the kernel may cache an attribute or a name.
 pub const KERNEL_TTL: Duration = Duration::from_secs(4);
 
@@ -58,6 +60,7 @@ const _: () = assert!(ms(SUSPEND) >= 2 * ms(SESSION_RENEW) + ms(FAILURE_DETECTIO
 const _: () = assert!(ms(SUSPEND) + 1000 <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(CLIENT_LEASE) + ms(DRIFT) <= ms(SESSION));
 const _: () = assert!(ms(MEMBER_PATIENCE) < ms(FAILURE_DETECTION));
+const _: () = assert!(ms(TURN) < ms(LOG_DELAY) && ms(TURN) < ms(RECALL));
 const _: () = assert!(ms(PROOF) > 2 * ms(FAILURE_DETECTION) && ms(PROOF) < ms(REQUEST) / 2);
 const _: () = assert!(ms(SERVICE) <= ms(FAILURE_DETECTION));
 const _: () = assert!(ms(KERNEL_TTL) <= ms(CLIENT_LEASE));

@@ -81,6 +81,16 @@ impl Shared {
         Some(Some(Entry { ino: child.ino, attr }))
     }
 
+    /// Whether the name is in a known directory.
+    pub(crate) fn is_known_there(&self, parent: Ino, name: &[u8]) -> bool {
+        let is_there = || {
+            let mut log = self.open_log()?;
+            self.find(parent)?.state.lock().known_directory()?;
+            log.names(parent)?.get(name)
+        };
+        is_there().is_some()
+    }
+
     /// Makes a file, a directory or a symbolic link.
     pub(crate) fn make_logged(&self, call: &Make) -> Option<Entry> {
         let mode = mode_of(call).filter(|_| is_plain_name(&call.name))?;
@@ -105,10 +115,11 @@ impl Shared {
         let step = Step { at: now, change: Change::Make(ino, call.clone()) };
         let step = log.append(Logged::new(step, &[ino, call.parent]));
         parent.logged = step;
+        parent.usage.note_change();
         drop(parent);
-        log.names(call.parent)?.insert(&call.name, Child { ino, is_dir });
+        log.names(call.parent)?.note_made(&call.name, Child { ino, is_dir });
         if is_dir {
-            log.directories.insert(ino, Names::default());
+            log.directories.insert(ino, Names::of_new(&made));
         }
         self.hold_new(&made, step);
         Some(Entry { ino, attr: made })
@@ -160,6 +171,7 @@ impl Shared {
         let mut parent_state = dir.state.lock();
         parent_state.attr.as_mut()?.name_removed(child.is_dir, now);
         parent_state.logged = step;
+        parent_state.usage.note_change();
         drop(parent_state);
         log.names(parent)?.remove(name);
         log.directories.remove(&child.ino);

@@ -34,10 +34,8 @@ impl Shared {
     pub(crate) fn begin_direct(&self, dirs: &[Ino]) -> Result<Direct<'_>, Status> {
         let mut log = self.log.state.lock();
         for dir in dirs {
-            log.directories.remove(dir);
             self.with(*dir, |_, state| {
-                state.names_known = false;
-                state.names_changed();
+                log.leave(*dir, state);
                 state.usage.begin();
             });
         }
@@ -45,18 +43,6 @@ impl Shared {
         let direct = Direct { shared: self, dirs: dirs.to_vec() };
         self.tell_log()?;
         Ok(direct)
-    }
-
-    /// The directory is about to be given back: nothing is logged in it from here on. Returns the
-    /// files in it that the log knows.
-    pub(crate) fn leave_directory(&self, node: &Node) -> Vec<Ino> {
-        let mut log = self.log.state.lock();
-        let names = log.directories.remove(&node.ino);
-        let mut state = node.state.lock();
-        state.names_known = false;
-        state.names_changed();
-        state.usage.asked_elsewhere();
-        names.map(|names| names.files()).unwrap_or_default()
     }
 
     /// Makes sure that the server knows the inode.

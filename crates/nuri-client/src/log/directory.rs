@@ -3,6 +3,9 @@
 //! Names are valid while the inode's state says so (`NodeState::names_known`), under the write
 //! lease. They are fetched for a directory that is changed here again and again and nowhere else;
 //! a directory that was just made has none.
+//!
+//! A directory that others change too is taken for turns: what is known of its names when it is
+//! given back is kept, and who takes it again is told what changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,25 +15,41 @@ use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_READDIR;
-use nuri_proto::op::log::Reserve;
+use nuri_proto::op::log::{DirectoryTaken, NameChange, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, Attr, LeaseMode, ReadDir, WithAttrs};
 
+use super::LogState;
 use crate::fs::Shared;
 use crate::node::{Node, NodeState};
-use crate::xattr::DEFAULT_LIST;
 
 /// Own changes of a directory before it is worth having it alone.
 const WORTH: u32 = 4;
+/// Own changes, none long after the one before, before it is worth a turn.
+const WORTH_A_TURN: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(200);
 /// After somebody else asked for it, it is left to be shared for so long.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 /// Directories with more names are not held alone.
 const MOST_NAMES: u64 = 50_000;
+/// Directories that others have for now whose names are kept, and names in all of them.
+const MOST_PARTED: usize = 16;
+const MOST_PARTED_NAMES: usize = 200_000;
 /// Inode numbers taken at a time.
 const NUMBERS: u32 = 4096;
+/// How often an own recall is waited for before a turn is asked for: longer than one takes.
+const RECALL_WAITS: u32 = 100;
+/// Turns in which something is tried before the server is asked directly.
+const TURNS: u32 = 4;
 
 /// The names of a directory.
 #[derive(Default)]
-pub(super) struct Names(HashMap<Vec<u8>, Child>);
+pub(super) struct Names {
+    children: HashMap<Vec<u8>, Child>,
+    /// The directory's change counter when the server told of them last.
+    known: u64,
+    /// Files made since their leases were given up last.
+    fresh: Vec<Ino>,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Child {
@@ -39,21 +58,75 @@ pub(super) struct Child {
 }
 
 impl Names {
+    /// Of a directory that was just made.
+    pub(super) fn of_new(attr: &Attr) -> Names {
+        Names { known: attr.change, ..Names::default() }
+    }
+
     pub(super) fn get(&self, name: &[u8]) -> Option<Child> {
-        self.0.get(name).copied()
+        self.children.get(name).copied()
     }
 
     pub(super) fn insert(&mut self, name: &[u8], child: Child) {
-        self.0.insert(name.to_vec(), child);
+        self.children.insert(name.to_vec(), child);
     }
 
-    /// All inodes but directories.
-    pub(super) fn files(&self) -> Vec<Ino> {
-        self.0.values().filter(|child| !child.is_dir).map(|child| child.ino).collect()
+    /// Notes a file or directory that was made here.
+    pub(super) fn note_made(&mut self, name: &[u8], child: Child) {
+        self.insert(name, child);
+        if !child.is_dir {
+            self.fresh.push(child.ino);
+        }
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
-        self.0.remove(name);
+        self.children.remove(name);
+    }
+
+    /// All inodes but directories.
+    fn files(&self) -> Vec<Ino> {
+        self.children.values().filter(|child| !child.is_dir).map(|child| child.ino).collect()
+    }
+
+    fn follow(&mut self, changes: Vec<NameChange>) {
+        for NameChange { name, to } in changes {
+            match to {
+                Some((ino, is_dir)) => self.insert(&name, Child { ino, is_dir }),
+                None => self.remove(&name),
+            }
+        }
+    }
+}
+
+/// Names of directories that others have for now, in the order in which they were given back.
+#[derive(Default)]
+pub(super) struct Parted(Vec<(Ino, Names)>);
+
+impl Parted {
+    fn keep(&mut self, dir: Ino, names: Names) {
+        self.take(dir);
+        self.0.push((dir, names));
+        while self.0.len() > MOST_PARTED || self.count() > MOST_PARTED_NAMES {
+            self.0.remove(0);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|(_, names)| names.children.len()).sum()
+    }
+
+    fn take(&mut self, dir: Ino) -> Option<Names> {
+        let at = self.0.iter().position(|(parted, _)| *parted == dir)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Up to when the names of the directory are known.
+    fn known(&self, dir: Ino) -> Option<u64> {
+        self.0.iter().find(|(parted, _)| *parted == dir).map(|(_, names)| names.known)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -65,6 +138,9 @@ pub(crate) struct Use {
     pub(super) begun: u64,
     /// Those since it was asked for elsewhere.
     own: u32,
+    /// Own changes, direct or not, without a pause, and when the last was.
+    running: u32,
+    changed: Option<Instant>,
     /// Its change counter after some direct change, and those begun that it surely counts.
     counted: Option<(u64, u64)>,
     asked_elsewhere: Option<Instant>,
@@ -72,11 +148,13 @@ pub(crate) struct Use {
     is_unfit: bool,
 }
 
-/// What is the same as long as no lease was given back and no direct change begun.
-type Since = (u64, u64, u64);
-
-fn since(state: &NodeState) -> Since {
-    (state.usage.begun, state.recalled, state.forgotten)
+/// How a directory is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Take {
+    /// For as long as nobody else wants it.
+    Alone,
+    /// While others want it too.
+    Turn,
 }
 
 impl Use {
@@ -90,6 +168,15 @@ impl Use {
         self.direct += 1;
         self.begun += 1;
         self.own += 1;
+        self.note_change();
+    }
+
+    /// An own change, direct or logged.
+    pub(super) fn note_change(&mut self) {
+        let now = Instant::now();
+        let goes_on = self.changed.is_some_and(|at| now - at < PAUSE);
+        self.running = if goes_on { self.running.saturating_add(1) } else { 1 };
+        self.changed = Some(now);
     }
 
     /// A direct change was answered, with the directory's change counter by then: what that counts
@@ -105,10 +192,38 @@ impl Use {
         }
     }
 
-    /// Whether to ask for the directory alone.
-    fn is_worth_it(&self) -> bool {
-        let is_shared = self.asked_elsewhere.is_some_and(|at| at.elapsed() < SHARED_FOR);
-        self.own >= WORTH && !is_shared && self.direct == 0 && !self.is_unfit
+    /// Whether and how to ask for the directory.
+    fn wanted(&self) -> Option<Take> {
+        if self.takes_turns() {
+            return Some(Take::Turn);
+        }
+        let is_alone = self.own >= WORTH && !self.is_shared() && self.direct == 0;
+        (is_alone && !self.is_unfit).then_some(Take::Alone)
+    }
+
+    /// Whether it is changed here again and again, and elsewhere too.
+    fn takes_turns(&self) -> bool {
+        let goes_on = self.changed.is_some_and(|at| at.elapsed() < PAUSE);
+        goes_on && self.running >= WORTH_A_TURN && self.is_shared() && !self.is_unfit
+    }
+
+    fn is_shared(&self) -> bool {
+        self.asked_elsewhere.is_some_and(|at| at.elapsed() < SHARED_FOR)
+    }
+}
+
+impl LogState {
+    /// Nothing is logged in the directory from here on. Its names are kept where it is taken by
+    /// turns, else returned.
+    pub(super) fn leave(&mut self, dir: Ino, state: &mut NodeState) -> Option<Names> {
+        state.names_known = false;
+        state.names_changed();
+        let names = self.directories.remove(&dir)?;
+        if !state.usage.takes_turns() {
+            return Some(names);
+        }
+        self.parted.keep(dir, names);
+        None
     }
 }
 
@@ -125,41 +240,114 @@ impl Shared {
             let is_untouched = state.attr.is_some_and(|known| known.change == 1);
             if is_ours && is_untouched && state.usage.begun == 0 {
                 (state.names, state.names_known) = (true, true);
-                log.directories.insert(attr.ino, Names::default());
+                log.directories.insert(attr.ino, Names::of_new(attr));
             }
         });
     }
 
     /// Takes a directory to itself where that is worth it. What fails is left as it is.
     pub(crate) fn take_directory(&self, dir: Ino) {
+        self.take_as(dir, |_| true);
+    }
+
+    /// Takes a directory where that is worth it for a turn: who only looks a name up there would
+    /// end the turn of another mount.
+    pub(crate) fn take_turn(&self, dir: Ino) {
+        self.take_as(dir, |take| take == Take::Turn);
+    }
+
+    /// Does by the log what changes directories, in as many turns as it takes: a turn may end while
+    /// something else is asked for. `None`: the server has to be asked.
+    pub(crate) fn in_turns<T>(&self, dirs: &[Ino], act: impl Fn() -> Option<T>) -> Option<T> {
+        let takes_turns = |dir: &Ino| {
+            self.find(*dir).is_some_and(|node| {
+                let state = node.state.lock();
+                !state.names_known && state.usage.takes_turns()
+            })
+        };
+        for _ in 0..TURNS {
+            let done = act();
+            if done.is_some() || !dirs.iter().any(takes_turns) {
+                return done;
+            }
+        }
+        None
+    }
+
+    fn take_as(&self, dir: Ino, suits: impl Fn(Take) -> bool) {
         let Some(node) = self.find(dir) else { return };
-        let before = {
+        let wanted = |state: &NodeState| {
+            let wanted = if state.names_known { None } else { state.usage.wanted() };
+            wanted.filter(|take| suits(*take))
+        };
+        let take = wanted(&node.state.lock());
+        let Some(take) = take else { return };
+        if take == Take::Turn {
+            // For the end of the last one.
+            let waits = || node.wait_for_recall(|state| state.revoking);
+            (0..RECALL_WAITS).take_while(|_| waits()).for_each(drop);
+        }
+        let _taking = node.taking_over.lock();
+        let begun = {
             let state = node.state.lock();
-            if state.names_known || state.revoking || !state.usage.is_worth_it() {
+            if state.revoking || wanted(&state).is_none() {
                 return;
             }
-            since(&state)
+            state.usage.begun
         };
-        match self.fetch_directory(&node, before) {
+        match self.fetch_directory(&node, begun) {
             Ok(()) => {}
             Err(Status::FBIG | Status::NOTSUP) => node.state.lock().usage.is_unfit = true,
             Err(_) => node.state.lock().usage.asked_elsewhere(),
         }
     }
 
-    fn fetch_directory(&self, node: &Arc<Node>, before: Since) -> Result<(), Status> {
+    fn fetch_directory(&self, node: &Arc<Node>, begun: u64) -> Result<(), Status> {
         let dir = node.ino;
-        let reply = self.session.call(&Acquire { ino: dir, mode: LeaseMode::Write })?;
-        self.learn(&reply.inode);
-        if reply.inode.attr.size > MOST_NAMES {
+        let known = self.log.state.lock().parted.known(dir);
+        let DirectoryTaken { inode, is_bare, changes } =
+            self.session.call(&TakeDirectory { ino: dir, known })?;
+        self.learn(&inode);
+        if inode.attr.size > MOST_NAMES {
             return Err(Status::FBIG);
         }
-        // Notes that nothing is handed down to new files.
-        let list = self.xattr_get(dir, DEFAULT_LIST);
-        if list != Err(Status::NODATA) {
+        if !is_bare {
             return Err(Status::NOTSUP);
         }
-        let mut names = Names::default();
+        let parted = self.log.state.lock().parted.take(dir);
+        let mut names = match (parted, changes) {
+            (Some(mut names), Some(changes)) if Some(names.known) == known => {
+                names.follow(changes);
+                names
+            }
+            (parted, _) => {
+                let fresh = parted.map(|names| names.fresh).unwrap_or_default();
+                Names { children: self.read_names(dir)?, known: 0, fresh }
+            }
+        };
+        names.known = inode.attr.change;
+        let mut log = self.log.state.lock();
+        let mut state = node.state.lock();
+        let standing = self.session.standing();
+        // No later one: there may have been others in between.
+        let is_granted = |grant| state.counts(grant, standing) && state.number == grant.number;
+        let is_alone = state.mode == Some(LeaseMode::Write) && !state.revoking;
+        let is_ours = is_alone && inode.lease.is_some_and(is_granted);
+        let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
+        if is_ours && is_untouched && state.attr.is_some() {
+            state.absent.note_no_default_list();
+            (state.names, state.names_known) = (true, true);
+            state.usage.counted = None;
+            log.directories.insert(dir, names);
+        } else {
+            log.parted.keep(dir, names);
+        }
+        Ok(())
+    }
+
+    /// All names of a directory that is held here.
+    fn read_names(&self, dir: Ino) -> Result<HashMap<Vec<u8>, Child>, Status> {
+        let mut names = HashMap::new();
         let mut cookie = 0;
         loop {
             let call = ReadDir { ino: dir, cookie, max: MAX_READDIR, attrs: WithAttrs::No };
@@ -167,22 +355,51 @@ impl Shared {
             for entry in page.entries {
                 cookie = entry.cookie;
                 let is_dir = u32::from(entry.kind) << 12 == S_IFDIR;
-                names.insert(&entry.name, Child { ino: entry.ino, is_dir });
+                names.insert(entry.name, Child { ino: entry.ino, is_dir });
             }
             if page.end {
-                break;
+                return Ok(names);
             }
         }
+    }
+
+    /// The directory is about to be given back: nothing is logged in it from here on. Returns the
+    /// files in it that others may look at next.
+    pub(crate) fn leave_directory(&self, node: &Node) -> Vec<Ino> {
         let mut log = self.log.state.lock();
         let mut state = node.state.lock();
-        let is_ours = state.mode == Some(LeaseMode::Write) && !state.revoking;
-        let is_untouched = state.usage.direct == 0 && since(&state) == before;
-        if is_ours && is_untouched && state.attr.is_some() && state.absent.hands_down_nothing() {
-            (state.names, state.names_known) = (true, true);
-            state.usage.counted = None;
-            log.directories.insert(dir, names);
+        state.usage.asked_elsewhere();
+        log.leave(node.ino, &mut state).map(|names| names.files()).unwrap_or_default()
+    }
+
+    /// Others may look at the files of directories in which nothing was done here for a while.
+    pub(crate) fn end_turns(&self) {
+        let is_over =
+            |dir: Ino| self.find(dir).is_none_or(|node| !node.state.lock().usage.takes_turns());
+        let kept: Vec<_> = self.log.state.lock().parted.0.iter().map(|(dir, _)| *dir).collect();
+        for dir in kept.into_iter().filter(|dir| is_over(*dir)) {
+            let mut log = self.log.state.lock();
+            let parted = log.parted.0.iter_mut().find(|(parted, _)| *parted == dir);
+            let files = parted.map(|(_, names)| std::mem::take(&mut names.fresh));
+            drop(log);
+            self.share_files(files.unwrap_or_default());
         }
-        Ok(())
+    }
+
+    /// The inode of a name, to itself: who removes or moves it by the log has to have that too.
+    pub(crate) fn take_child(&self, parent: Ino, name: &[u8]) {
+        let child = self.log.state.lock().directories.get(&parent).and_then(|n| n.get(name));
+        let Some(Child { ino, is_dir: false }) = child else { return };
+        let is_alone = self.find(ino).is_some_and(|node| {
+            let state = node.state.lock();
+            state.mode == Some(LeaseMode::Write) && state.attr.is_some()
+        });
+        if is_alone || self.tell_of(ino).is_err() {
+            return;
+        }
+        if let Ok(reply) = self.session.call(&Acquire { ino, mode: LeaseMode::Write }) {
+            self.learn(&reply.inode);
+        }
     }
 
     /// Takes numbers for new inodes, where there are none left.
@@ -205,18 +422,18 @@ mod tests {
     fn a_directory_is_taken_after_some_changes_and_left_when_others_want_it() {
         let mut usage = Use::default();
         for _ in 0..WORTH {
-            assert!(!usage.is_worth_it());
+            assert_eq!(usage.wanted(), None);
             usage.begin();
-            assert!(!usage.is_worth_it(), "a direct change is under way");
+            assert_eq!(usage.wanted(), None, "a direct change is under way");
             usage.direct -= 1;
         }
-        assert!(usage.is_worth_it());
+        assert_eq!(usage.wanted(), Some(Take::Alone));
         usage.asked_elsewhere();
         (0..WORTH).for_each(|_| usage.begin());
         usage.direct = 0;
-        assert!(!usage.is_worth_it(), "somebody asked for it just now");
+        assert_eq!(usage.wanted(), Some(Take::Turn), "somebody asked for it just now");
         usage.asked_elsewhere = Instant::now().checked_sub(SHARED_FOR);
-        assert!(usage.is_worth_it());
+        assert_eq!(usage.wanted(), Some(Take::Alone));
     }
 
     #[test]
@@ -228,16 +445,16 @@ mod tests {
             usage.direct -= 1;
         };
         (1..=WORTH.into()).for_each(|to| change(&mut usage, to));
-        assert!(usage.is_worth_it());
+        assert_eq!(usage.wanted(), Some(Take::Alone));
         // Two at once, of which the second is answered first.
         usage.begin();
         usage.begin();
         usage.answered(u64::from(WORTH) + 2);
         usage.answered(u64::from(WORTH) + 1);
         usage.direct = 0;
-        assert!(usage.is_worth_it());
+        assert_eq!(usage.wanted(), Some(Take::Alone));
         change(&mut usage, u64::from(WORTH) + 4);
-        assert!(!usage.is_worth_it(), "one of these was not ours");
+        assert!(usage.is_shared(), "one of these was not ours");
     }
 
     #[test]
@@ -246,6 +463,6 @@ mod tests {
         (0..WORTH).for_each(|_| usage.begin());
         (1..=WORTH.into()).for_each(|to| usage.answered(to));
         usage.direct = 0;
-        assert!(usage.is_worth_it());
+        assert_eq!(usage.wanted(), Some(Take::Alone));
     }
 }

@@ -31,7 +31,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub(crate) use directory::Use;
 
-use directory::Names;
+use directory::{Names, Parted};
 use tell::Batch;
 
 /// Steps beyond which the server is asked directly, which tells them all.
@@ -61,6 +61,8 @@ struct LogState {
     /// Numbers for new inodes.
     numbers: Range<u64>,
     directories: HashMap<Ino, Names>,
+    /// Directories that others have for now.
+    parted: Parted,
 }
 
 struct Logged {

@@ -202,6 +202,7 @@ impl Shared {
         let unsure = log.unsure.take();
         (log.since, log.numbers) = (None, 0..0);
         log.directories.clear();
+        log.parted.clear();
         // What a teller has taken is lost too: its session ended, or it says so itself.
         let told = self.log.told.fetch_max(log.last, Ordering::SeqCst);
         drop(log);

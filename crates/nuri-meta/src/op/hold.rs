@@ -3,14 +3,17 @@
 use nuri_proto::Status;
 use nuri_proto::change::CAPABILITY;
 use nuri_proto::limit::MAX_AHEAD;
+use nuri_proto::op::log::{DirectoryTaken, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
 
 use super::MetaOp;
 use super::make::file_record;
 use super::remove::reap;
+use crate::acl;
 use crate::lease::{Claim, Want};
 use crate::schema::{Body, xattr_key};
+use crate::turns::Taken;
 use crate::txn::Txn;
 
 impl MetaOp for Acquire {
@@ -75,6 +78,28 @@ impl MetaOp for AcquirePart {
             reply.file = file_record(txn, &inode)?;
         }
         Ok(reply)
+    }
+}
+
+impl MetaOp for TakeDirectory {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(vec![Claim { ino: self.ino, want: Want::Alone }])
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<DirectoryTaken, Status> {
+        let TakeDirectory { ino: dir, known } = self;
+        let attr = txn.directory(dir)?.attr;
+        let is_bare = txn.raw(&xattr_key(dir, acl::DEFAULT))?.is_none();
+        // A directory that is taken once is nobody else's, mostly.
+        if known.is_some() {
+            txn.recent.follow(dir, attr.change);
+        }
+        let changes = known.and_then(|known| txn.recent.since(dir, known, txn.session));
+        txn.tells_of_all();
+        let unread = if changes.is_some() { 0 } else { attr.size };
+        txn.taken = Some(Taken { dir, unread });
+        let lease = txn.leases.grant(dir, txn.session, LeaseMode::Write);
+        Ok(DirectoryTaken { inode: InodeReply { attr, lease }, is_bare, changes })
     }
 }
 

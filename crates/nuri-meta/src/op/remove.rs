@@ -84,9 +84,14 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
     Ok(())
 }
 
-/// Drops the orphan if no session may have it open any more.
+/// Drops the orphan if no session may have it open any more. One that somebody was told of just
+/// now stays a little.
 pub(crate) fn reap(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
     if txn.raw(&orphan_key(ino))?.is_none() || !txn.leases.interested(ino).is_empty() {
+        return Ok(());
+    }
+    if txn.linger.stays(ino) {
+        txn.lingers.push(ino);
         return Ok(());
     }
     match txn.inode(ino) {

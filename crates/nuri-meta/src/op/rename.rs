@@ -141,5 +141,6 @@ fn point(txn: &mut Txn<'_>, place: (Ino, &[u8], Entry), now: (Ino, Entry)) -> Re
         dir.attr.nlink = dir.attr.nlink + gained - lost;
     }
     txn.touch(&mut dir);
+    txn.note_name(&dir, name, Some((ino, inode.is_dir())));
     txn.put_inode(&dir)
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use super::meta::{Grant, Make, Publish, Rename, SetAttr, Time, Unlink};
+use super::meta::{Grant, InodeReply, Make, Publish, Rename, SetAttr, Time, Unlink};
 use crate::id::Ino;
 
 /// Takes numbers for inodes that the session will make by itself.
@@ -63,4 +63,33 @@ pub enum Fate {
     Dropped,
     /// The session has it open, and says `OrphanRelease` later.
     Open,
+}
+
+/// Takes a directory's write lease for a turn: others that ask for it so wait until the turn is
+/// over, everything else takes it back at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TakeDirectory {
+    pub ino: Ino,
+    /// The directory's change counter when the caller last knew all its names.
+    pub known: Option<u64>,
+}
+call!(TakeDirectory => DirectoryTaken);
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryTaken {
+    /// With the write lease, unless that is being recalled from the caller.
+    pub inode: InodeReply,
+    /// It hands no access control list down to new files.
+    pub is_bare: bool,
+    /// What others did to its names since then, and the caller by direct calls, in order; `None`
+    /// where that is not known any more: then the names are to be read.
+    pub changes: Option<Vec<NameChange>>,
+}
+
+/// What a name of a directory became.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NameChange {
+    pub name: Vec<u8>,
+    /// The inode and whether it is a directory; `None`: removed.
+    pub to: Option<(Ino, bool)>,
 }

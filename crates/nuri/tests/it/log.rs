@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::support::{Space, freeze, is_mounted, wait};
 
-fn sync_dir(dir: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
 /// Names in a directory, sorted.
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let name = |e: std::io::Result<fs::DirEntry>| e.unwrap().file_name().into_string().unwrap();
     let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(name).collect();
     names.sort();

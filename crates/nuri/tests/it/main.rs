@@ -26,4 +26,5 @@ mod tagged;
 mod testbed;
 mod transport;
 mod trim;
+mod turns;
 mod wire;
