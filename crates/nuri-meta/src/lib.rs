@@ -17,6 +17,7 @@ pub mod lock;
 mod locks;
 mod op;
 mod part;
+mod pause;
 mod recalls;
 pub mod restored;
 pub mod schema;
