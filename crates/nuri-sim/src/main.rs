@@ -1,4 +1,4 @@
-//! `cargo sim [files|groups|leased|racing] [SEED]`, or `--seeds N [FROM]`, `--seconds S`,
+//! `cargo sim [files|groups|leased|racing|logged] [SEED]`, or `--seeds N [FROM]`, `--seconds S`,
 //! `--minutes M`, `--hours H`; `cargo sim attacks` plays the named attacks.
 //!
 //! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nuri_sim::check::Wrong;
-use nuri_sim::{group, world};
+use nuri_sim::{group, logged, world};
 
 /// What is played: a word of the command line and the report of one seed.
 type Kind = (&'static str, fn(u64) -> Result<String, Wrong>);
@@ -20,6 +20,7 @@ const FILES: Kind =
 const GROUPS: Kind = ("groups", |seed| group::run(seed).map(|r| format!("{r:?}")));
 const LEASED: Kind = ("leased", |seed| group::run_leased(seed).map(|r| format!("{r:?}")));
 const RACING: Kind = ("racing", |seed| group::run_racing(seed).map(|r| format!("{r:?}")));
+const LOGGED: Kind = ("logged", |seed| logged::run(seed).map(|r| format!("{r:?}")));
 
 fn commit() -> String {
     if let Ok(commit) = std::env::var("NURI_COMMIT") {
@@ -56,7 +57,7 @@ fn play((kind, run): Kind, seed: u64, says: bool) -> bool {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo sim [files|groups|leased|racing] [SEED] | --seeds N [FROM] | --seconds S | \
+        "usage: cargo sim [files|groups|leased|racing|logged] [SEED] | --seeds N [FROM] | --seconds S | \
          --minutes M | --hours H\n       cargo sim attacks"
     );
     ExitCode::from(2)
@@ -94,7 +95,8 @@ fn main() -> ExitCode {
     if words == ["attacks"] {
         return play_attacks();
     }
-    let named = |w: &&str| [FILES, GROUPS, LEASED, RACING].into_iter().find(|(kind, _)| kind == w);
+    let kinds = [FILES, GROUPS, LEASED, RACING, LOGGED];
+    let named = |w: &&str| kinds.into_iter().find(|(kind, _)| kind == w);
     let kinds = match words.first().and_then(named) {
         Some(kind) => {
             words.remove(0);
