@@ -3,8 +3,9 @@
 //!
 //! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
 //! and redundant groups, or one of the two (`leased`: groups where clients hold leases, and no
-//! more is lost than they bear; `racing`: groups where several write one stripe at a time). A
-//! failure prints the seed and the commit: the same two play the same again.
+//! more is lost than they bear; `racing`: groups where several write one stripe at a time), or
+//! clients that log what they do (`logged`). A failure prints the seed and the commit: the same two
+//! play the same again.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -57,8 +58,8 @@ fn play((kind, run): Kind, seed: u64, says: bool) -> bool {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo sim [files|groups|leased|racing|logged] [SEED] | --seeds N [FROM] | --seconds S | \
-         --minutes M | --hours H\n       cargo sim attacks"
+        "usage: cargo sim [files|groups|leased|racing|logged] [SEED] | --seeds N [FROM] | \
+         --seconds S | --minutes M | --hours H\n       cargo sim attacks"
     );
     ExitCode::from(2)
 }
