@@ -38,5 +38,6 @@ pub use data::DataPlane;
 pub use file::{Allocate, Position, Seek, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use lock::LockPlace;
+pub use log::queue;
 pub use recall::KernelCache;
 pub use xattr::Privileges;

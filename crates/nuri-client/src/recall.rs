@@ -315,6 +315,8 @@ impl Shared {
                 self.give_up(node, "the session ended");
             }
         }
+        // And what was logged under a lease that was not given up yet.
+        self.lose_log();
         // What still blocks then is a page whose read waits for the new session.
         let _ = self.empty_kernel_apart(nodes).recv_timeout(INVALIDATION);
         while !self.stopping() && self.session.renew().is_err() {

@@ -227,10 +227,15 @@ impl LeaseTable {
         if others.into_iter().any(|h| h.mode.is_some() || meets(h)) {
             return false;
         }
-        self.next += 1;
-        let number = self.next;
+        let number = self.next + 1;
         let holder = self.holder_mut(ino, session);
+        // Said again: a recall under way names the number that it was answered with.
+        if holder.has_parts() {
+            return true;
+        }
         holder.number = number;
+        self.next = number;
+        let holder = self.holder_mut(ino, session);
         let parts = holder.parts.get_or_insert_default();
         spans.iter().filter(|span| span.is_valid()).for_each(|span| parts.add(*span));
         self.rivals.insert(ino, Rivals { recalls: RIVALRY, is_fresh: false });
@@ -316,15 +321,32 @@ impl LeaseTable {
         if self.is_wary(ino) {
             return None;
         }
-        // Who writes parts asks for the whole itself, when it has given these up.
+        let blocked = self.is_blocked(ino, session, mode);
+        if blocked { None } else { self.grant(ino, session, mode) }
+    }
+
+    /// Whether others hold what excludes the lease. Who writes parts asks for the whole itself,
+    /// when it has given these up.
+    fn is_blocked(&self, ino: Ino, session: SessionId, mode: LeaseMode) -> bool {
         let in_the_way = |h: &Holder| match h.mode {
             None => h.has_parts(),
             Some(held) => {
                 h.session != session && (mode == LeaseMode::Write || held == LeaseMode::Write)
             }
         };
-        let blocked = self.holders(ino).iter().any(in_the_way);
-        if blocked { None } else { self.grant(ino, session, mode) }
+        self.holders(ino).iter().any(in_the_way)
+    }
+
+    /// After a restart: the session holds the lease. Who says so again, having had no answer, is
+    /// answered what it holds: others may have asked for it by then. `None` where another holder
+    /// came first.
+    pub fn reclaim(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
+        let own = self.holders(ino).iter().find(|h| h.session == session);
+        match own.map(|h| (h.mode, h.number)) {
+            Some((Some(held), number)) if held >= mode => Some(Grant { mode: held, number }),
+            _ if self.is_blocked(ino, session, mode) => None,
+            _ => self.grant(ino, session, mode),
+        }
     }
 
     /// Grants; conflicts must have been resolved. `None` while the session's own lease is being
@@ -650,5 +672,16 @@ mod tests {
         assert_eq!(table.conflicts(claim(Want::Alone), B), [(A, None)], "still waited for");
         assert!(table.recall_done(F, A, grant.number, None));
         assert_eq!(table.held(F, A), None);
+    }
+
+    #[test]
+    fn what_is_reclaimed_again_is_answered_though_others_ask_for_it_by_then() {
+        let mut table = LeaseTable::new(1, 10);
+        let grant = table.reclaim(F, A, LeaseMode::Write).unwrap();
+        assert_eq!(table.conflicts(claim(Want::Alone), B).len(), 1);
+        assert_eq!(table.reclaim(F, A, LeaseMode::Write), Some(grant), "no answer had arrived");
+        assert_eq!(table.reclaim(F, B, LeaseMode::Read), None);
+        assert!(table.recall_done(F, A, grant.number, None), "the recall counts all the same");
+        assert!(table.reclaim(F, B, LeaseMode::Read).is_some(), "and is no reason to refuse");
     }
 }

@@ -76,7 +76,8 @@ impl MetaServer {
         let session = SessionId(context.session);
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
-        let grants = call.leases.iter().map(|(ino, mode)| core.leases.offer(*ino, session, *mode));
+        let grants =
+            call.leases.iter().map(|(ino, mode)| core.leases.reclaim(*ino, session, *mode));
         let leases = grants.collect();
         let mut reclaimed =
             |(ino, spans): &(Ino, Vec<Span>)| core.leases.reclaim_parts(*ino, session, spans);

@@ -1,5 +1,9 @@
-//! Waiting for leases that are in an operation's way.
+//! Waiting inside a call, for leases that are in its way or the end of grace.
+//!
+//! Who plays the server and its clients on one thread cannot wait: then a call that would is
+//! answered `RETRY`, and has sent its recalls; the caller asks again, as after a wait too long.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nuri_proto::Status;
@@ -21,6 +25,28 @@ const QUEUE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 impl MetaServer {
+    /// From here on no call waits.
+    pub fn never_wait(&self) {
+        self.is_polled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn never_waits(&self) -> bool {
+        self.is_polled.load(Ordering::Relaxed)
+    }
+
+    /// Waits until leases or sessions changed, at most so long.
+    pub(crate) fn pause(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        at_most: Duration,
+    ) -> Result<(), Status> {
+        if self.never_waits() {
+            return Err(Status::RETRY);
+        }
+        self.changed.wait_for(core, at_most);
+        Ok(())
+    }
+
     /// Recalls what is in the operation's way and waits until it is gone.
     pub(crate) fn wait_leases<C: MetaOp>(
         &self,
@@ -73,7 +99,7 @@ impl MetaServer {
             if waited > REQUEST {
                 return Err(Status::RETRY);
             }
-            self.changed.wait_for(core, pause);
+            self.pause(core, pause)?;
             self.expire(core)?;
             self.hear(core, session)?;
         }

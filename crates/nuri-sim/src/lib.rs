@@ -8,6 +8,8 @@
 pub mod check;
 mod client;
 pub mod group;
+pub mod logged;
+mod meta;
 mod names;
 mod target;
 pub mod world;

@@ -9,14 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_io::buf::BufPool;
-use nuri_io::clock::ManualClock;
-use nuri_io::mem::MemDisk;
 use nuri_io::rng::Rng;
-use nuri_kv::embedded::{Embedded, KvConfig};
-use nuri_meta::fsck;
-use nuri_meta::server::MetaServer;
 use nuri_meta::txn::ClusterView;
+use nuri_proto::Status;
 use nuri_proto::clock::GRACE;
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::Shape;
@@ -26,12 +21,10 @@ use nuri_proto::op::meta::{
     Exclusive, GetAttr, LayoutSet, Lookup, Make, MakeKind, OrphanRelease, Reclaim, Release,
     RemoveKind, Rename, RenameMode, SessionOpen, SetAttr, Time, Unlink,
 };
-use nuri_proto::{Status, codec};
-use nuri_rpc::{CallContext, Request};
+use nuri_rpc::CallContext;
 
 use crate::check::Wrong;
-
-const KV: KvConfig = KvConfig { segment_bytes: 64 << 10, cache_bytes: 1 << 20, epoch_step: 1 };
+use crate::meta::{Meta, NoAnswer};
 
 struct Pools(u32);
 
@@ -50,68 +43,25 @@ struct Standing {
 }
 
 pub struct Names {
-    log: Arc<MemDisk>,
-    tables: Arc<MemDisk>,
-    server: Option<MetaServer>,
-    clock: Arc<ManualClock>,
-    targets: u32,
+    meta: Meta,
     clients: Vec<Standing>,
     stamp: HashMap<Ino, Time>,
-    pub crashes: u64,
-    pub calls: u64,
-}
-
-/// A call had no answer: the server is down, or the network lost it.
-enum NoAnswer {
-    Lost,
-    Failed(Status),
 }
 
 impl Names {
     /// # Errors
     /// Where the server does not start.
     pub fn new(targets: u32) -> Result<Names, Wrong> {
-        let clock = Arc::new(ManualClock::default());
-        clock.advance(Duration::from_secs(1_000_000));
-        let mut names = Names {
-            log: Arc::new(MemDisk::new()),
-            tables: Arc::new(MemDisk::new()),
-            server: None,
-            clock,
-            targets,
-            clients: Vec::new(),
-            stamp: HashMap::new(),
-            crashes: 0,
-            calls: 0,
-        };
-        names.start()?;
-        Ok(names)
+        let meta = Meta::new(Arc::new(Pools(targets)), 64 << 10)?;
+        Ok(Names { meta, clients: Vec::new(), stamp: HashMap::new() })
     }
 
-    fn start(&mut self) -> Result<(), Wrong> {
-        let engine = Embedded::open(self.log.clone(), self.tables.clone(), KV)
-            .map_err(|e| format!("metadata store after a crash: {e}"))?;
-        let report = fsck::check(&engine).map_err(|e| format!("fsck: {e}"))?;
-        if !report.problems.is_empty() && self.crashes > 0 {
-            return Err(format!("fsck after a crash: {:?}", report.problems));
-        }
-        let server_boot = engine.epoch();
-        let server =
-            MetaServer::open(Arc::new(engine), Arc::new(Pools(self.targets)), self.clock.clone())
-                .map_err(|e| format!("metadata server after a crash: {e}"))?;
-        self.server = Some(server);
-        for client in 0..self.clients.len() {
-            let call = Reclaim { server_boot, ..Reclaim::default() };
-            self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
-        }
-        // A session whose opening was never answered is nobody's: grace has to run out for it.
-        if let Some(server) = &self.server
-            && server.sessions().len() > self.clients.len()
-        {
-            self.clock.advance(GRACE);
-            server.tick().map_err(|e| format!("end of grace: {e}"))?;
-        }
-        Ok(())
+    pub fn crashes(&self) -> u64 {
+        self.meta.crashes
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.meta.calls
     }
 
     /// Power is lost and comes back.
@@ -119,16 +69,25 @@ impl Names {
     /// # Errors
     /// Where what is left does not open or is not clean.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
-        let (log, tables) = (self.log.crash_image(rng), self.tables.crash_image(rng));
-        self.server = None;
-        (self.log, self.tables) = (Arc::new(log), Arc::new(tables));
-        self.crashes += 1;
-        self.start()
+        self.meta.crash(rng)?;
+        let server_boot = self.meta.boot;
+        for client in 0..self.clients.len() {
+            let call = Reclaim { server_boot, ..Reclaim::default() };
+            self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
+        }
+        // A session whose opening was never answered is nobody's: grace has to run out for it.
+        if let Some(server) = self.meta.server()
+            && server.sessions().len() > self.clients.len()
+        {
+            self.meta.clock().advance(GRACE);
+            server.tick().map_err(|e| format!("end of grace: {e}"))?;
+        }
+        Ok(())
     }
 
     /// Steps the wall clock, mostly backwards.
     pub fn step_clock(&self, rng: &mut Rng) {
-        self.clock.set_wall(Duration::from_secs(rng.below(2_000_000)));
+        self.meta.clock().set_wall(Duration::from_secs(rng.below(2_000_000)));
     }
 
     fn call<C: Call>(
@@ -137,25 +96,8 @@ impl Names {
         sequence: u64,
         call: &C,
     ) -> Result<C::Reply, NoAnswer> {
-        let server = self.server.as_ref().ok_or(NoAnswer::Lost)?;
         let session = self.clients.get(client).map_or(0, |c| c.session.0);
-        let context = CallContext { session, slot: 1, sequence, epoch: 0 };
-        let args = codec::encode(call).map_err(NoAnswer::Failed)?;
-        let buffers = BufPool::new(4096, 0);
-        self.calls += 1;
-        let reply = server.serve(&Request {
-            op: C::OP,
-            context,
-            args: &args,
-            payload: &[],
-            buffers: &buffers,
-        });
-        match reply.status {
-            Status::OK => codec::decode(&reply.args).map_err(NoAnswer::Failed),
-            // The store stopped in the middle.
-            Status::OUT_OF_SERVICE | Status::IO => Err(NoAnswer::Lost),
-            status => Err(NoAnswer::Failed(status)),
-        }
+        self.meta.call(CallContext { session, slot: 1, sequence, epoch: 0 }, call, &[])
     }
 
     /// Sends until there is an answer, through losses and crashes.
@@ -169,8 +111,7 @@ impl Names {
         let sequence = self.clients[client].sequence;
         for _ in 0..100 {
             if rng.one_in(40) {
-                // The disk dies after a few more transfers, in the middle of this call or the next.
-                [&self.log, &self.tables][rng.below(2) as usize].fail_after(rng.below(6));
+                self.meta.fail_soon(rng);
             }
             if rng.one_in(10) {
                 continue;

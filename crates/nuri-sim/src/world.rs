@@ -336,8 +336,8 @@ impl World {
     /// The end: everything is synced, everything crashes once more, everything is there.
     fn finish(&mut self) -> Result<(), Wrong> {
         self.quiet = true;
-        self.report.meta_crashes = self.names.crashes;
-        self.report.meta_calls = self.names.calls;
+        self.report.meta_crashes = self.names.crashes();
+        self.report.meta_calls = self.names.calls();
         self.names.finish(&mut self.rng)?;
         self.reopen()?;
         self.check_all(Latest::NotRequired, Rot::None)?;

@@ -15,7 +15,8 @@ use nuri_proto::op::meta::{
 use parking_lot::MutexGuard;
 
 use super::directory::{Child, Names};
-use super::{LogState, Logged, tell};
+use super::queue::Logged;
+use super::{LogState, tell};
 use crate::fs::{Entry, Shared};
 use crate::node::{FileData, Node, NodeState};
 
@@ -57,7 +58,7 @@ impl Shared {
     /// The log, where it may answer now.
     fn open_log(&self) -> Option<MutexGuard<'_, LogState>> {
         let log = self.trusts_leases().then(|| self.log.state.lock())?;
-        log.has_room().then_some(log)
+        log.queue.has_room().then_some(log)
     }
 
     /// By the server's clock, and not before `floor`.
@@ -166,7 +167,7 @@ impl Shared {
         if child.is_dir && node.state.lock().known_directory()?.size > 0 {
             return Some(Err(Status::NOTEMPTY));
         }
-        let step = log.last + 1;
+        let step = log.queue.last() + 1;
         let (fate, now) = self.drop_name(&node, &dir, step, false)?;
         let mut parent_state = dir.state.lock();
         parent_state.attr.as_mut()?.name_removed(child.is_dir, now);
@@ -273,7 +274,7 @@ impl Shared {
             over.state.lock().alone()?;
         }
         self.publish_before(&mut log, &node)?;
-        let step = log.last + 1;
+        let step = log.queue.last() + 1;
         let mut fate = Fate::Dropped;
         if let Some(over) = &over {
             fate = self.drop_name(over, &to, step, true)?.0;

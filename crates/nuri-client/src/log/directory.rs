@@ -304,7 +304,10 @@ impl Shared {
 
     fn fetch_directory(&self, node: &Arc<Node>, begun: u64) -> Result<(), Status> {
         let dir = node.ino;
-        let known = self.log.state.lock().parted.known(dir);
+        let (known, losses) = {
+            let log = self.log.state.lock();
+            (log.parted.known(dir), log.losses)
+        };
         let DirectoryTaken { inode, is_bare, changes } =
             self.session.call(&TakeDirectory { ino: dir, known })?;
         self.learn(&inode);
@@ -327,6 +330,9 @@ impl Shared {
         };
         names.known = inode.attr.change;
         let mut log = self.log.state.lock();
+        if log.losses != losses {
+            return Ok(());
+        }
         let mut state = node.state.lock();
         let standing = self.session.standing();
         // No later one: there may have been others in between.

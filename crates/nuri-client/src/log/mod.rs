@@ -17,25 +17,22 @@
 mod answer;
 mod direct;
 mod directory;
+pub mod queue;
 mod tell;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
-use nuri_proto::op::log::{Change, Step};
-use nuri_proto::op::meta::MakeKind;
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use directory::Use;
 
 use directory::{Names, Parted};
-use tell::Batch;
-
-/// Steps beyond which the server is asked directly, which tells them all.
-const MOST_STEPS: usize = 8192;
+use queue::{Logged, Queue};
+use tell::Sent;
 
 /// The log of one client.
 #[derive(Default)]
@@ -45,32 +42,20 @@ pub(crate) struct Log {
     telling: Mutex<()>,
     /// Somebody may have to tell.
     due: Condvar,
-    /// Steps up to this one are told, durably, or lost.
+    /// Steps up to this one are told, durably, or lost: as in the queue, without its lock.
     told: AtomicU64,
 }
 
 #[derive(Default)]
 struct LogState {
-    steps: VecDeque<Logged>,
-    /// Number of the last step.
-    last: u64,
-    /// Since when the oldest waits.
-    since: Option<Instant>,
-    /// What is told again, in the same words, because its outcome is not known.
-    unsure: Option<Batch>,
+    queue: Queue<Sent>,
     /// Numbers for new inodes.
     numbers: Range<u64>,
     directories: HashMap<Ino, Names>,
     /// Directories that others have for now.
     parted: Parted,
-}
-
-struct Logged {
-    step: Step,
-    /// Of a publication.
-    inline: Vec<u8>,
-    /// Inodes that it concerns.
-    touched: Vec<Ino>,
+    /// How often steps were lost: names from before may have been theirs.
+    losses: u64,
 }
 
 impl Log {
@@ -79,10 +64,15 @@ impl Log {
         step <= self.told.load(Ordering::SeqCst)
     }
 
+    /// Tells everybody what the queue says.
+    fn note_settled(&self, state: &LogState) {
+        self.told.fetch_max(state.queue.settled(), Ordering::SeqCst);
+    }
+
     /// Waits until something is logged, at most so long.
     fn wait_logged(&self, at_most: Duration) {
         let mut state = self.state.lock();
-        if state.since.is_none() {
+        if !state.queue.is_waiting() {
             self.due.wait_for(&mut state, at_most);
         }
     }
@@ -91,73 +81,10 @@ impl Log {
 impl LogState {
     /// Appends a step; returns its number.
     fn append(&mut self, step: Logged) -> u64 {
-        self.steps.push_back(step);
-        self.since.get_or_insert_with(Instant::now);
-        self.last += 1;
-        self.last
-    }
-
-    fn has_room(&self) -> bool {
-        self.steps.len() < MOST_STEPS
+        self.queue.append(step, Instant::now())
     }
 
     fn take_number(&mut self) -> Option<Ino> {
         self.numbers.next().map(Ino)
-    }
-}
-
-impl Logged {
-    fn new(step: Step, touched: &[Ino]) -> Logged {
-        Logged { step, inline: Vec::new(), touched: touched.to_vec() }
-    }
-
-    /// Bytes that it takes in a call, at most.
-    fn len(&self) -> usize {
-        let names = match &self.step.change {
-            Change::Make(_, call) => match &call.kind {
-                MakeKind::Symlink(to) => call.name.len() + to.len(),
-                _ => call.name.len(),
-            },
-            Change::Unlink(call, _) => call.name.len(),
-            Change::Rename(call, _) => call.name.len() + call.new_name.len(),
-            Change::SetAttr(_) | Change::Publish(_) => 0,
-        };
-        names + 128
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use nuri_proto::codec;
-    use nuri_proto::limit::MAX_SYMLINK;
-    use nuri_proto::op::meta::{Exclusive, Make, SetAttr, SetTime, Time};
-
-    use super::*;
-
-    #[test]
-    fn no_step_takes_more_of_a_call_than_was_reckoned() {
-        let far = Time { sec: i64::MIN, nsec: u32::MAX };
-        let time = Some(SetTime::At(far));
-        let (ino, most) = (Ino(u64::MAX), Some(u32::MAX));
-        let set =
-            SetAttr { ino, mode: most, uid: most, gid: most, size: None, atime: time, mtime: time };
-        let make = |kind| Make {
-            parent: ino,
-            name: vec![255; 255],
-            kind,
-            mode: u32::MAX,
-            umask: u32::MAX,
-            uid: u32::MAX,
-            gid: u32::MAX,
-            exclusive: Exclusive::Yes,
-        };
-        for change in [
-            Change::SetAttr(set),
-            Change::Make(ino, make(MakeKind::File)),
-            Change::Make(ino, make(MakeKind::Symlink(vec![255; MAX_SYMLINK]))),
-        ] {
-            let logged = Logged::new(Step { at: far, change }, &[]);
-            assert!(codec::encode(&logged.step).unwrap().len() <= logged.len());
-        }
     }
 }

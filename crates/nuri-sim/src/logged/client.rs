@@ -1,0 +1,165 @@
+//! A client: the leases that it believes to hold, its log, and what it still has to say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use nuri_client::queue::{Logged, Queue};
+use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
+
+use super::tree::Note;
+use super::turns::Parted;
+
+/// Reply slots of a client: more than it has changes under way.
+const SLOTS: u32 = 4;
+
+/// A reply slot: the same number and sequence is the same change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    pub number: u32,
+    pub sequence: u64,
+}
+
+/// What is believed of one inode: as `nuri-client` keeps it for each.
+#[derive(Clone, Default)]
+pub struct Hold {
+    pub mode: Option<LeaseMode>,
+    /// Of the last grant; 0 where the server did not say yet.
+    pub number: u64,
+    /// Grants up to this number were recalled.
+    pub recalled: u64,
+    /// A recall is being obeyed: nothing new is logged.
+    pub is_revoking: bool,
+    /// What the lease covers was read under it.
+    pub is_known: bool,
+    /// Of a directory that was taken for a turn: its change counter then.
+    pub taken: Option<u64>,
+    /// Removed by this step of the log: it goes when that is told.
+    pub gone_at: Option<u64>,
+}
+
+/// What is asked beside the log, in a slot until it is answered.
+#[derive(Clone)]
+pub enum Errand {
+    Reserve,
+    Release(Vec<(Ino, u64)>),
+    Orphans(Vec<Ino>),
+}
+
+/// What it waits for.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    pub ino: Ino,
+    pub mode: LeaseMode,
+    /// Times that it will still ask.
+    pub patience: u32,
+}
+
+pub struct Client {
+    /// 0 while it has none.
+    pub session: SessionId,
+    pub boot: u64,
+    /// Grants up to this number are of earlier sessions.
+    pub void: u64,
+    pub acknowledged: u64,
+    slots: Vec<Slot>,
+    pub queue: Queue<Option<Slot>>,
+    /// Logged, not known to be durable.
+    pub undecided: VecDeque<Note>,
+    pub numbers: Range<u64>,
+    pub holds: BTreeMap<Ino, Hold>,
+    pub recalls: VecDeque<Recall>,
+    pub answers: VecDeque<RecallDone>,
+    /// Leases to reclaim at a new start of the server.
+    pub reclaims: Option<Vec<(Ino, LeaseMode)>>,
+    pub errands: VecDeque<(Slot, Errand)>,
+    pub wish: Option<Wish>,
+    /// Names of directories that others have for now.
+    pub parted: BTreeMap<Ino, Parted>,
+    /// Removed while open here, by a step of the log.
+    pub orphans: Vec<(u64, Ino)>,
+    /// The server ended its session; it may not have heard.
+    pub is_gone: bool,
+    /// It does nothing before this time.
+    pub frozen: Duration,
+}
+
+impl Client {
+    pub fn new() -> Client {
+        Client {
+            session: SessionId(0),
+            boot: 0,
+            void: 0,
+            acknowledged: 0,
+            slots: (0..SLOTS).map(|number| Slot { number, sequence: 1 }).collect(),
+            queue: Queue::default(),
+            undecided: VecDeque::new(),
+            numbers: 0..0,
+            holds: BTreeMap::new(),
+            recalls: VecDeque::new(),
+            answers: VecDeque::new(),
+            reclaims: None,
+            errands: VecDeque::new(),
+            wish: None,
+            parted: BTreeMap::new(),
+            orphans: Vec::new(),
+            is_gone: false,
+            frozen: Duration::ZERO,
+        }
+    }
+
+    /// What it held and had not told is void; it needs another session.
+    pub fn lose(&mut self) {
+        let queue = std::mem::take(&mut self.queue);
+        let frozen = self.frozen;
+        *self = Client { queue, frozen, ..Client::new() };
+        self.queue.lose();
+    }
+
+    pub fn take_slot(&mut self) -> Option<Slot> {
+        self.slots.pop()
+    }
+
+    pub fn free_slot(&mut self, slot: Slot) {
+        self.slots.push(Slot { sequence: slot.sequence + 1, ..slot });
+    }
+
+    pub fn counts(&self, ino: Ino, grant: Grant) -> bool {
+        let recalled = self.holds.get(&ino).map_or(0, |hold| hold.recalled);
+        grant.is_of(self.boot) && grant.number > self.void && grant.number > recalled
+    }
+
+    /// Takes over a lease that an answer brings; says whether it counts.
+    pub fn take_lease(&mut self, ino: Ino, grant: Option<Grant>) -> bool {
+        let Some(grant) = grant.filter(|grant| self.counts(ino, *grant)) else { return false };
+        if grant.mode == LeaseMode::Write {
+            // Own changes from here on are told to nobody here.
+            self.parted.remove(&ino);
+        }
+        let hold = self.holds.entry(ino).or_default();
+        if grant.number > hold.number {
+            hold.is_known &= hold.mode.is_some();
+            (hold.mode, hold.number) = (Some(grant.mode), grant.number);
+        }
+        true
+    }
+
+    /// Whether it may log changes of the inode.
+    pub fn is_alone(&self, ino: Ino) -> bool {
+        let is_alone = |hold: &Hold| {
+            let is_here = hold.is_known && !hold.is_revoking && hold.gone_at.is_none();
+            hold.mode == Some(LeaseMode::Write) && is_here
+        };
+        self.holds.get(&ino).is_some_and(is_alone)
+    }
+
+    /// Appends a step to the log, and to what is not known to be durable.
+    pub fn log(&mut self, note: Note, now: std::time::Instant) -> Note {
+        let Note { step, inline, touched, .. } = note.clone();
+        let number = self.queue.append(Logged { step, inline, touched }, now);
+        let note = Note { number, ..note };
+        self.undecided.push_back(note.clone());
+        note
+    }
+}

@@ -1,0 +1,117 @@
+//! What must be there: a tree of names, attributes and small files, changed step by step.
+
+use std::collections::BTreeMap;
+
+use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFREG};
+use nuri_proto::id::Ino;
+use nuri_proto::op::log::{Change, Step};
+use nuri_proto::op::meta::{Attr, Make, MakeKind, Publish, Rename, Time, Unlink};
+
+use crate::check::Wrong;
+
+/// What an inode is beside its attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    Directory(BTreeMap<Vec<u8>, Ino>),
+    File(Vec<u8>),
+    Link(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub attr: Attr,
+    pub body: Body,
+}
+
+/// A step with its data, as the model keeps it.
+#[derive(Clone, Debug)]
+pub struct Note {
+    /// Its number in the log.
+    pub number: u64,
+    pub step: Step,
+    pub inline: Vec<u8>,
+    pub touched: Vec<Ino>,
+}
+
+/// Everything that has a name, by number.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Tree(pub BTreeMap<Ino, Item>);
+
+impl Tree {
+    /// # Errors
+    /// Where the step needs what is not there.
+    pub fn apply(&mut self, note: &Note) -> Result<(), Wrong> {
+        let at = note.step.at;
+        let done = match &note.step.change {
+            Change::Make(ino, call) => self.make(*ino, call, at),
+            Change::Unlink(call, _) => self.unlink(call, at),
+            Change::Rename(call, _) => self.rename(call, at),
+            Change::SetAttr(call) => self.0.get_mut(&call.ino).map(|item| item.attr.set(call, at)),
+            Change::Publish(call) => self.publish(call, &note.inline, at),
+        };
+        done.ok_or_else(|| format!("the model cannot do {:?}", note.step))
+    }
+
+    /// Names of a directory.
+    pub fn names(&self, dir: Ino) -> Option<&BTreeMap<Vec<u8>, Ino>> {
+        match &self.0.get(&dir)?.body {
+            Body::Directory(names) => Some(names),
+            _ => None,
+        }
+    }
+
+    fn dir(&mut self, dir: Ino) -> Option<(&mut Attr, &mut BTreeMap<Vec<u8>, Ino>)> {
+        let item = self.0.get_mut(&dir)?;
+        match &mut item.body {
+            Body::Directory(names) => Some((&mut item.attr, names)),
+            _ => None,
+        }
+    }
+
+    fn make(&mut self, ino: Ino, call: &Make, at: Time) -> Option<()> {
+        let rights = call.mode & 0o7777 & !call.umask;
+        let (mode, body, size) = match &call.kind {
+            MakeKind::File => (S_IFREG | rights, Body::File(Vec::new()), 0),
+            MakeKind::Directory => (S_IFDIR | rights, Body::Directory(BTreeMap::new()), 0),
+            MakeKind::Symlink(to) => (S_IFLNK | 0o777, Body::Link(to.clone()), to.len() as u64),
+            MakeKind::Special { .. } => return None,
+        };
+        let (parent, names) = self.dir(call.parent)?;
+        let attr = Attr { ino, size, ..parent.made(mode, (call.uid, call.gid), at) };
+        parent.name_added(attr.is_dir(), at);
+        let is_new = names.insert(call.name.clone(), ino).is_none();
+        is_new.then_some(())?;
+        self.0.insert(ino, Item { attr, body });
+        Some(())
+    }
+
+    /// An inode with its last name is gone from here, whoever has it open.
+    fn unlink(&mut self, call: &Unlink, at: Time) -> Option<()> {
+        let ino = self.dir(call.parent)?.1.remove(&call.name)?;
+        let gone = self.0.remove(&ino)?;
+        self.dir(call.parent)?.0.name_removed(gone.attr.is_dir(), at);
+        Some(())
+    }
+
+    fn rename(&mut self, call: &Rename, at: Time) -> Option<()> {
+        let moved = self.dir(call.parent)?.1.remove(&call.name)?;
+        if let Some(over) = self.dir(call.new_parent)?.1.insert(call.new_name.clone(), moved) {
+            self.0.remove(&over)?;
+            self.dir(call.new_parent)?.0.name_removed(false, at);
+        }
+        self.dir(call.parent)?.0.name_removed(false, at);
+        self.dir(call.new_parent)?.0.name_added(false, at);
+        self.0.get_mut(&moved)?.attr.changed(at);
+        Some(())
+    }
+
+    fn publish(&mut self, call: &Publish, inline: &[u8], at: Time) -> Option<()> {
+        let item = self.0.get_mut(&call.ino)?;
+        let attr = &mut item.attr;
+        attr.changed(at);
+        (attr.size, attr.allocated) = (call.size, call.size.next_multiple_of(512));
+        attr.mtime = call.mtime.map_or(attr.mtime, |mtime| mtime.at(at));
+        item.body = Body::File(inline.to_vec());
+        Some(())
+    }
+}

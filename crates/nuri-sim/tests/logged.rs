@@ -1,0 +1,29 @@
+//! Client logs under faults: a bounded number of fixed seeds. Long runs:
+//! `cargo sim logged --minutes M`.
+
+use nuri_sim::logged::{Report, run};
+
+const SEEDS: u64 = 60;
+
+/// Catches `nuri_break = "log_overtakes"`.
+#[test]
+fn logs_are_told_in_order_and_once() {
+    let mut sum = Report::default();
+    for seed in 0..SEEDS {
+        let report = run(seed).unwrap_or_else(|wrong| panic!("seed {seed:#x}: {wrong}"));
+        sum.add(&report);
+    }
+    let Report { repeats, lost, late, crashes, reclaims, handovers, looks, .. } = sum;
+    let Report { deaths, evictions, kept, gone, turns, told, .. } = sum;
+    let seen = [repeats, lost, late, crashes, reclaims, handovers, looks, turns, told];
+    let seen = [&seen[..], &[deaths, evictions, kept, gone]].concat();
+    assert!(seen.iter().all(|n| *n > 0), "a kind of fault never happened: {sum:?}");
+    assert!(sum.steps > 4 * sum.gone, "hardly anything was kept: {sum:?}");
+}
+
+#[test]
+fn a_seed_plays_the_same_again() {
+    for seed in [3, 7] {
+        assert_eq!(run(seed), run(seed));
+    }
+}
