@@ -657,6 +657,18 @@ mod tests {
         assert_eq!(table.crowd(), Some((A, 20)));
     }
 
+    #[test]
+    fn parts_that_are_claimed_again_keep_the_number_that_a_recall_names() {
+        let mut table = LeaseTable::new(1, 100);
+        let span = Span { start: 0, end: 10 };
+        assert!(table.reclaim_parts(F, A, &[span]));
+        let recalls = table.conflicts(claim(Want::Part(span)), B);
+        let Recall { number, part, .. } = recalls[0].1.unwrap();
+        assert!(table.reclaim_parts(F, A, &[span]), "said again");
+        assert!(table.part_done(F, A, number, part.unwrap()));
+        assert!(table.conflicts(claim(Want::Part(span)), B).is_empty());
+    }
+
     /// A repeated answer, or one to an older recall, must not take a lease that the holder still
     /// caches under.
     #[test]

@@ -5,7 +5,8 @@
 //! a directory that was just made has none.
 //!
 //! A directory that others change too is taken for turns: what is known of its names when it is
-//! given back is kept, and who takes it again is told what changed.
+//! given back is kept, and who takes it again is told what changed (T2). T3 Names from before a loss
+//! of logged steps are not kept: some may be of these.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -470,5 +471,57 @@ mod tests {
         (1..=WORTH.into()).for_each(|to| usage.answered(to));
         usage.direct = 0;
         assert_eq!(usage.wanted(), Some(Take::Alone));
+    }
+
+    #[test]
+    fn a_directory_that_others_change_all_the_time_is_taken_for_turns() {
+        let mut usage = Use::default();
+        usage.asked_elsewhere();
+        (0..WORTH_A_TURN - 1).for_each(|_| usage.note_change());
+        assert_eq!(usage.wanted(), None, "not often enough");
+        usage.note_change();
+        assert_eq!(usage.wanted(), Some(Take::Turn));
+        usage.asked_elsewhere();
+        assert_eq!(usage.wanted(), Some(Take::Turn), "it goes on");
+        usage.changed = Instant::now().checked_sub(PAUSE);
+        assert_eq!(usage.wanted(), None, "nothing was done here for a while");
+        usage.note_change();
+        assert_eq!(usage.wanted(), None, "and it begins anew");
+    }
+
+    fn named(count: u64, known: u64) -> Names {
+        let mut names = Names { known, ..Names::default() };
+        let child = |ino| Child { ino: Ino(ino), is_dir: false };
+        (0..count).for_each(|ino| names.insert(ino.to_string().as_bytes(), child(ino)));
+        names
+    }
+
+    #[test]
+    fn names_of_directories_that_others_have_are_kept_within_bounds() {
+        let mut parted = Parted::default();
+        (0..=MOST_PARTED as u64).for_each(|dir| parted.keep(Ino(dir), named(1, dir)));
+        assert_eq!((parted.known(Ino(0)), parted.known(Ino(1))), (None, Some(1)));
+        parted.keep(Ino(1), named(1, 7));
+        assert_eq!((parted.known(Ino(1)), parted.0.len()), (Some(7), MOST_PARTED));
+        parted.keep(Ino(99), named(MOST_PARTED_NAMES as u64, 9));
+        assert_eq!(parted.0.iter().map(|(dir, _)| dir.0).collect::<Vec<_>>(), [99]);
+        assert_eq!(parted.take(Ino(99)).unwrap().known, 9);
+        assert!(parted.take(Ino(99)).is_none());
+    }
+
+    #[test]
+    fn changes_are_followed_in_their_order() {
+        let mut names = named(2, 5);
+        let change = |name: &str, to| NameChange { name: name.into(), to };
+        let changes = [
+            change("0", None),
+            change("new", Some((Ino(9), true))),
+            change("1", Some((Ino(8), false))),
+            change("new", None),
+            change("0", Some((Ino(7), false))),
+        ];
+        names.follow(changes.into());
+        let found = ["0", "1", "new"].map(|name| names.get(name.as_bytes()).map(|c| c.ino.0));
+        assert_eq!(found, [Some(7), Some(8), None]);
     }
 }
