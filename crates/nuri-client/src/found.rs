@@ -87,7 +87,7 @@ impl NodeState {
     /// The age of the names, where they are as they were at that age. The log answers for those
     /// that it knows.
     fn names_hold(&self) -> Option<Age> {
-        (self.mode.is_some() && !self.revoking && !self.names_known).then_some(self.age)
+        (self.hold.mode.is_some() && !self.hold.revoking && !self.names_known).then_some(self.age)
     }
 }
 
@@ -102,7 +102,7 @@ impl Shared {
     pub(crate) fn age_of(&self, dir: Ino, before: Before, lease: Option<Grant>) -> Option<Age> {
         let standing = self.session.standing();
         self.with(dir, |_, state| {
-            let is_granted = lease.is_some_and(|grant| state.counts(grant, standing));
+            let is_granted = lease.is_some_and(|grant| state.hold.counts(grant, standing));
             let holds = (before.is_held || is_granted) && state.age == before.age;
             state.names_hold().filter(|_| holds)
         })
@@ -113,7 +113,7 @@ impl Shared {
         let Some(age) = age else { return };
         let found = Found { parent, name: name.into(), age };
         self.with(ino, |_, state| {
-            if state.mode.is_none() || state.found.as_deref() == Some(&found) {
+            if state.hold.mode.is_none() || state.found.as_deref() == Some(&found) {
                 return;
             }
             if let Some(old) = state.found.take() {
@@ -134,7 +134,9 @@ impl Shared {
         self.with_known(ino, |state| {
             let found = state.found.as_ref()?;
             let is_it = found.parent == parent && *found.name == *name && found.age == age;
-            let attr = state.view().filter(|_| is_it && state.mode.is_some() && !state.revoking)?;
+            let attr = state
+                .view()
+                .filter(|_| is_it && state.hold.mode.is_some() && !state.hold.revoking)?;
             state.lookups += 1;
             Some(Entry { ino, attr })
         })
@@ -152,12 +154,12 @@ mod tests {
     fn names_hold_while_the_lease_does() {
         let mut state = NodeState::default();
         assert_eq!(state.names_hold(), None);
-        state.mode = Some(LeaseMode::Read);
+        state.hold.mode = Some(LeaseMode::Read);
         let age = state.names_hold();
         assert!(age.is_some());
-        state.revoking = true;
+        state.hold.revoking = true;
         assert_eq!(state.names_hold(), None, "it is being given back");
-        state.revoking = false;
+        state.hold.revoking = false;
         assert_eq!(state.names_hold(), age);
         state.forget_leased();
         assert_ne!(state.names_hold(), age, "a later lease");

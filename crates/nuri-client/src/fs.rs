@@ -129,7 +129,7 @@ impl Bytes {
     /// is written all the time comes to no end. It may, because the recall knows which page the
     /// kernel keeps locked for it. Reads of many programs would take all requests of the mount.
     fn waits_for_recall(self, state: &NodeState) -> bool {
-        matches!(self, Bytes::Written(_)) && state.revoking
+        matches!(self, Bytes::Written(_)) && state.hold.revoking
     }
 }
 
@@ -191,7 +191,7 @@ impl Shared {
         let mut state = node.state.lock();
         let busy = state.opens > 0
             || state.active > 0
-            || state.revoking
+            || state.hold.revoking
             || state.asking_whole > 0
             || !self.log.is_told(state.logged)
             || state.file.as_ref().is_some_and(|f| f.is_dirty());
@@ -245,7 +245,7 @@ impl Shared {
                     Bytes::Written(wanted) => state.writes_part(wanted.span),
                     _ => false,
                 };
-                let have = state.file.is_some() && (state.mode >= Some(need) || in_part());
+                let have = state.file.is_some() && (state.hold.mode >= Some(need) || in_part());
                 let enters = have && !bytes.waits_for_recall(state);
                 enters.then(|| {
                     state.active += 1;
@@ -286,7 +286,7 @@ impl Shared {
     pub(crate) fn enter_recalled(&self, ino: Ino, bytes: Span) -> Option<Entered> {
         let node = self.find(ino)?;
         let mut state = node.state.lock();
-        let all = state.revoking && (state.mode.is_some() || state.parts.is_some());
+        let all = state.hold.revoking && (state.hold.mode.is_some() || state.parts.is_some());
         let under_recall = all || state.leaving.iter().any(|leaving| leaving.meets(bytes));
         if !under_recall || state.file.is_none() || !self.trusts_leases() {
             return None;
@@ -322,13 +322,13 @@ impl Shared {
             state.apply(&inode.attr, lease, standing);
             // Another grant may count where this one does not: its answer told of something newer.
             let counts = match lease {
-                Some(grant) => state.counts(grant, standing),
+                Some(grant) => state.hold.counts(grant, standing),
                 // Our own recall is under way, and may wait for us: the old lease is good for
                 // what was answered while it was held.
                 None => before.is_some() && before == state.held_since(mode),
             };
             // Counted from here on: a recall waits until the data is taken over.
-            let granted = counts && state.mode >= Some(mode);
+            let granted = counts && state.hold.mode >= Some(mode);
             state.active += u32::from(granted);
             if granted && !has_capability {
                 state.absent.note_no_capability();
@@ -502,7 +502,7 @@ impl Client {
     /// How long the kernel may cache what the inode's lease covers: attributes of any inode,
     /// names of a directory.
     pub fn cache_time(&self, ino: Ino) -> Duration {
-        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().cacheable());
+        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().hold.is_cacheable());
         if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
     }
 
@@ -524,7 +524,7 @@ impl Client {
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Status> {
         let cached = self.shared.find(ino).and_then(|node| {
             let state = node.state.lock();
-            if state.mode.is_some() { state.view() } else { None }
+            if state.hold.mode.is_some() { state.view() } else { None }
         });
         match cached.filter(|_| self.shared.trusts_leases()) {
             Some(attr) => Ok(attr),

@@ -14,6 +14,7 @@ mod file;
 mod found;
 mod fs;
 pub mod group;
+pub mod hold;
 mod hole;
 mod invalidate;
 mod linger;

@@ -39,7 +39,7 @@ impl Client {
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
         self.shared.with(dir, |_, state| {
             state.names = true;
-            state.take_lease(lease, self.shared.session.standing());
+            state.hold.take(lease, self.shared.session.standing());
         });
     }
 
@@ -78,8 +78,8 @@ impl Client {
         Ok(entry)
     }
 
-    /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has to
-    /// be asked.
+    /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
+    /// to be asked.
     fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
         if let Some(entry) = self.shared.make_logged(call) {
             return Ok(Some(entry));
@@ -96,9 +96,9 @@ impl Client {
     fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
         let Some(record) = record else { return };
         self.shared.with(attr.ino, |_, state| {
-            if state.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+            if state.hold.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
                 self.shared.data.groups().forget_object(record.object);
-                let is_writable = state.mode == Some(LeaseMode::Write);
+                let is_writable = state.hold.mode == Some(LeaseMode::Write);
                 let data = FileData::new(self.shared.session.id(), record, attr);
                 state.file = Some(Box::new(FileData { is_writable, ..data }));
             }

@@ -18,9 +18,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
 use crate::found::{Age, Found};
+use crate::hold::{Hold, Standing};
 use crate::log::Use;
 use crate::part::Parts;
-use crate::session::Standing;
 use crate::xattr::Absent;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
@@ -39,11 +39,7 @@ pub(crate) struct Node {
 
 #[derive(Default)]
 pub(crate) struct NodeState {
-    pub(crate) mode: Option<LeaseMode>,
-    /// Of the last grant.
-    pub(crate) number: u64,
-    /// Grants up to this number were recalled.
-    pub(crate) recalled: u64,
+    pub(crate) hold: Hold,
     /// What may be written without a mode, while others write elsewhere in the file.
     pub(crate) parts: Option<Box<Parts>>,
     /// Those that are being given back.
@@ -54,8 +50,6 @@ pub(crate) struct NodeState {
     /// under way may bring.
     pub(crate) asking_whole: u32,
     pub(crate) part_voids: u64,
-    /// A recall is being obeyed: nothing new is cached in the kernel.
-    pub(crate) revoking: bool,
     /// Names below it were told to the kernel: it is a directory.
     pub(crate) names: bool,
     /// Valid while a lease is held.
@@ -197,11 +191,6 @@ impl NodeState {
         Some(attr)
     }
 
-    /// Whether what an answer told under the grant is still so: it was not recalled meanwhile.
-    pub(crate) fn counts(&self, grant: Grant, standing: Standing) -> bool {
-        standing.counts(grant) && grant.number > self.recalled
-    }
-
     /// Attributes as a program should see them, where an answer told of them.
     pub(crate) fn shown(&self, told: Attr) -> Attr {
         let Some(attr) = self.view() else {
@@ -216,31 +205,21 @@ impl NodeState {
 
     /// Number of the last grant, of the whole or a part.
     pub(crate) fn last_grant(&self) -> u64 {
-        self.parts.as_ref().map_or(0, |parts| parts.number).max(self.number)
+        self.parts.as_ref().map_or(0, |parts| parts.number).max(self.hold.number)
     }
 
     /// What is the same as long as a lease is held without a gap.
     pub(crate) fn held_since(&self, mode: LeaseMode) -> Option<u64> {
-        (self.mode >= Some(mode)).then_some(self.forgotten)
-    }
-
-    /// Takes over a lease. One that was recalled meanwhile, or does not count, is void.
-    pub(crate) fn take_lease(&mut self, lease: Option<Grant>, standing: Standing) {
-        if let Some(grant) = lease
-            && self.counts(grant, standing)
-            && grant.number > self.number
-        {
-            (self.mode, self.number) = (Some(grant.mode), grant.number);
-        }
+        (self.hold.mode >= Some(mode)).then_some(self.forgotten)
     }
 
     /// Takes over a reply's attributes and lease.
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: Standing) {
-        self.take_lease(lease, standing);
+        self.hold.take(lease, standing);
         // Answers of calls side by side may overtake each other.
         let is_old = self.attr.is_some_and(|known| known.change > attr.change);
-        let is_void = lease.is_some_and(|grant| !self.counts(grant, standing));
-        if self.mode.is_none() || is_old || is_void {
+        let is_void = lease.is_some_and(|grant| !self.hold.counts(grant, standing));
+        if self.hold.mode.is_none() || is_old || is_void {
             return;
         }
         // An inode that never changed has no attributes of that kind.
@@ -257,17 +236,12 @@ impl NodeState {
         self.attr = Some(*attr);
     }
 
-    /// Whether the kernel may cache what this lease covers.
-    pub(crate) fn cacheable(&self) -> bool {
-        self.mode.is_some() && !self.revoking
-    }
-
     /// An own call changed a directory and answered how it is now. `forgotten` is from before the
     /// call. Answers of calls side by side may overtake each other.
     pub(crate) fn directory_changed(&mut self, attr: Attr, forgotten: u64) {
         self.usage.answered(attr.change);
         let newest = self.attr.is_none_or(|known| known.change < attr.change);
-        if self.mode.is_some() && self.forgotten == forgotten {
+        if self.hold.mode.is_some() && self.forgotten == forgotten {
             self.attr = if newest { Some(attr) } else { self.attr };
         } else {
             self.attr = None;
@@ -292,7 +266,7 @@ impl NodeState {
 
 impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
-        let state = NodeState { recalled, ..NodeState::default() };
+        let state = NodeState { hold: Hold::none(recalled), ..NodeState::default() };
         let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
         let used = AtomicU32::new(0);
         Node { ino, state: Mutex::new(state), changed, sync, taking_over, used }
@@ -325,7 +299,7 @@ impl Node {
     /// an end. They are never blocked: what they hold in the kernel may be what it waits for.
     pub(crate) fn yield_to_recall(&self) {
         let mut state = self.state.lock();
-        if state.revoking {
+        if state.hold.revoking {
             self.changed.wait_for(&mut state, Duration::from_millis(10));
         }
     }
@@ -344,11 +318,11 @@ mod tests {
         };
         let standing = Standing { server_boot: 2, void: 0 };
         state.apply(&Attr::default(), grant(1), standing);
-        assert_eq!(state.mode, None);
+        assert_eq!(state.hold.mode, None);
         state.apply(&Attr::default(), grant(2), Standing { void: u64::MAX, ..standing });
-        assert_eq!(state.mode, None, "granted to a session that ended");
+        assert_eq!(state.hold.mode, None, "granted to a session that ended");
         state.apply(&Attr::default(), grant(2), standing);
-        assert_eq!(state.mode, Some(LeaseMode::Write));
+        assert_eq!(state.hold.mode, Some(LeaseMode::Write));
     }
 
     #[test]
@@ -357,12 +331,12 @@ mod tests {
         let grant = |number| Some(Grant { mode: LeaseMode::Read, number });
         let attr = |change| Attr { change, ..Attr::default() };
         let standing = Standing { server_boot: 0, void: 0 };
-        state.recalled = 5;
+        state.hold.recalled = 5;
         state.apply(&attr(7), grant(6), standing);
         state.attr = None;
         state.apply(&attr(3), grant(4), standing);
-        assert_eq!((state.mode, state.attr), (Some(LeaseMode::Read), None));
-        assert!(!state.counts(grant(5).unwrap(), standing));
+        assert_eq!((state.hold.mode, state.attr), (Some(LeaseMode::Read), None));
+        assert!(!state.hold.counts(grant(5).unwrap(), standing));
         state.apply(&attr(7), grant(6), standing);
         state.apply(&attr(6), grant(7), standing);
         assert_eq!(state.attr, Some(attr(7)), "an older answer");
@@ -371,7 +345,8 @@ mod tests {
     #[test]
     fn answers_of_calls_side_by_side_never_go_back() {
         let attr = |change| Attr { change, ..Attr::default() };
-        let mut state = NodeState { mode: Some(LeaseMode::Read), ..NodeState::default() };
+        let mut state = NodeState::default();
+        state.hold.mode = Some(LeaseMode::Read);
         state.directory_changed(attr(11), 0);
         state.directory_changed(attr(10), 0);
         assert_eq!(state.attr, Some(attr(11)));

@@ -116,7 +116,7 @@ impl NodeState {
 
     pub(crate) fn forget_parts(&mut self) {
         self.void_parts();
-        if self.parts.take().is_some() && self.mode.is_none() {
+        if self.parts.take().is_some() && self.hold.mode.is_none() {
             self.absent = Absent::default();
         }
     }
@@ -231,9 +231,9 @@ impl Shared {
         let (has_room, number) = {
             let mut state = node.state.lock();
             let counts = self.session.standing().counts_number(grant.number)
-                && grant.number > state.recalled
+                && grant.number > state.hold.recalled
                 && state.part_voids == voids
-                && state.mode.is_none();
+                && state.hold.mode.is_none();
             if !counts || !self.take_over_part(&mut state, session, &inode.attr, file) {
                 return Ok(());
             }

@@ -18,6 +18,7 @@ use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, 
 use parking_lot::Mutex;
 
 use crate::fs::Shared;
+use crate::hold::Recalled;
 use crate::node::Node;
 use crate::writeback::SyncScope;
 
@@ -115,17 +116,14 @@ impl Shared {
     ) -> Option<LeaseMode> {
         {
             let mut state = node.state.lock();
-            state.recalled = state.recalled.max(number);
-            if state.last_grant() > number {
-                return state.mode;
-            }
+            let has_more = state.parts.is_some() || state.has_part_pages;
+            let last = state.last_grant();
             // Nothing held: the recall overtook its grant, which does not count any more. Nothing
             // is cached, and a read that asks for another one may keep a page that would be waited
             // for.
-            if state.mode.is_none() && state.parts.is_none() && !state.has_part_pages {
-                return None;
+            if let Recalled::Kept(mode) = state.hold.recall(number, last, has_more) {
+                return mode;
             }
-            state.revoking = true;
         }
         let mut files = self.leave_directory(node);
         // Operations under way may wait for a target. Well before the server ends the session.
@@ -144,20 +142,19 @@ impl Shared {
             let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
             if told && !dirty && !overlapped && state.active == 0 {
-                let wrote = state.mode == Some(LeaseMode::Write);
+                let wrote = state.hold.mode == Some(LeaseMode::Write);
                 *settled = wrote && state.file.as_ref().is_some_and(|f| f.left_nothing());
-                state.mode = state.mode.min(keep);
-                let may_write = state.mode == Some(LeaseMode::Write);
+                let kept = state.hold.give_back(keep);
+                let may_write = kept == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
                     file.is_writable &= may_write;
                 }
-                if state.mode.is_none() {
+                if kept.is_none() {
                     state.forget_leased();
                     state.has_part_pages = false;
                 }
-                state.revoking = false;
                 node.changed.notify_all();
-                return state.mode;
+                return kept;
             }
             let pause = if state.active > 0 { STEP } else { STEP / 10 };
             node.changed.wait_for(&mut state, pause);
@@ -212,7 +209,7 @@ impl Shared {
         eprintln!("client: lease on inode {} given up: {why}", node.ino);
         self.lose(node, Status::IO);
         let mut state = node.state.lock();
-        (state.mode, state.revoking) = (None, false);
+        state.hold.give_back(None);
         state.forget_leased();
         node.changed.notify_all();
         None
@@ -240,7 +237,7 @@ impl Shared {
         let nodes = self.all_nodes();
         let held = |n: &Arc<Node>| {
             let state = n.state.lock();
-            state.mode.map(|mode| (n.ino, mode))
+            state.hold.mode.map(|mode| (n.ino, mode))
         };
         let open = |n: &&Arc<Node>| n.state.lock().opens > 0;
         let mut open: Vec<_> = nodes.iter().filter(open).map(|n| n.ino).collect();
@@ -288,7 +285,7 @@ impl Shared {
             match grant {
                 Some(grant) => {
                     let mut state = node.state.lock();
-                    (state.mode, state.number) = (Some(grant.mode), grant.number);
+                    state.hold.reclaimed(*grant);
                 }
                 None => lost.push(node),
             }
@@ -309,7 +306,7 @@ impl Shared {
         for node in &nodes {
             let held = {
                 let state = node.state.lock();
-                state.mode.is_some() || state.parts.is_some()
+                state.hold.mode.is_some() || state.parts.is_some()
             };
             if held {
                 self.give_up(node, "the session ended");

@@ -9,11 +9,12 @@ use nuri_proto::clock::{FAILURE_DETECTION, REQUEST, SESSION_RENEW};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::SESSION_SLOTS;
 use nuri_proto::op::Call;
-use nuri_proto::op::meta::{Events, EventsReply, Grant, SessionClose, SessionOpen, Time};
+use nuri_proto::op::meta::{Events, EventsReply, SessionClose, SessionOpen, Time};
 use nuri_rpc::{CallContext, Deadline};
 use parking_lot::{Condvar, Mutex};
 
 use crate::cluster::Cluster;
+use crate::hold::Standing;
 
 /// Recalls remembered for inodes that are not known (yet).
 const REMEMBER: Duration = Duration::from_secs(60);
@@ -32,25 +33,6 @@ pub(crate) struct MetaSession {
     slots: Mutex<Vec<Slot>>,
     slot_free: Condvar,
     recalled: Mutex<HashMap<Ino, (u64, Instant)>>,
-}
-
-/// What tells a grant that counts from a delayed one. Read it under the lock of the state that
-/// the grant changes: then a session's end either finds the grant there or prevents it.
-#[derive(Clone, Copy)]
-pub(crate) struct Standing {
-    pub(crate) server_boot: u64,
-    /// Grants up to this number belong to sessions that ended.
-    pub(crate) void: u64,
-}
-
-impl Standing {
-    pub(crate) fn counts(self, grant: Grant) -> bool {
-        self.counts_number(grant.number)
-    }
-
-    pub(crate) fn counts_number(self, number: u64) -> bool {
-        Grant::is_number_of(number, self.server_boot) && number > self.void
-    }
 }
 
 /// Reply slots make a change happen once: the same number and sequence is the same change.

@@ -19,7 +19,7 @@ impl Shared {
                 self.with_known(*ino, |state| {
                     let is_told = self.log.is_told(state.logged);
                     let (number, settled) = if is_told { share(state) } else { None }?;
-                    state.mode = Some(LeaseMode::Read);
+                    state.hold.step_down();
                     Some((*ino, number, settled))
                 })
             };
@@ -34,8 +34,9 @@ impl Shared {
 
 /// The grant of a write lease that nobody uses, and whether it leaves nothing beyond the size.
 fn share(state: &mut NodeState) -> Option<(u64, bool)> {
-    let is_used = state.opens > 0 || state.active > 0 || state.revoking || state.asking_whole > 0;
-    let is_alone = state.mode == Some(LeaseMode::Write) && state.parts.is_none();
+    let is_used =
+        state.opens > 0 || state.active > 0 || state.hold.revoking || state.asking_whole > 0;
+    let is_alone = state.hold.mode == Some(LeaseMode::Write) && state.parts.is_none();
     let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
     let is_dirty = is_dirty && !cfg!(nuri_break = "share_dirty");
     if is_used || !is_alone || is_dirty {
@@ -45,7 +46,7 @@ fn share(state: &mut NodeState) -> Option<(u64, bool)> {
     if let Some(file) = &mut state.file {
         file.is_writable = false;
     }
-    Some((state.number, settled))
+    Some((state.hold.number, settled))
 }
 
 #[cfg(test)]
@@ -55,6 +56,7 @@ mod tests {
     use nuri_proto::op::meta::{Attr, FileRecord, Time};
 
     use super::*;
+    use crate::hold::Hold;
     use crate::node::FileData;
 
     fn written() -> NodeState {
@@ -63,7 +65,8 @@ mod tests {
         let record = FileRecord { object, layout, truncate_version: 0, inline, punch_from: None };
         let data = FileData::new(SessionId(1), record, &Attr::default());
         let file = Some(Box::new(FileData { is_writable: true, ..data }));
-        NodeState { mode: Some(LeaseMode::Write), number: 7, file, ..NodeState::default() }
+        let hold = Hold { number: 7, ..Hold::own() };
+        NodeState { hold, file, ..NodeState::default() }
     }
 
     /// Catches `nuri_break = "share_dirty"`.
@@ -73,8 +76,9 @@ mod tests {
         assert_eq!(share(&mut closed), Some((7, true)));
         assert!(!closed.file.unwrap().is_writable);
         assert_eq!(share(&mut NodeState { opens: 1, ..written() }), None);
-        assert_eq!(share(&mut NodeState { revoking: true, ..written() }), None);
-        assert_eq!(share(&mut NodeState { mode: Some(LeaseMode::Read), ..written() }), None);
+        let held = |hold| NodeState { hold, ..written() };
+        assert_eq!(share(&mut held(Hold { revoking: true, ..Hold::own() })), None);
+        assert_eq!(share(&mut held(Hold { mode: Some(LeaseMode::Read), ..Hold::own() })), None);
         let mut dirty = written();
         dirty.file.as_mut().unwrap().touch(Time::default());
         assert_eq!(share(&mut dirty), None);

@@ -86,14 +86,14 @@ impl Shared {
     fn give_lease_back(&self, node: &Arc<Node>) {
         let (number, is_held) = {
             let state = node.state.lock();
-            (state.last_grant(), state.mode.is_some())
+            (state.last_grant(), state.hold.mode.is_some())
         };
         if !is_held || self.give_back(node, number, None, &mut false).is_some() {
             return;
         }
         let state = node.state.lock();
         // Who opened it meanwhile has a newer lease, or is to be known to the server.
-        if state.opens == 0 && state.mode.is_none() && !state.orphan {
+        if state.opens == 0 && state.hold.mode.is_none() && !state.orphan {
             self.releases.lock().push((node.ino, number));
         }
     }
@@ -103,8 +103,8 @@ impl Shared {
 fn is_idle(node: &Node) -> bool {
     let state = node.state.lock();
     let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
-    let is_used = state.opens > 0 || state.active > 0 || state.revoking || is_dirty;
-    node.ino != Ino::ROOT && !is_used && (state.lookups > 0 || state.mode.is_some())
+    let is_used = state.opens > 0 || state.active > 0 || state.hold.revoking || is_dirty;
+    node.ino != Ino::ROOT && !is_used && (state.lookups > 0 || state.hold.mode.is_some())
 }
 
 #[cfg(test)]

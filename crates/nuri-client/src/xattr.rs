@@ -98,15 +98,16 @@ impl Shared {
         };
         let leased = {
             let state = node.state.lock();
-            if state.mode.is_some() && state.absent.covers(one) && self.trusts_leases() {
+            if state.hold.mode.is_some() && state.absent.covers(one) && self.trusts_leases() {
                 return Err(Status::NODATA);
             }
-            state.mode.map(|_| state.number)
+            state.hold.mode.map(|_| state.hold.number)
         };
         self.tell_of(ino)?;
         let reply = self.session.call(&call);
         let mut state = node.state.lock();
-        let held = state.mode.is_some() && !state.revoking && leased == Some(state.number);
+        let held =
+            state.hold.mode.is_some() && !state.hold.revoking && leased == Some(state.hold.number);
         if held && reply == Err(Status::NODATA) {
             state.absent.0 |= one.0;
         }
@@ -122,7 +123,7 @@ impl Shared {
                 let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
                 let mode = match &state.parts {
                     Some(parts) => parts.mode,
-                    None => state.attr.filter(|_| state.mode.is_some()).map(|attr| attr.mode),
+                    None => state.attr.filter(|_| state.hold.mode.is_some()).map(|attr| attr.mode),
                 };
                 bare && mode.is_some_and(is_plain)
             })

@@ -9,8 +9,7 @@ use nuri_proto::layout::Layout;
 use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    Attr, FileRecord, LeaseMode, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time,
-    Unlink,
+    Attr, FileRecord, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
 };
 use parking_lot::MutexGuard;
 
@@ -18,6 +17,7 @@ use super::directory::{Child, Names};
 use super::queue::Logged;
 use super::{LogState, tell};
 use crate::fs::{Entry, Shared};
+use crate::hold::Hold;
 use crate::node::{FileData, Node, NodeState};
 
 /// Type and rights of what the log can make.
@@ -38,7 +38,7 @@ fn is_plain_name(name: &[u8]) -> bool {
 impl NodeState {
     /// Attributes, while the inode is here alone and stays so.
     fn alone(&mut self) -> Option<&mut Attr> {
-        let is_alone = self.mode == Some(LeaseMode::Write) && !self.revoking;
+        let is_alone = self.hold.is_alone();
         self.attr.as_mut().filter(|_| is_alone)
     }
 
@@ -77,7 +77,7 @@ impl Shared {
         let Some(child) = log.names(parent)?.get(name) else { return Some(None) };
         let node = self.find(child.ino)?;
         let mut state = node.state.lock();
-        let attr = state.view().filter(|_| state.mode.is_some())?;
+        let attr = state.view().filter(|_| state.hold.mode.is_some())?;
         state.lookups += 1;
         Some(Some(Entry { ino: child.ino, attr }))
     }
@@ -129,7 +129,7 @@ impl Shared {
     /// Notes an inode that was made in the log, referred to by the kernel once.
     fn hold_new(&self, attr: &Attr, step: u64) {
         self.with(attr.ino, |_, state| {
-            (state.mode, state.attr, state.logged) = (Some(LeaseMode::Write), Some(*attr), step);
+            (state.hold, state.attr, state.logged) = (Hold::own(), Some(*attr), step);
             state.absent.note_bare();
             state.lookups += 1;
             (state.names, state.names_known) = (attr.is_dir(), attr.is_dir());

@@ -68,7 +68,7 @@ impl Shared {
         let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Write })?;
         let record = reply.file.ok_or(Status::IO)?;
         self.with(ino, |_, state| {
-            state.take_lease(reply.inode.lease, self.session.standing());
+            state.hold.take(reply.inode.lease, self.session.standing());
             if let Some(file) = &mut state.file
                 && !file.is_placed()
             {

@@ -5,8 +5,8 @@
 //! a directory that was just made has none.
 //!
 //! A directory that others change too is taken for turns: what is known of its names when it is
-//! given back is kept, and who takes it again is told what changed (T2). T3 Names from before a loss
-//! of logged steps are not kept: some may be of these.
+//! given back is kept, and who takes it again is told what changed (T2). Names from before a loss
+//! of logged steps are not kept: some may be of these (T3).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -237,7 +237,7 @@ impl Shared {
         }
         let mut log = self.log.state.lock();
         self.with(attr.ino, |_, state| {
-            let is_ours = state.mode == Some(LeaseMode::Write) && !state.revoking;
+            let is_ours = state.hold.is_alone();
             let is_untouched = state.attr.is_some_and(|known| known.change == 1);
             if is_ours && is_untouched && state.usage.begun == 0 {
                 (state.names, state.names_known) = (true, true);
@@ -285,13 +285,13 @@ impl Shared {
         let Some(take) = take else { return };
         if take == Take::Turn {
             // For the end of the last one.
-            let waits = || node.wait_for_recall(|state| state.revoking);
+            let waits = || node.wait_for_recall(|state| state.hold.revoking);
             (0..RECALL_WAITS).take_while(|_| waits()).for_each(drop);
         }
         let _taking = node.taking_over.lock();
         let begun = {
             let state = node.state.lock();
-            if state.revoking || wanted(&state).is_none() {
+            if state.hold.revoking || wanted(&state).is_none() {
                 return;
             }
             state.usage.begun
@@ -337,9 +337,9 @@ impl Shared {
         let mut state = node.state.lock();
         let standing = self.session.standing();
         // No later one: there may have been others in between.
-        let is_granted = |grant| state.counts(grant, standing) && state.number == grant.number;
-        let is_alone = state.mode == Some(LeaseMode::Write) && !state.revoking;
-        let is_ours = is_alone && inode.lease.is_some_and(is_granted);
+        let is_granted =
+            |grant| state.hold.counts(grant, standing) && state.hold.number == grant.number;
+        let is_ours = state.hold.is_alone() && inode.lease.is_some_and(is_granted);
         let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
         if is_ours && is_untouched && state.attr.is_some() {
             state.absent.note_no_default_list();
@@ -399,7 +399,7 @@ impl Shared {
         let Some(Child { ino, is_dir: false }) = child else { return };
         let is_alone = self.find(ino).is_some_and(|node| {
             let state = node.state.lock();
-            state.mode == Some(LeaseMode::Write) && state.attr.is_some()
+            state.hold.mode == Some(LeaseMode::Write) && state.attr.is_some()
         });
         if is_alone || self.tell_of(ino).is_err() {
             return;

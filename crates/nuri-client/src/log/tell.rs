@@ -126,7 +126,7 @@ impl Shared {
         let standing = self.session.standing();
         for (ino, grant) in batch.made.iter().zip(&applied.made) {
             if let Some(node) = self.find(*ino) {
-                node.state.lock().take_lease(*grant, standing);
+                node.state.lock().hold.take(*grant, standing);
             }
         }
         for Published { node, size, version } in std::mem::take(&mut batch.kept.published) {

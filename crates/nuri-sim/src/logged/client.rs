@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use nuri_client::hold::{Hold, Standing};
 use nuri_client::queue::{Logged, Queue};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
@@ -21,16 +22,10 @@ pub struct Slot {
     pub sequence: u64,
 }
 
-/// What is believed of one inode: as `nuri-client` keeps it for each.
+/// What is known of one inode: the client's own belief of its lease, and what lies under it.
 #[derive(Clone, Default)]
-pub struct Hold {
-    pub mode: Option<LeaseMode>,
-    /// Of the last grant; 0 where the server did not say yet.
-    pub number: u64,
-    /// Grants up to this number were recalled.
-    pub recalled: u64,
-    /// A recall is being obeyed: nothing new is logged.
-    pub is_revoking: bool,
+pub struct Held {
+    pub hold: Hold,
     /// What the lease covers was read under it.
     pub is_known: bool,
     /// Of a directory that was taken for a turn: its change counter then.
@@ -68,7 +63,7 @@ pub struct Client {
     /// Logged, not known to be durable.
     pub undecided: VecDeque<Note>,
     pub numbers: Range<u64>,
-    pub holds: BTreeMap<Ino, Hold>,
+    pub holds: BTreeMap<Ino, Held>,
     pub recalls: VecDeque<Recall>,
     pub answers: VecDeque<RecallDone>,
     /// Leases to reclaim at a new start of the server.
@@ -126,31 +121,31 @@ impl Client {
     }
 
     pub fn counts(&self, ino: Ino, grant: Grant) -> bool {
-        let recalled = self.holds.get(&ino).map_or(0, |hold| hold.recalled);
-        grant.is_of(self.boot) && grant.number > self.void && grant.number > recalled
+        let hold = self.holds.get(&ino).map_or(Hold::default(), |held| held.hold);
+        hold.counts(grant, self.standing())
+    }
+
+    fn standing(&self) -> Standing {
+        Standing { server_boot: self.boot, void: self.void }
     }
 
     /// Takes over a lease that an answer brings; says whether it counts.
     pub fn take_lease(&mut self, ino: Ino, grant: Option<Grant>) -> bool {
+        let standing = self.standing();
         let Some(grant) = grant.filter(|grant| self.counts(ino, *grant)) else { return false };
         if grant.mode == LeaseMode::Write {
             // Own changes from here on are told to nobody here.
             self.parted.remove(&ino);
         }
-        let hold = self.holds.entry(ino).or_default();
-        if grant.number > hold.number {
-            hold.is_known &= hold.mode.is_some();
-            (hold.mode, hold.number) = (Some(grant.mode), grant.number);
-        }
-        true
+        let held = self.holds.entry(ino).or_default();
+        held.is_known &= held.hold.mode.is_some();
+        held.hold.take(Some(grant), standing)
     }
 
     /// Whether it may log changes of the inode.
     pub fn is_alone(&self, ino: Ino) -> bool {
-        let is_alone = |hold: &Hold| {
-            let is_here = hold.is_known && !hold.is_revoking && hold.gone_at.is_none();
-            hold.mode == Some(LeaseMode::Write) && is_here
-        };
+        let is_alone =
+            |held: &Held| held.hold.is_alone() && held.is_known && held.gone_at.is_none();
         self.holds.get(&ino).is_some_and(is_alone)
     }
 

@@ -73,8 +73,8 @@ impl World {
             return Ok(());
         }
         let is_dir = self.latest.names(dir).is_some();
-        if let Some(hold) = self.clients[c].holds.get_mut(&dir) {
-            hold.is_known = hold.mode.is_some() && is_dir;
+        if let Some(held) = self.clients[c].holds.get_mut(&dir) {
+            held.is_known = held.hold.mode.is_some() && is_dir;
         }
         Ok(())
     }
@@ -162,8 +162,8 @@ impl World {
     pub fn check_leases(&self) -> Result<(), Wrong> {
         let mut held: BTreeMap<Ino, Vec<(usize, LeaseMode)>> = BTreeMap::new();
         for (c, client) in self.clients.iter().enumerate().filter(|(_, c)| !c.is_gone) {
-            for (ino, hold) in &client.holds {
-                if let Some(mode) = hold.mode {
+            for (ino, held_here) in &client.holds {
+                if let Some(mode) = held_here.hold.mode {
                     held.entry(*ino).or_default().push((c, mode));
                 }
             }

@@ -1,6 +1,7 @@
 //! What a client says to the server: its log, its leases, its errands. The order in which it does
 //! is that of `nuri-client`'s `log/tell.rs` and `recall.rs`.
 
+use nuri_client::hold::Recalled;
 use nuri_client::queue::Outcome;
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
@@ -11,7 +12,7 @@ use nuri_proto::op::meta::{
 };
 
 use super::World;
-use super::client::{Client, Errand, Hold, Wish};
+use super::client::{Client, Errand, Held, Wish};
 use crate::check::Wrong;
 
 /// Calls that a client makes at most for one thing before it turns to another.
@@ -78,7 +79,7 @@ impl World {
         client.acknowledged = reply.upto;
         if reply.server_boot != server_boot {
             (client.acknowledged, client.boot) = (0, reply.server_boot);
-            let held = |(ino, hold): (&Ino, &Hold)| hold.mode.map(|mode| (*ino, mode));
+            let held = |(ino, held): (&Ino, &Held)| held.hold.mode.map(|mode| (*ino, mode));
             client.reclaims = Some(client.holds.iter().filter_map(held).collect());
         }
         for event in reply.events {
@@ -121,9 +122,9 @@ impl World {
             let Some(grant) = grant else {
                 return Err(format!("client {c}: {mode:?} on {ino} is not given back to it"));
             };
-            let hold = client.holds.entry(*ino).or_default();
-            hold.is_known &= hold.mode.is_some();
-            (hold.mode, hold.number) = (Some(grant.mode), grant.number);
+            let held = client.holds.entry(*ino).or_default();
+            held.is_known &= held.hold.mode.is_some();
+            held.hold.reclaimed(*grant);
         }
         client.reclaims = more.then(|| later.to_vec());
         Ok(())
@@ -132,25 +133,21 @@ impl World {
     /// Gives a lease back, after everything that was logged is told.
     fn obey(&mut self, c: usize, recall: Recall) -> Result<(), Wrong> {
         let Recall { ino, number, keep, part } = recall;
-        let hold = self.clients[c].holds.entry(ino).or_default();
-        hold.recalled = hold.recalled.max(number);
-        let mut kept = None;
-        if hold.number > number {
-            kept = hold.mode;
-        } else if hold.mode.is_some() {
-            hold.is_revoking = true;
-            if !self.sync(c)? {
-                return Ok(());
+        let hold = &mut self.clients[c].holds.entry(ino).or_default().hold;
+        let kept = match hold.recall(number, hold.number, false) {
+            Recalled::Kept(mode) => mode,
+            Recalled::Lease if !self.sync(c)? => return Ok(()),
+            Recalled::Lease => {
+                self.share(c, ino)?;
+                self.part(c, ino);
+                let held = self.clients[c].holds.entry(ino).or_default();
+                let kept = held.hold.give_back(keep);
+                held.taken = None;
+                held.is_known &= kept.is_some();
+                self.report.handovers += 1;
+                kept
             }
-            self.share(c, ino)?;
-            self.part(c, ino);
-            let hold = self.clients[c].holds.entry(ino).or_default();
-            (hold.mode, hold.taken) = (hold.mode.min(keep), None);
-            hold.is_known &= hold.mode.is_some();
-            hold.is_revoking = false;
-            kept = hold.mode;
-            self.report.handovers += 1;
-        }
+        };
         let client = &mut self.clients[c];
         client.recalls.pop_front();
         client.answers.push_back(RecallDone { ino, number, kept, part, settled: false });
@@ -167,8 +164,8 @@ impl World {
         let alone: Vec<Ino> = names.values().copied().filter(|i| client.is_alone(*i)).collect();
         let mut leases = Vec::new();
         for ino in alone {
-            if let Some(hold) = client.holds.get_mut(&ino) {
-                hold.mode = Some(LeaseMode::Read);
+            if let Some(Held { hold, .. }) = client.holds.get_mut(&ino) {
+                hold.step_down();
                 leases.push((ino, hold.number, true));
             }
         }
@@ -297,13 +294,13 @@ impl World {
     /// Forgets an inode, without being asked.
     pub fn release(&mut self, c: usize) {
         let client = &mut self.clients[c];
-        let is_free = |ino: &Ino, hold: &Hold| {
+        let is_free = |ino: &Ino, held: &Held| {
             let is_logged = client.undecided.iter().any(|note| note.touched.contains(ino));
-            let is_told = hold.number > 0 && !is_logged && hold.gone_at.is_none();
-            is_told && !hold.is_revoking && client.orphans.iter().all(|(_, own)| own != ino)
+            let is_told = held.hold.number > 0 && !is_logged && held.gone_at.is_none();
+            is_told && !held.hold.revoking && client.orphans.iter().all(|(_, own)| own != ino)
         };
-        let free = client.holds.iter().filter(|(ino, hold)| is_free(ino, hold));
-        let free: Vec<_> = free.map(|(ino, hold)| (*ino, hold.number)).collect();
+        let free = client.holds.iter().filter(|(ino, held)| is_free(ino, held));
+        let free: Vec<_> = free.map(|(ino, held)| (*ino, held.hold.number)).collect();
         if free.is_empty() || client.reclaims.is_some() {
             return;
         }

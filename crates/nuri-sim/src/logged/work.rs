@@ -1,5 +1,6 @@
 //! What programs on the clients do: in directories that their client has alone, by the log.
 
+use nuri_client::hold::Hold;
 use nuri_io::clock::Clock;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Fate, Step};
@@ -8,7 +9,7 @@ use nuri_proto::op::meta::{
     SetTime, Time, Unlink,
 };
 
-use super::client::{Hold, Wish};
+use super::client::{Held, Wish};
 use super::tree::{Body, Note};
 use super::{World, make};
 use crate::check::Wrong;
@@ -104,9 +105,8 @@ impl World {
         };
         let call = Make { mode: 0o700 + self.rng.below(64) as u32, ..make(dir, name, kind) };
         self.log(c, Change::Make(ino, call), Vec::new(), &[ino, dir])?;
-        let mode = Some(LeaseMode::Write);
-        let hold = Hold { mode, is_known: true, ..Hold::default() };
-        self.clients[c].holds.insert(ino, hold);
+        let held = Held { hold: Hold::own(), is_known: true, ..Held::default() };
+        self.clients[c].holds.insert(ino, held);
         Ok(())
     }
 
