@@ -148,8 +148,10 @@ impl<D: Disk> ChunkStore<D> {
     fn move_out(&self, moves: &[Move]) -> io::Result<()> {
         let mut order: Vec<&Move> = moves.iter().collect();
         order.sort_unstable_by_key(|m| m.to);
+        // One for all: fresh memory is zeroed.
+        let mut buf = AlignedBuf::zeroed(order.len().min(APPLY_BYTES / BLOCK) * BLOCK);
         for part in order.chunks(APPLY_BYTES / BLOCK) {
-            let mut buf = AlignedBuf::zeroed(part.len() * BLOCK);
+            buf.set_len(part.len() * BLOCK);
             for (m, out) in part.iter().zip(buf.chunks_exact_mut(BLOCK)) {
                 out.copy_from_slice(&m.small.data[..]);
             }

@@ -169,8 +169,9 @@ impl Journal {
     pub fn written(&mut self, batch: Batch) {
         self.durable_seq = batch.last_seq;
         self.flushing = false;
-        // A buffer that grew for one burst is not kept.
-        if batch.buf.capacity() <= 2 * FIRST_BUF {
+        // A buffer that grew for one burst is kept while batches fill it: fresh memory is zeroed.
+        let (used, capacity) = (batch.buf.len(), batch.buf.capacity());
+        if capacity <= 2 * FIRST_BUF || used >= capacity / 4 {
             self.spare = Some(batch.buf);
         }
     }
