@@ -280,6 +280,8 @@ impl Shared {
             fate = self.drop_name(over, &to, step, true)?.0;
         }
         let now = self.move_name((&from, &to), &node, over.is_some(), step)?;
+        from.state.lock().usage.note_change();
+        to.state.lock().usage.note_change();
         log.names(call.parent)?.remove(&call.name);
         log.names(call.new_parent)?.insert(&call.new_name, moved);
         let step = Step { at: now, change: Change::Rename(call.clone(), fate) };

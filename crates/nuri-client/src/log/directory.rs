@@ -35,6 +35,8 @@ const MOST_NAMES: u64 = 50_000;
 /// Directories that others have for now whose names are kept, and names in all of them.
 const MOST_PARTED: usize = 16;
 const MOST_PARTED_NAMES: usize = 200_000;
+/// Files of a directory that are remembered to be shared when turns are over.
+const MOST_FRESH: usize = 16_384;
 /// Inode numbers taken at a time.
 const NUMBERS: u32 = 4096;
 /// How often an own recall is waited for before a turn is asked for: longer than one takes.
@@ -75,7 +77,8 @@ impl Names {
     /// Notes a file or directory that was made here.
     pub(super) fn note_made(&mut self, name: &[u8], child: Child) {
         self.insert(name, child);
-        if !child.is_dir {
+        // Those beyond it are asked for one by one.
+        if !child.is_dir && self.fresh.len() < MOST_FRESH {
             self.fresh.push(child.ino);
         }
     }
@@ -507,6 +510,16 @@ mod tests {
         assert_eq!(parted.0.iter().map(|(dir, _)| dir.0).collect::<Vec<_>>(), [99]);
         assert_eq!(parted.take(Ino(99)).unwrap().known, 9);
         assert!(parted.take(Ino(99)).is_none());
+    }
+
+    #[test]
+    fn files_that_come_and_go_take_no_memory_for_ever() {
+        let mut names = Names::default();
+        for ino in 0..2 * MOST_FRESH as u64 {
+            names.note_made(b"again", Child { ino: Ino(ino), is_dir: false });
+            names.remove(b"again");
+        }
+        assert_eq!((names.fresh.len(), names.children.len()), (MOST_FRESH, 0));
     }
 
     #[test]
