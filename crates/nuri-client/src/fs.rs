@@ -28,7 +28,7 @@ use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
 use crate::lock::Locks;
 use crate::log::Log;
-use crate::node::{FileData, Node, NodeState};
+use crate::node::{FileData, Looking, Node, NodeState};
 use crate::part::Wanted;
 use crate::recall::KernelCache;
 use crate::session::MetaSession;
@@ -530,7 +530,9 @@ impl Client {
             Some(attr) => Ok(attr),
             None => {
                 self.shared.tell_of(ino)?;
-                let in_parts = self.shared.with(ino, |_, state| state.parts.is_some());
+                let (in_parts, _looking) = self
+                    .shared
+                    .with(ino, |node, state| (state.parts.is_some(), Looking::begin(node, state)));
                 let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
                 Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?))
             }

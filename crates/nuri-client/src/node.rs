@@ -50,6 +50,8 @@ pub(crate) struct NodeState {
     /// under way may bring.
     pub(crate) asking_whole: u32,
     pub(crate) part_voids: u64,
+    /// Calls under way that ask for its attributes.
+    pub(crate) looking: u32,
     /// Names below it were told to the kernel: it is a directory.
     pub(crate) names: bool,
     /// Valid while a lease is held.
@@ -258,9 +260,31 @@ impl NodeState {
         self.forget_parts();
     }
 
+    /// Whether a call of it is under way that may be an open, or the kernel's look before one.
+    pub(crate) fn is_being_opened(&self) -> bool {
+        let is_entering = self.looking > 0 || self.asking_whole > 0 || self.active > 0;
+        self.opens == 0 && is_entering && !cfg!(nuri_break = "orphan_while_opened")
+    }
+
     pub(crate) fn note_error(&mut self, status: Status) {
         self.errors += 1;
         self.last_error = Some(status);
+    }
+}
+
+/// A call that asks for attributes; ends when dropped.
+pub(crate) struct Looking(Arc<Node>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.state.lock().looking -= 1;
+    }
+}
+
+impl Looking {
+    pub(crate) fn begin(node: &Arc<Node>, state: &mut NodeState) -> Looking {
+        state.looking += 1;
+        Looking(node.clone())
     }
 }
 

@@ -324,6 +324,9 @@ impl Shared {
 
     /// The inode lost its last name: release it now or at the last close.
     pub(crate) fn note_orphan(&self, ino: Ino) {
+        if self.find(ino).is_some_and(|node| node.state.lock().is_being_opened()) {
+            return self.let_linger(ino);
+        }
         let open = self.find(ino).is_some_and(|node| {
             let mut state = node.state.lock();
             state.orphan = true;

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use nuri_proto::clock::KERNEL_TTL;
@@ -422,6 +423,35 @@ fn names_that_were_found_are_answered_here_and_change_when_they_change() {
 
 /// Files are replaced as editors and package managers do it, while programs open them: there is
 /// always one under the name, and the kernel asks only twice.
+/// Whoever replaced it may answer late; the file is not given up meanwhile. Catches
+/// `nuri_break = "orphan_while_opened"`.
+#[test]
+fn a_file_that_was_just_replaced_is_opened_by_who_found_it_before() {
+    let mut space = Space::up(&[]);
+    let (here, there) = (space.mnt(), space.mount("there"));
+    fs::create_dir(here.join("d")).unwrap();
+    for round in 0..5 {
+        fs::write(here.join("d/name"), "old").unwrap();
+        let found = fs::File::options()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::PATH.bits() as i32)
+            .open(there.join("d/name"))
+            .unwrap();
+        // Often enough for turns, under which it has the old file to itself.
+        (0..12).for_each(|i| fs::write(here.join(format!("d/{i}")), "new").unwrap());
+        fs::rename(here.join("d/11"), here.join("d/name")).unwrap();
+        fs::File::open(here.join("d")).unwrap().sync_all().unwrap();
+        let frozen = freeze(&space, "mount");
+        let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let opened = std::thread::spawn(move || fs::read_to_string(path));
+        std::thread::sleep(Duration::from_millis(700));
+        drop(frozen);
+        assert_eq!(opened.join().unwrap().unwrap(), "old", "round {round}");
+        assert_eq!(fs::read_to_string(there.join("d/name")).unwrap(), "new");
+    }
+    space.down_clean();
+}
+
 #[test]
 fn a_name_that_is_replaced_all_the_time_is_always_opened() {
     let mut space = Space::up(&[]);
