@@ -227,15 +227,14 @@ impl LeaseTable {
         if others.into_iter().any(|h| h.mode.is_some() || meets(h)) {
             return false;
         }
-        let number = self.next + 1;
-        let holder = self.holder_mut(ino, session);
         // Said again: a recall under way names the number that it was answered with.
-        if holder.has_parts() {
+        if self.holders(ino).iter().any(|h| h.session == session && h.has_parts()) {
             return true;
         }
-        holder.number = number;
-        self.next = number;
+        self.next += 1;
+        let number = self.next;
         let holder = self.holder_mut(ino, session);
+        holder.number = number;
         let parts = holder.parts.get_or_insert_default();
         spans.iter().filter(|span| span.is_valid()).for_each(|span| parts.add(*span));
         self.rivals.insert(ino, Rivals { recalls: RIVALRY, is_fresh: false });

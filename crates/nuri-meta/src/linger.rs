@@ -54,11 +54,11 @@ impl Linger {
             self.began = now;
         }
         let count = self.waiting.partition_point(|(end, _)| *end <= now);
-        let over: HashSet<_> = self.waiting.drain(..count).map(|(_, ino)| ino).collect();
+        let over: Vec<_> = self.waiting.drain(..count).map(|(_, ino)| ino).collect();
         for told in &mut self.told {
-            told.retain(|ino| !over.contains(ino));
+            over.iter().for_each(|ino| _ = told.remove(ino));
         }
-        over.into_iter().collect()
+        over
     }
 }
 
