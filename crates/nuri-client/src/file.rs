@@ -302,7 +302,7 @@ impl Client {
             let end = at + data.len() as u64;
             if end > MAX_INLINE && !file.is_placed() {
                 drop(state);
-                self.shared.ensure_placed(entered.0.ino)?;
+                self.shared.ensure_placed_to_grow(entered.0.ino)?;
                 continue;
             }
             let (used, full) = buffer_write(file, at, data);

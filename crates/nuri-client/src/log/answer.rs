@@ -9,7 +9,7 @@ use nuri_proto::layout::Layout;
 use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    Attr, FileRecord, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
+    Attr, Extend, FileRecord, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
 };
 use parking_lot::MutexGuard;
 
@@ -219,16 +219,15 @@ impl Shared {
         self.unreserve(freed);
     }
 
-    /// Changes attributes, without the size, of an inode whose data needs no telling.
+    /// Changes attributes, without the size.
     pub(crate) fn setattr_logged(&self, change: &SetAttr) -> Option<Attr> {
         let node = self.find(change.ino)?;
         let mut log = self.open_log()?;
         let mut state = node.state.lock();
-        // A publication on its way must not overwrite the times that are set here.
-        let is_unknown = !self.log.is_told(state.logged);
-        let is_clean = state.file.as_ref().is_none_or(|f| !f.is_dirty());
+        // A publication on its way must not overwrite the times that are set here. One that comes
+        // later tells the log first.
         let no_publication = node.sync.try_lock()?;
-        if change.size.is_some() || !(is_unknown || is_clean) {
+        if change.size.is_some() {
             return None;
         }
         let now = self.stamp(state.attr?.ctime);
@@ -245,6 +244,18 @@ impl Shared {
         state.logged = log.append(Logged::new(step, &[change.ino]));
         drop(no_publication);
         state.view()
+    }
+
+    /// Says that a file gets too long to lie with its inode.
+    pub(super) fn extend_logged(&self, ino: Ino) -> Option<()> {
+        let node = self.find(ino)?;
+        let mut log = self.open_log()?;
+        let mut state = node.state.lock();
+        let is_named = !state.orphan;
+        let floor = state.alone().filter(|_| is_named)?.ctime;
+        let step = Step { at: self.stamp(floor), change: Change::Extend(Extend { ino }) };
+        state.logged = log.append(Logged::new(step, &[ino]));
+        Some(())
     }
 
     /// Moves a file or a link, over such or over nothing.

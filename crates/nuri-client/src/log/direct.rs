@@ -2,10 +2,10 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{Acquire, LeaseMode};
+use nuri_proto::op::meta::{Acquire, FileRecord, LeaseMode};
 
 use crate::fs::Shared;
-use crate::node::Node;
+use crate::node::{Node, NodeState};
 
 /// A direct change of directories; ends when dropped.
 pub(crate) struct Direct<'s> {
@@ -54,14 +54,12 @@ impl Shared {
         if self.log.is_told(logged) { Ok(()) } else { self.tell_log() }
     }
 
-    /// Makes sure that the file has a place on the targets: before it grows beyond what lies with
-    /// its inode.
+    /// Makes sure that the file has a place on the targets.
     ///
     /// # Errors
     /// The server's.
     pub(crate) fn ensure_placed(&self, ino: Ino) -> Result<(), Status> {
-        let is_placed = |node: &Node| node.state.lock().file.as_ref().is_none_or(|f| f.is_placed());
-        if self.find(ino).is_none_or(|node| is_placed(&node)) {
+        if self.is_placed(ino) {
             return Ok(());
         }
         self.tell_log()?;
@@ -69,13 +67,35 @@ impl Shared {
         let record = reply.file.ok_or(Status::IO)?;
         self.with(ino, |_, state| {
             state.hold.take(reply.inode.lease, self.session.standing());
-            if let Some(file) = &mut state.file
-                && !file.is_placed()
-            {
-                self.data.groups().forget_object(record.object);
-                (file.object, file.layout) = (record.object, record.layout.into());
-            }
+            self.place(state, record);
         });
         Ok(())
+    }
+
+    fn is_placed(&self, ino: Ino) -> bool {
+        let is_placed = |node: &Node| node.state.lock().file.as_ref().is_none_or(|f| f.is_placed());
+        self.find(ino).is_none_or(|node| is_placed(&node))
+    }
+
+    /// Notes where the file's data goes, if that was not known.
+    pub(super) fn place(&self, state: &mut NodeState, record: FileRecord) {
+        if let Some(file) = &mut state.file
+            && !file.is_placed()
+        {
+            self.data.groups().forget_object(record.object);
+            (file.object, file.layout) = (record.object, record.layout.into());
+        }
+    }
+
+    /// As [`Shared::ensure_placed`], before bytes leave for there: one call with all that was
+    /// logged before says that the file grows, and answers where its data goes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn ensure_placed_to_grow(&self, ino: Ino) -> Result<(), Status> {
+        if !self.is_placed(ino) && self.extend_logged(ino).is_some() {
+            self.tell_log()?;
+        }
+        self.ensure_placed(ino)
     }
 }

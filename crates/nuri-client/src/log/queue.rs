@@ -26,6 +26,8 @@ pub const BATCH: usize = 256;
 /// Their bytes, of what a call may have.
 const BATCH_ARGS: usize = MAX_ARGS / 2;
 const BATCH_PAYLOAD: usize = MAX_PAYLOAD / 2;
+/// Bytes of an answer in which a file's place is told, at most.
+const LONGEST_RECORD: usize = 16 << 10;
 
 /// Steps that were logged and are not told. `K` is what the teller keeps with a batch: at least
 /// the slot under which it was sent.
@@ -202,7 +204,7 @@ impl Logged {
         Logged { step, inline: Vec::new(), touched: touched.to_vec() }
     }
 
-    /// Bytes that it takes in a call, at most.
+    /// Bytes that it takes in a call or its answer, at most.
     fn len(&self) -> usize {
         let names = match &self.step.change {
             Change::Make(_, call) => match &call.kind {
@@ -212,6 +214,7 @@ impl Logged {
             Change::Unlink(call, _) => call.name.len(),
             Change::Rename(call, _) => call.name.len() + call.new_name.len(),
             Change::SetAttr(_) | Change::Publish(_) => 0,
+            Change::Extend(_) => LONGEST_RECORD,
         };
         names + 128
     }

@@ -129,6 +129,18 @@ impl Shared {
                 node.state.lock().hold.take(*grant, standing);
             }
         }
+        let grown = batch.call.steps.iter().filter_map(|step| match &step.change {
+            Change::Extend(call) => Some(call.ino),
+            _ => None,
+        });
+        for (ino, record) in grown.zip(&applied.placed) {
+            self.with(ino, |_, state| {
+                self.place(state, record.clone());
+                if let Some(file) = &mut state.file {
+                    file.extending = true;
+                }
+            });
+        }
         for Published { node, size, version } in std::mem::take(&mut batch.kept.published) {
             let mut state = node.state.lock();
             let Some(file) = &mut state.file else { continue };

@@ -7,10 +7,12 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Applied, Apply, Change, Fate, Reserve, Reserved, Step};
-use nuri_proto::op::meta::{Grant, LeaseMode, Make, Publish, PublishData, Rename, Unlink};
+use nuri_proto::op::meta::{
+    Extend, FileRecord, Grant, LeaseMode, Make, Publish, PublishData, Rename, Unlink,
+};
 
 use super::MetaOp;
-use super::make::new_inode;
+use super::make::{file_record, new_inode};
 use crate::lease::Claim;
 use crate::schema::{Body, counters_key, inode_key};
 use crate::txn::Txn;
@@ -43,7 +45,7 @@ impl MetaOp for Apply {
     }
 
     fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<Applied, Status> {
-        let (mut made, mut inline) = (Vec::new(), payload);
+        let (mut made, mut placed, mut inline) = (Vec::new(), Vec::new(), payload);
         // The client learns of the leases of what it made, and of no later numbers.
         txn.offers = false;
         for Step { at, change } in self.steps {
@@ -60,9 +62,10 @@ impl MetaOp for Apply {
                     call.run(txn, &[])?;
                 }
                 Change::Publish(call) => inline = publish(txn, call, inline)?,
+                Change::Extend(call) => placed.push(extend(txn, call)?),
             }
         }
-        if inline.is_empty() { Ok(Applied { made }) } else { Err(Status::MALFORMED) }
+        if inline.is_empty() { Ok(Applied { made, placed }) } else { Err(Status::MALFORMED) }
     }
 }
 
@@ -123,6 +126,14 @@ fn lose_name(txn: &mut Txn<'_>, ino: Ino, fate: Fate) -> Result<(), Status> {
         txn.leases.forget(ino, txn.session);
     }
     Ok(())
+}
+
+fn extend(txn: &mut Txn<'_>, call: Extend) -> Result<FileRecord, Status> {
+    let ino = call.ino;
+    check_alone(txn, ino)?;
+    call.run(txn, &[])?;
+    let inode = txn.inode(ino)?;
+    file_record(txn, &inode)?.ok_or(Status::INVAL)
 }
 
 /// Returns the payload that is left.

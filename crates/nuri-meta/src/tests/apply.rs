@@ -1,5 +1,6 @@
 //! What clients did by themselves: all or none, once, in order, under their leases only.
 
+use nuri_proto::clock::SESSION;
 use nuri_proto::op::log::*;
 
 use super::*;
@@ -216,4 +217,30 @@ fn a_full_store_refuses_what_grows_and_takes_what_was_answered() {
     a.put(old).unwrap();
     world.server.set_full(false);
     a.put(make(Ino::ROOT, "new", MakeKind::File)).unwrap();
+}
+
+#[test]
+fn a_file_that_grows_in_the_log_gets_its_place_and_is_cleaned_behind_a_dead_writer() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (short, long) = (next(), next());
+    let steps = vec![
+        Change::Make(short, make(Ino::ROOT, "short", MakeKind::File)),
+        Change::Make(long, make(Ino::ROOT, "long", MakeKind::File)),
+        Change::Extend(Extend { ino: long }),
+    ];
+    let applied = apply(&a, steps, &[]).unwrap();
+    let [record] = &applied.placed[..] else { panic!("one place: {:?}", applied.placed) };
+    assert!(!record.layout.components.is_empty());
+    let b = world.client();
+    let grows = vec![Change::Extend(Extend { ino: long })];
+    assert_eq!(apply(&b, grows, &[]), Err(Status::STALE));
+    world.pass(SESSION / 2);
+    b.get(StatFs {}).unwrap();
+    world.pass(SESSION / 2 + std::time::Duration::from_secs(1));
+    assert_eq!(world.server.sessions().len(), 1);
+    let left = |ino| b.acquire(ino, LeaseMode::Write).unwrap().file.unwrap();
+    assert_eq!((left(long).punch_from, left(long).object), (Some(0), record.object));
+    assert_eq!(left(short).punch_from, None);
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use super::meta::{Grant, InodeReply, Make, Publish, Rename, SetAttr, Time, Unlink};
+use super::meta::{
+    Extend, FileRecord, Grant, InodeReply, Make, Publish, Rename, SetAttr, Time, Unlink,
+};
 use crate::id::Ino;
 
 /// Takes numbers for inodes that the session will make by itself.
@@ -29,10 +31,12 @@ pub struct Apply {
 }
 call!(Apply => Applied);
 
-/// In the order of the steps that made inodes: their write leases.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Applied {
+    /// In the order of the steps that made inodes: their write leases.
     pub made: Vec<Option<Grant>>,
+    /// In the order of the steps that said of files that they grow: where their data goes.
+    pub placed: Vec<FileRecord>,
 }
 
 /// One operation of the log.
@@ -54,6 +58,8 @@ pub enum Change {
     SetAttr(SetAttr),
     /// Inline.
     Publish(Publish),
+    /// Of a file that gets too long to lie with its inode.
+    Extend(Extend),
 }
 
 /// What becomes of an inode that loses its last name.

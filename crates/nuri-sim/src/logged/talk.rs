@@ -5,7 +5,7 @@ use nuri_client::hold::Recalled;
 use nuri_client::queue::Outcome;
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::op::log::Reserve;
+use nuri_proto::op::log::{Change, Reserve, Step};
 use nuri_proto::op::meta::{
     Acquire, Downgrade, Event, Events, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim,
     Release, SessionClose, SessionOpen,
@@ -209,6 +209,11 @@ impl World {
             (Outcome::Told, Some(Ok(applied))) => {
                 client.free_slot(slot);
                 client.queue.told(&batch);
+                let grows = |step: &&Step| matches!(step.change, Change::Extend(_));
+                let grown = batch.call.steps.iter().filter(grows).count();
+                if applied.placed.len() != grown {
+                    return Err(format!("{} places for {grown} files", applied.placed.len()));
+                }
                 for (ino, grant) in batch.made.iter().zip(applied.made) {
                     client.take_lease(*ino, grant);
                 }

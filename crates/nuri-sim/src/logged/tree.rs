@@ -48,6 +48,7 @@ impl Tree {
             Change::Rename(call, _) => self.rename(call, at),
             Change::SetAttr(call) => self.0.get_mut(&call.ino).map(|item| item.attr.set(call, at)),
             Change::Publish(call) => self.publish(call, &note.inline, at),
+            Change::Extend(call) => self.0.get(&call.ino).map(|_| ()),
         };
         done.ok_or_else(|| format!("the model cannot do {:?}", note.step))
     }

@@ -5,8 +5,8 @@ use nuri_io::clock::Clock;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    LeaseMode, Make, MakeKind, Publish, PublishData, RemoveKind, Rename, RenameMode, SetAttr,
-    SetTime, Time, Unlink,
+    Extend, LeaseMode, Make, MakeKind, Publish, PublishData, RemoveKind, Rename, RenameMode,
+    SetAttr, SetTime, Time, Unlink,
 };
 
 use super::client::{Held, Wish};
@@ -169,6 +169,10 @@ impl World {
     fn log_publish(&mut self, c: usize, ino: Ino) -> Result<(), Wrong> {
         if self.latest.0.get(&ino).is_none_or(|item| !matches!(item.body, Body::File(_))) {
             return self.log_setattr(c, ino);
+        }
+        if self.rng.one_in(8) {
+            let grows = Change::Extend(Extend { ino });
+            return self.log(c, grows, Vec::new(), &[ino]).map(|_| ());
         }
         let most = if self.rng.one_in(20) { 8192 } else { 200 };
         let mut data = vec![0; self.rng.below(most) as usize];

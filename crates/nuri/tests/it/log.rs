@@ -46,6 +46,41 @@ fn another_mount_sees_at_once_what_was_not_told_yet() {
     space.down_clean();
 }
 
+/// Data that goes to the targets is told after the log, and must not overwrite times in it.
+#[test]
+fn times_and_rights_set_behind_data_that_is_not_told_stay() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let mut space = Space::up(&[]);
+    let (mnt, other) = (space.mnt(), space.mount("other"));
+    let old = |i: u64| std::time::UNIX_EPOCH + Duration::from_secs(1_500_000_000 + i);
+    let write_and_set = |file: &mut fs::File, data: &[u8], i: u64| {
+        file.write_all(data).unwrap();
+        file.set_times(fs::FileTimes::new().set_modified(old(i))).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+    };
+    let check = |name: String, data: &[u8], i: u64| {
+        let found = fs::metadata(other.join(&name)).unwrap();
+        let seen = (found.modified().unwrap(), found.mode() & 0o777, found.len());
+        assert_eq!(seen, (old(i), 0o640, data.len() as u64), "{name}");
+        assert!(fs::read(other.join(&name)).unwrap() == data, "{name}");
+    };
+    for i in 0..30 {
+        let data = vec![i as u8; 9000 + 3000 * i as usize];
+        let mut file = fs::File::create(mnt.join(format!("f{i}"))).unwrap();
+        write_and_set(&mut file, &data, i);
+        if i % 3 == 0 {
+            // Now the server knows it.
+            file.sync_all().unwrap();
+            write_and_set(&mut file, &data, 100 + i);
+            check(format!("f{i}"), &data.repeat(2), 100 + i);
+            continue;
+        }
+        drop(file);
+        check(format!("f{i}"), &data, i);
+    }
+    space.down_clean();
+}
+
 /// Makes numbered files by way of temporary names, as programs do that must not lose any.
 fn keeper(dir: &Path, stop: &AtomicBool) -> u64 {
     let mut done = 0;
