@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, lock, log, member, meta, part};
+use nuri_proto::op::{cluster, copy, data, lock, log, member, meta, near, part};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -80,6 +80,7 @@ fn arguments(op: Op, args: &[u8]) {
         log: Reserve Apply TakeDirectory;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
+        near: NearAsk NearProve;
     }
 }
 

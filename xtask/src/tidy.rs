@@ -34,6 +34,7 @@ const ROWS: &[(&str, u8)] = &[
 const SIDEWAYS: &[(&str, &str)] = &[
     ("nuri-stripe", "nuri-proto"),
     ("nuri-rpc", "nuri-io"),
+    ("nuri-rpc", "nuri-ipc"),
     ("nuri-kv", "nuri-io"),
     ("nuri", "nuri-lab"),
     ("xtask", "nuri-lab"),

@@ -9,8 +9,8 @@ use nuri_proto::Status;
 use nuri_proto::id::{GroupId, TargetId};
 use nuri_proto::map::{Group, Map};
 use nuri_proto::op::Call;
-use nuri_proto::op::cluster::{ClusterState, ClusterStatus, MapGet, MountReport};
-use nuri_rpc::{CallContext, Deadline, HandshakeError, Peer, Secret};
+use nuri_proto::op::cluster::{ClusterState, ClusterStatus, Link, MapGet, MountReport};
+use nuri_rpc::{CallContext, Carried, Deadline, HandshakeError, Peer, Secret};
 use parking_lot::{Mutex, RwLock};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -113,6 +113,18 @@ impl Cluster {
         let mut peers = self.inner.peers.lock();
         let new = || Peer::new(address, &self.inner.secret);
         peers.entry(address.into()).or_insert_with(new).clone()
+    }
+
+    /// What went to and from the servers so far, by address.
+    pub fn links(&self) -> Vec<Link> {
+        let peers = self.inner.peers.lock();
+        let link = |peer: &Peer| {
+            let Carried { path, bytes, copied } = peer.carried();
+            Link { address: peer.address().into(), path, bytes, copied }
+        };
+        let mut links: Vec<_> = peers.values().map(link).collect();
+        links.sort_by(|a, b| a.address.cmp(&b.address));
+        links
     }
 
     /// The metadata server.

@@ -30,7 +30,7 @@ pub struct DataPlane {
 struct Flight<'a> {
     piece: Piece,
     into: &'a mut [u8],
-    started: Result<Started, Status>,
+    started: Result<Started<'static>, Status>,
     /// Whom it asked and when.
     asked: Option<(TargetId, Duration)>,
 }

@@ -37,6 +37,7 @@ mod region;
 mod requests;
 mod ring;
 mod session;
+pub mod single_copy;
 mod socket;
 mod span;
 mod watcher;

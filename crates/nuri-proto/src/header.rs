@@ -14,6 +14,15 @@ pub const HEADER: usize = 64;
 /// First bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"NURI");
 
+/// The payload stays in the sender's memory; its address, 8 bytes, is in its place.
+pub const REFERS: u8 = 1;
+/// Of a request: the payload of its reply may stay in the replier's memory.
+pub const TAKES: u8 = 2;
+
+/// Of a reply: the replier copied the request's payload, or the reply's, to carry it.
+pub const COPIED_REQUEST: u8 = 4;
+pub const COPIED_REPLY: u8 = 8;
+
 /// A request, or the reply to one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -25,6 +34,8 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub kind: Kind,
+    /// [`REFERS`], [`TAKES`], [`COPIED_REQUEST`], [`COPIED_REPLY`]
+    pub flags: u8,
     /// Which call: a value of [`crate::op::Op`].
     pub op: u16,
     pub request: u64,
@@ -47,7 +58,7 @@ pub struct Header {
 struct Raw {
     magic: U32,
     kind: u8,
-    reserved: u8,
+    flags: u8,
     op: U16,
     request: U64,
     session: U64,
@@ -81,7 +92,7 @@ impl Header {
         let mut raw = Raw {
             magic: MAGIC.into(),
             kind: self.kind as u8,
-            reserved: 0,
+            flags: self.flags,
             op: self.op.into(),
             request: self.request.into(),
             session: self.session.into(),
@@ -98,6 +109,11 @@ impl Header {
         let mut out = [0; HEADER];
         out.copy_from_slice(raw.as_bytes());
         out
+    }
+
+    /// Bytes that follow the arguments.
+    pub fn follows(&self) -> usize {
+        if self.flags & REFERS == 0 { self.payload_len as usize } else { size_of::<u64>() }
     }
 
     /// Reads lengths and checks bounds; the checksum is verified by [`Header::verify`] once the
@@ -118,6 +134,7 @@ impl Header {
         }
         Ok(Header {
             kind,
+            flags: raw.flags,
             op: raw.op.get(),
             request: raw.request.get(),
             session: raw.session.get(),
@@ -147,6 +164,7 @@ mod tests {
     fn sample() -> Header {
         Header {
             kind: Kind::Request,
+            flags: REFERS,
             op: 3,
             request: 9,
             session: 7,

@@ -1,16 +1,19 @@
 //! One client connection: sends a call, then takes its reply.
 
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::codec;
-use nuri_proto::header::{Header, Kind};
+use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::op::Call;
 
 use crate::frame::{self, FrameReader};
 use crate::handshake::{self, HandshakeError};
+use crate::near::{self, Near};
 use crate::secret::Secret;
+use crate::traffic::Traffic;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -30,12 +33,17 @@ pub struct Conn {
     reader: FrameReader,
     next_request: u64,
     read_timeout: Duration,
+    near: Near,
+    traffic: Arc<Traffic>,
 }
 
 /// A call that was sent and whose reply is still to be taken.
 #[must_use = "the reply must be received before the connection is used again"]
 pub struct Pending {
     request: u64,
+    payload: usize,
+    /// Bytes of the payload that were copied to send it.
+    copied: u64,
 }
 
 impl Conn {
@@ -44,14 +52,26 @@ impl Conn {
     /// # Errors
     /// Network trouble, another protocol version, or a secret that does not fit.
     pub fn connect(address: &str, secret: &Secret) -> Result<Conn, HandshakeError> {
+        Conn::connect_counted(address, secret, Arc::default())
+    }
+
+    pub(crate) fn connect_counted(
+        address: &str,
+        secret: &Secret,
+        traffic: Arc<Traffic>,
+    ) -> Result<Conn, HandshakeError> {
         let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
         for addr in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
                 Ok(mut stream) => {
                     handshake::connect(&mut stream, secret)?;
                     let reader = FrameReader::new();
-                    let read_timeout = Duration::ZERO;
-                    return Ok(Conn { stream, reader, next_request: 1, read_timeout });
+                    let (read_timeout, near) = (Duration::ZERO, Near::default());
+                    let mut conn =
+                        Conn { stream, reader, next_request: 1, read_timeout, near, traffic };
+                    conn.near = near::agree(&mut conn)?;
+                    conn.traffic.connected(conn.near.path(&conn.stream));
+                    return Ok(conn);
                 }
                 Err(error) => last = error,
             }
@@ -59,7 +79,13 @@ impl Conn {
         Err(last.into())
     }
 
-    /// Sends a call; `timeout` bounds the wait for its reply.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends a call; `timeout` bounds the wait for its reply. The payload must stay as it is until
+    /// the reply is received or the connection dropped: a server on this machine may take it from
+    /// here, and refuses one that changed.
     ///
     /// # Errors
     /// [`Status::UNREACHABLE`] where the connection broke.
@@ -84,6 +110,7 @@ impl Conn {
         self.next_request += 1;
         let header = Header {
             kind: Kind::Request,
+            flags: self.near.flags(),
             op: C::OP as u16,
             request,
             session: context.session,
@@ -95,9 +122,10 @@ impl Conn {
             payload_len: 0,
             payload_crc: 0,
         };
-        let sent = frame::send(&mut self.stream, header, &args, payload);
-        sent.map_err(|_| Status::UNREACHABLE)?;
-        Ok(Pending { request })
+        let carry = self.near.carry(payload);
+        let sent = frame::send(&mut self.stream, header, &args, payload, carry);
+        let copied = sent.map_err(|_| Status::UNREACHABLE)?;
+        Ok(Pending { request, payload: payload.len(), copied })
     }
 
     /// Takes the reply; its payload goes to the front of `into`, its length is returned. The
@@ -121,9 +149,14 @@ impl Conn {
         if !expected {
             return Err(Status::MALFORMED);
         }
-        self.reader
-            .payload(&mut self.stream, &header, &mut into[..len])
+        let taken = self
+            .reader
+            .payload(&mut self.stream, &header, &mut into[..len], self.near.memory())
             .map_err(|e| frame::to_status(&e))?;
+        let theirs = |flag, bytes| if header.flags & flag == 0 { 0 } else { bytes as u64 };
+        let sent = pending.copied + theirs(COPIED_REQUEST, pending.payload);
+        self.traffic.count(pending.payload, sent);
+        self.traffic.count(len, taken + theirs(COPIED_REPLY, len));
         if header.status != 0 {
             return Ok(Err(Status(header.status)));
         }

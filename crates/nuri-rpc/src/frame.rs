@@ -3,9 +3,10 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 
+use nuri_ipc::single_copy::{PeerMemory, address_of};
 use nuri_proto::Status;
 use nuri_proto::checksum::crc32c;
-use nuri_proto::header::{HEADER, Header};
+use nuri_proto::header::{HEADER, Header, REFERS};
 
 /// Holds a frame with a payload of 4 KiB whole: one system call takes it.
 const AHEAD: usize = 8192;
@@ -65,7 +66,7 @@ impl FrameReader {
         let args = self.buf[HEADER..end].to_vec();
         Header::verify(&raw, &args).map_err(|_| RecvError::Malformed)?;
         let ahead = self.filled - end;
-        if ahead > header.payload_len as usize {
+        if ahead > header.follows() {
             return Err(RecvError::Malformed);
         }
         self.buf.copy_within(end..self.filled, 0);
@@ -73,34 +74,69 @@ impl FrameReader {
         Ok((header, args))
     }
 
-    /// Reads the payload into `into`, whose length is the header's, and checks it.
-    pub(crate) fn payload(
-        &mut self,
-        stream: &mut TcpStream,
-        header: &Header,
-        into: &mut [u8],
-    ) -> Result<(), RecvError> {
+    /// Reads what follows the arguments.
+    fn rest(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> Result<(), RecvError> {
         let ahead = self.filled;
         into[..ahead].copy_from_slice(&self.buf[..ahead]);
         self.filled = 0;
         self.buf.truncate(AHEAD.max(HEADER));
         stream.read_exact(&mut into[ahead..])?;
-        if crc32c(into) == header.payload_crc { Ok(()) } else { Err(RecvError::Malformed) }
+        Ok(())
+    }
+
+    /// Takes the payload into `into`, whose length is the header's, and checks it: what a sender
+    /// changed before it was taken from its memory is no payload. Returns the bytes copied here.
+    pub(crate) fn payload(
+        &mut self,
+        stream: &mut TcpStream,
+        header: &Header,
+        into: &mut [u8],
+        peer: Option<&PeerMemory>,
+    ) -> Result<u64, RecvError> {
+        if header.flags & REFERS == 0 {
+            self.rest(stream, into)?;
+        } else {
+            let mut address = [0; size_of::<u64>()];
+            self.rest(stream, &mut address)?;
+            let peer = peer.ok_or(RecvError::Malformed)?;
+            peer.read(u64::from_le_bytes(address), into).map_err(|_| RecvError::Io)?;
+        }
+        let is_whole = crc32c(into) == header.payload_crc;
+        if is_whole { Ok(into.len() as u64) } else { Err(RecvError::Malformed) }
     }
 }
 
-/// Sends one frame. Fills in the lengths and checksums of `header`.
+/// How a payload goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carry {
+    Stream,
+    /// It stays where it is until the peer has answered, or sends its next request.
+    Address,
+}
+
+/// Sends one frame. Fills in the lengths and checksums of `header`. Returns the bytes of the
+/// payload that were copied.
 pub(crate) fn send(
     stream: &mut TcpStream,
     mut header: Header,
     args: &[u8],
     payload: &[u8],
-) -> io::Result<()> {
+    carry: Carry,
+) -> io::Result<u64> {
     header.args_len = args.len() as u32;
     header.payload_len = payload.len() as u32;
     header.payload_crc = if payload.is_empty() { 0 } else { crc32c(payload) };
+    let address = address_of(payload).to_le_bytes();
+    header.flags &= !REFERS;
+    let follows = match carry {
+        Carry::Stream => payload,
+        Carry::Address => {
+            header.flags |= REFERS;
+            &address
+        }
+    };
     let head = header.encode(args);
-    let mut parts = [IoSlice::new(&head), IoSlice::new(args), IoSlice::new(payload)];
+    let mut parts = [IoSlice::new(&head), IoSlice::new(args), IoSlice::new(follows)];
     let mut rest = &mut parts[..];
     while rest.iter().any(|part| !part.is_empty()) {
         match stream.write_vectored(rest) {
@@ -110,7 +146,7 @@ pub(crate) fn send(
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    Ok(if carry == Carry::Stream { payload.len() as u64 } else { 0 })
 }
 
 /// What a caller is told of a broken stream.

@@ -8,15 +8,18 @@
 mod conn;
 mod frame;
 mod handshake;
+mod near;
 mod peer;
 mod secret;
 mod server;
+mod traffic;
 
 pub use conn::{CallContext, Conn, Pending};
 pub use handshake::HandshakeError;
 pub use peer::{Deadline, Peer, Started};
 pub use secret::{Secret, SecretError};
 pub use server::{Reply, Request, Server, Service, reply_to};
+pub use traffic::Carried;
 
 #[cfg(test)]
 mod tests;

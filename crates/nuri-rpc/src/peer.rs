@@ -1,5 +1,6 @@
 //! A server as its clients see it: an address, idle connections, retries with a deadline.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use crate::conn::{CallContext, Conn, Pending};
 use crate::handshake::HandshakeError;
 use crate::secret::Secret;
+use crate::traffic::{Carried, Traffic};
 
 /// Idle connections kept per peer.
 const KEEP_IDLE: usize = 32;
@@ -45,12 +47,13 @@ struct Inner {
     address: String,
     secret: Secret,
     idle: Mutex<Vec<Conn>>,
+    traffic: Arc<Traffic>,
 }
 
 impl Peer {
     pub fn new(address: &str, secret: &Secret) -> Peer {
-        let inner =
-            Inner { address: address.into(), secret: secret.clone(), idle: Mutex::default() };
+        let (idle, traffic) = (Mutex::default(), Arc::default());
+        let inner = Inner { address: address.into(), secret: secret.clone(), idle, traffic };
         Peer { inner: Arc::new(inner) }
     }
 
@@ -58,12 +61,22 @@ impl Peer {
         &self.inner.address
     }
 
+    /// What went over the connections so far, and how.
+    pub fn carried(&self) -> Carried {
+        self.inner.traffic.carried()
+    }
+
+    fn connect(&self) -> Result<Conn, HandshakeError> {
+        let inner = &self.inner;
+        Conn::connect_counted(&inner.address, &inner.secret, inner.traffic.clone())
+    }
+
     /// Connects once, to tell a wrong address or secret from a slow server.
     ///
     /// # Errors
     /// Why no connection was made.
     pub fn probe(&self) -> Result<(), HandshakeError> {
-        let conn = Conn::connect(&self.inner.address, &self.inner.secret)?;
+        let conn = self.connect()?;
         self.put_back(conn);
         Ok(())
     }
@@ -72,7 +85,7 @@ impl Peer {
         if let Some(conn) = self.inner.idle.lock().pop() {
             return Ok((conn, Reused::Yes));
         }
-        match Conn::connect(&self.inner.address, &self.inner.secret) {
+        match self.connect() {
             Ok(conn) => Ok((conn, Reused::No)),
             Err(HandshakeError::Secret | HandshakeError::NotNuri | HandshakeError::Version) => {
                 Err(Status::WRONG_PEER)
@@ -196,16 +209,16 @@ impl Peer {
     ///
     /// # Errors
     /// [`Status::UNREACHABLE`].
-    pub fn start<C: Call>(
+    pub fn start<'p, C: Call>(
         &self,
         context: CallContext,
         call: &C,
-        payload: &[u8],
+        payload: &'p [u8],
         timeout: Duration,
-    ) -> Result<Started, Status> {
+    ) -> Result<Started<'p>, Status> {
         let (mut conn, _) = self.take()?;
         let pending = conn.send(context, call, payload, timeout)?;
-        Ok(Started { peer: self.clone(), conn, pending })
+        Ok(Started { peer: self.clone(), conn, pending, payload: PhantomData })
     }
 }
 
@@ -215,14 +228,15 @@ enum Reused {
     No,
 }
 
-/// A call under way.
-pub struct Started {
+/// A call under way. Its payload may still be taken from where it is.
+pub struct Started<'p> {
     peer: Peer,
     conn: Conn,
     pending: Pending,
+    payload: PhantomData<&'p [u8]>,
 }
 
-impl Started {
+impl Started<'_> {
     /// Takes the reply.
     ///
     /// # Errors

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nuri_io::buf::{BufPool, PooledBuf};
 use nuri_proto::Status;
 use nuri_proto::codec;
-use nuri_proto::header::{Header, Kind};
+use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::{Call, Op};
 use parking_lot::Mutex;
 
 use crate::conn::CallContext;
-use crate::frame::{self, FrameReader};
+use crate::frame::{self, Carry, FrameReader};
 use crate::handshake;
+use crate::near::{self, Guest};
 use crate::secret::Secret;
 
 /// Most connections at once; further ones are closed.
@@ -163,29 +164,43 @@ fn connection(id: usize, mut stream: TcpStream, shared: &Shared) {
 
 fn serve_calls(stream: &mut TcpStream, shared: &Shared) {
     let mut reader = FrameReader::new();
+    let mut guest = Guest::default();
+    let mut referred = None;
     loop {
+        if referred.is_some() && !near::wait_next(stream) {
+            // Whoever takes it later finds that it is not what was sent.
+            referred = None;
+        }
         let Ok((header, args)) = reader.head(stream) else {
             return;
         };
+        drop(referred.take());
         if header.kind != Kind::Request {
             return;
         }
-        let mut payload = None;
+        let (mut payload, mut flags) = (None, 0);
         if header.payload_len > 0 {
             let mut buf = shared.buffers.take();
             buf.set_len(header.payload_len as usize);
-            if reader.payload(stream, &header, &mut buf).is_err() {
+            if reader.payload(stream, &header, &mut buf, guest.memory()).is_err() {
                 return;
             }
-            payload = Some(buf);
+            (payload, flags) = (Some(buf), COPIED_REQUEST);
         }
-        let reply = answer(&header, &args, payload.as_deref().unwrap_or_default(), shared);
-        drop(payload);
-        let header = Header { kind: Kind::Reply, status: reply.status.0, ..header };
+        let payload = payload.as_deref().unwrap_or_default();
+        let own = guest.answer(&header, &args);
+        let reply = own.unwrap_or_else(|| answer(&header, &args, payload, shared));
         let bulk = reply.payload.as_deref().unwrap_or_default();
-        if frame::send(stream, header, &reply.args, bulk).is_err() {
+        let carry = near::carry_reply(&header, bulk);
+        if carry == Carry::Stream {
+            flags |= COPIED_REPLY;
+        }
+        let head = Header { kind: Kind::Reply, flags, status: reply.status.0, ..header };
+        if frame::send(stream, head, &reply.args, bulk, carry).is_err() {
             return;
         }
+        let lets_go = cfg!(nuri_break = "reply_let_go");
+        referred = reply.payload.filter(|_| carry == Carry::Address && !lets_go);
     }
 }
 

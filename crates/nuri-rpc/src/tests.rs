@@ -7,7 +7,8 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
 use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, WriteReply};
-use nuri_proto::op::{Op, cluster::MapGet};
+use nuri_proto::op::near::{NearAsk, NearProve};
+use nuri_proto::op::{Op, cluster::MapGet, cluster::Path};
 
 use super::*;
 
@@ -156,4 +157,114 @@ fn a_restarted_server_is_found_again() {
     let deadline = Deadline::after(T);
     peer.call_until(CallContext::default(), &write(), b"y", &mut [], deadline).unwrap();
     assert_eq!(again.calls.load(Ordering::SeqCst), 1);
+}
+
+const MIB: usize = 1 << 20;
+
+fn read(offset: u32) -> DataRead {
+    let (target, capability) = (TargetId(1), Capability::default());
+    DataRead { target, key: key(), offset, len: MIB as u32, capability }
+}
+
+#[test]
+fn bulk_of_one_machine_is_copied_once() {
+    let (server, _) = start();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    let context = CallContext::default();
+    peer.call(context, &write(), &[1; 100], &mut [], T).unwrap();
+    let short = peer.carried();
+    assert_eq!((short.path, short.bytes, short.copied), (Path::SingleCopy, 100, 200));
+    let data = vec![7; MIB];
+    peer.call(context, &write(), &data, &mut [], T).unwrap();
+    peer.call(context, &read(0), &[], &mut vec![0; MIB], T).unwrap();
+    let bulk = peer.carried();
+    assert_eq!((bulk.bytes, bulk.copied), (100 + 2 * MIB as u64, 200 + 2 * MIB as u64));
+}
+
+/// Answers reads with what their offset says.
+struct Filler;
+
+impl Service for Filler {
+    fn serve(&self, request: &Request<'_>) -> Reply {
+        let call: DataRead = nuri_proto::codec::decode(request.args).unwrap();
+        let mut buf = request.buffers.take();
+        buf.fill(call.offset as u8);
+        Reply { payload: Some(buf), ..Reply::of(Ok(())) }
+    }
+}
+
+/// Catches `nuri_break = "reply_let_go"`.
+#[test]
+fn replies_taken_from_memory_are_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, &secret(1), Arc::new(Filler)).unwrap();
+    let address = server.address().to_string();
+    std::thread::scope(|scope| {
+        for own in 0..4 {
+            let peer = Peer::new(&address, &secret(1));
+            scope.spawn(move || {
+                let mut into = vec![0; MIB];
+                for round in 0..100 {
+                    let fill = own * 50 + round % 50;
+                    peer.call_into(CallContext::default(), &read(fill), &[], &mut into, T).unwrap();
+                    assert!(into.iter().all(|byte| *byte == fill as u8));
+                }
+                assert_eq!(peer.carried().path, Path::SingleCopy);
+            });
+        }
+    });
+}
+
+/// Who gives a call up may use its payload's memory again: what is taken then is no payload.
+#[test]
+fn a_payload_that_changed_under_way_is_refused() {
+    let (server, echo) = start();
+    let address = server.address().to_string();
+    for round in 0..100u32 {
+        let mut conn = Conn::connect(&address, &secret(1)).unwrap();
+        let mut data = vec![1; MIB];
+        let pending = conn.send(CallContext::default(), &write(), &data, T).unwrap();
+        // Earlier in some rounds, later in others.
+        (0..round * 200).for_each(|_| std::hint::spin_loop());
+        data.fill(2);
+        let outcome = conn.receive::<DataWrite>(pending, &mut []);
+        let seen = echo.bytes.lock().clone();
+        match outcome {
+            Ok(done) => {
+                done.unwrap();
+                assert!(seen == vec![1; MIB] || seen == vec![2; MIB], "round {round}");
+            }
+            Err(_) => assert!(!seen.contains(&2) || !seen.contains(&1), "round {round}"),
+        }
+    }
+}
+
+/// Catches `nuri_break = "proof_used_twice"`.
+#[test]
+fn a_proof_is_good_for_one_try() {
+    let (server, _) = start();
+    let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
+    let pending = conn.send(CallContext::default(), &NearAsk {}, &[], T).unwrap();
+    let shown = conn.receive::<NearAsk>(pending, &mut []).unwrap().unwrap().0.proof;
+    for (round, reads) in [true, false].into_iter().enumerate() {
+        let address = shown.as_ptr() as u64;
+        let prove = NearProve { pid: std::process::id(), address, proof: [0; 16] };
+        let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
+        let proved = conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0;
+        assert_eq!(proved.reads, reads, "try {round}");
+    }
+}
+
+#[test]
+fn who_proved_nothing_is_not_read() {
+    let (server, echo) = start();
+    let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
+    // Ends what was proved, as a process would that is not this one.
+    let prove = NearProve { pid: 1, address: 8, proof: [0; 16] };
+    let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
+    assert!(!conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0.reads);
+    let data = vec![7; MIB];
+    let pending = conn.send(CallContext::default(), &write(), &data, T).unwrap();
+    assert!(conn.receive::<DataWrite>(pending, &mut []).is_err());
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
 }

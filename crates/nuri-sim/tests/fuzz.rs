@@ -46,6 +46,7 @@ fn framed<C: Call>(call: &C) -> Vec<u8> {
     let args = codec::encode(call).unwrap();
     let header = Header {
         kind: Kind::Request,
+        flags: 0,
         op: C::OP as u16,
         request: 1,
         session: 2,

@@ -3,7 +3,7 @@
 pub(crate) use nuri_lab::size::human;
 use nuri_proto::id::NodeId;
 use nuri_proto::map::{Map, Node, Standing, TargetState};
-use nuri_proto::op::cluster::{ClusterState, Scrub};
+use nuri_proto::op::cluster::{ClusterState, Link, Path, Scrub};
 use serde::Serialize;
 
 use crate::health::Health;
@@ -128,6 +128,30 @@ pub(crate) struct MountView {
     pub(crate) session: u64,
     /// That it remembers.
     pub(crate) inodes: u64,
+    pub(crate) links: Vec<LinkView>,
+}
+
+/// A mount's connections to one server.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LinkView {
+    pub(crate) address: String,
+    pub(crate) path: &'static str,
+    /// Of payloads, both ways.
+    pub(crate) bytes: u64,
+    /// How often each was copied on the way, by both ends.
+    pub(crate) copies_per_byte: f64,
+}
+
+impl LinkView {
+    fn new(link: &Link) -> LinkView {
+        let path = match link.path {
+            Path::Tcp => "tcp",
+            Path::Loopback => "tcp-loopback",
+            Path::SingleCopy => "single-copy",
+        };
+        let copies_per_byte = link.copied as f64 / link.bytes.max(1) as f64;
+        LinkView { address: link.address.clone(), path, bytes: link.bytes, copies_per_byte }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -147,6 +171,7 @@ impl StatusView {
             mountpoint: m.mountpoint.clone(),
             session: m.session,
             inodes: m.inodes,
+            links: m.links.iter().map(LinkView::new).collect(),
         };
         StatusView {
             format: FORMAT,
@@ -219,6 +244,13 @@ impl StatusView {
         }
         for m in &self.mounts {
             println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
+            for link in m.links.iter().filter(|link| link.bytes > 0) {
+                let (bytes, copies) = (human(link.bytes), link.copies_per_byte);
+                println!(
+                    "    to {}  {:<12} {bytes:>10}, {copies:.2} copies per byte",
+                    link.address, link.path
+                );
+            }
         }
     }
 }

@@ -93,7 +93,7 @@ impl RpcPort {
         &self,
         context: CallContext,
         ask: Ask<'_, C>,
-        started: Result<Started, Status>,
+        started: Result<Started<'_>, Status>,
         sent: Instant,
     ) -> Result<C::Reply, Status> {
         let len = ask.into.len();
@@ -126,15 +126,15 @@ impl Port for RpcPort {
         let _ = self.cluster.refresh();
     }
 
-    fn exchange<C: Call>(
+    fn exchange<'a, C: Call>(
         &self,
         session: SessionId,
-        asks: Vec<Ask<'_, C>>,
+        asks: Vec<Ask<'a, C>>,
     ) -> Vec<Result<C::Reply, Status>> {
         let sequence = self.attempt.load(Ordering::SeqCst);
         let context = CallContext { session: session.0, sequence, ..CallContext::default() };
         let sent = Instant::now();
-        let start = |ask: &Ask<'_, C>| {
+        let start = |ask: &Ask<'a, C>| {
             let peer = self.cluster.target(ask.target)?;
             peer.start(context, &ask.call, ask.payload, self.patience(ask.target, MEMBER_PATIENCE))
         };

@@ -149,8 +149,30 @@ pub struct MountReport {
     pub session: u64,
     /// That it remembers.
     pub inodes: u64,
+    pub links: Vec<Link>,
 }
 call!(MountReport => ());
+
+/// What a mount and a server sent each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    pub address: String,
+    pub path: Path,
+    /// Of payloads, both ways, and how many bytes were copied for them by both ends.
+    pub bytes: u64,
+    pub copied: u64,
+}
+
+/// How payloads get to the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Path {
+    Tcp,
+    /// The same, on one machine where memory cannot be read, or shall not.
+    Loopback,
+    /// Bulk is copied once, from the sender's memory.
+    SingleCopy,
+}
 
 /// The whole state for `nuri status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ pub mod lock;
 pub mod log;
 pub mod member;
 pub mod meta;
+pub mod near;
 pub mod part;
 
 /// A typed call.
@@ -49,6 +50,7 @@ ops! {
     TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
     LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
     Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115,
+    NearAsk = 128, NearProve = 129,
 }
 
 /// Ties a call to its number and reply.

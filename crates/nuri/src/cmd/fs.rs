@@ -120,7 +120,9 @@ fn report_mount(cluster: &Cluster, client: &Arc<Client>, host: String, point: &P
             let (pid, session) = (std::process::id(), client.session());
             // Only a display: an authority that does not answer is noticed elsewhere.
             let inodes = client.inodes() as u64;
-            let _ = cluster.report_mount(MountReport { host, pid, mountpoint, session, inodes });
+            let links = cluster.links();
+            let report = MountReport { host, pid, mountpoint, session, inodes, links };
+            let _ = cluster.report_mount(report);
             std::thread::sleep(HEARTBEAT * 2);
         }
     };

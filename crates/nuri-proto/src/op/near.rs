@@ -1,0 +1,38 @@
+//! Calls by which both ends of a connection find out that they may read each other's memory. The
+//! call layer answers them itself.
+//!
+//! Each shows in its memory what the other just gave it: who names a process that is not its own
+//! cannot.
+
+use serde::{Deserialize, Serialize};
+
+use super::call;
+
+/// Asks for a proof's bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct NearAsk {}
+call!(NearAsk => NearAsked);
+
+/// To be shown in the asker's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NearAsked {
+    pub proof: [u8; 16],
+}
+
+/// Where the caller shows what it was given, and what is to be shown to it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct NearProve {
+    pub pid: u32,
+    pub address: u64,
+    pub proof: [u8; 16],
+}
+call!(NearProve => NearProved);
+
+/// Until the next request the proof is shown there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NearProved {
+    /// The server can read the caller's memory.
+    pub reads: bool,
+    pub pid: u32,
+    pub address: u64,
+}

@@ -1,0 +1,165 @@
+//! Bulk between processes of one machine: the receiver copies it from the sender's memory.
+//!
+//! N1 Whoever reads a process's memory was shown, there, what it had just given away: a peer cannot
+//!    have another process read.
+//! N2 A payload stays as it is until its receiver has it: a request's until the reply, a reply's
+//!    until the next request. A sender that gives up earlier drops the connection; what is then
+//!    taken half changed fails the payload's checksum.
+//! N3 Where it is not allowed, or the peers are not one machine for the network, bytes go through
+//!    the connection as between machines.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use nuri_ipc::single_copy::{PROOF, PeerMemory, address_of};
+use nuri_proto::Status;
+use nuri_proto::header::{Header, TAKES};
+use nuri_proto::op::Op;
+use nuri_proto::op::cluster::Path;
+use nuri_proto::op::near::{NearAsk, NearAsked, NearProve, NearProved};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::conn::{CallContext, Conn};
+use crate::frame::Carry;
+use crate::handshake::HandshakeError;
+use crate::server::{Reply, reply_to};
+
+/// Shorter payloads go through the connection: two short copies cost less than a call.
+const REFER_FROM: usize = 32 << 10;
+/// How long a reply's payload waits for the next request.
+const KEEP_REPLY: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Set to `stream` for connections that do not use it, to compare.
+const SETTING: &str = "NURI_SAME_NODE";
+
+/// What a client knows of its server's memory.
+#[derive(Default)]
+pub(crate) struct Near {
+    memory: Option<PeerMemory>,
+    /// The server reads ours.
+    is_read: bool,
+}
+
+impl Near {
+    pub(crate) fn memory(&self) -> Option<&PeerMemory> {
+        self.memory.as_ref()
+    }
+
+    pub(crate) fn flags(&self) -> u8 {
+        if self.memory.is_some() { TAKES } else { 0 }
+    }
+
+    pub(crate) fn path(&self, stream: &TcpStream) -> Path {
+        match (is_here(stream), self.is_read && self.memory.is_some()) {
+            (_, true) => Path::SingleCopy,
+            (true, false) => Path::Loopback,
+            (false, false) => Path::Tcp,
+        }
+    }
+
+    pub(crate) fn carry(&self, payload: &[u8]) -> Carry {
+        carry(self.is_read, payload)
+    }
+}
+
+fn carry(may_refer: bool, payload: &[u8]) -> Carry {
+    if may_refer && payload.len() >= REFER_FROM { Carry::Address } else { Carry::Stream }
+}
+
+/// How the reply to a request goes.
+pub(crate) fn carry_reply(request: &Header, payload: &[u8]) -> Carry {
+    carry(request.flags & TAKES != 0, payload)
+}
+
+/// Whether both ends have one address, so that no link is between them.
+fn is_here(stream: &TcpStream) -> bool {
+    let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+    ends.is_some_and(|(own, peer)| own.ip() == peer.ip())
+}
+
+/// The client's side: asks where both ends have one address.
+///
+/// # Errors
+/// The connection broke. That memory cannot be read is none.
+pub(crate) fn agree(conn: &mut Conn) -> Result<Near, HandshakeError> {
+    let is_wanted = std::env::var_os(SETTING).is_none_or(|value| value != "stream");
+    if !is_wanted || !is_here(conn.stream()) {
+        return Ok(Near::default());
+    }
+    let Ok(NearAsked { proof: shown }) = call(conn, &NearAsk {})? else {
+        return Ok(Near::default());
+    };
+    let mut proof = [0; PROOF];
+    getrandom::fill(&mut proof).map_err(|_| HandshakeError::Random)?;
+    let ours = NearProve { pid: std::process::id(), address: address_of(&shown), proof };
+    let Ok(NearProved { reads, pid, address }) = call(conn, &ours)? else {
+        return Ok(Near::default());
+    };
+    // It was read there until now.
+    std::hint::black_box(&shown);
+    let memory = PeerMemory::prove(pid, address, &proof).ok();
+    Ok(Near { memory, is_read: reads })
+}
+
+/// The outer error: the connection broke.
+fn call<C: nuri_proto::op::Call>(
+    conn: &mut Conn,
+    call: &C,
+) -> Result<Result<C::Reply, Status>, HandshakeError> {
+    let broken = |_| HandshakeError::Io(std::io::ErrorKind::ConnectionReset.into());
+    let pending = conn.send(CallContext::default(), call, &[], TIMEOUT).map_err(broken)?;
+    let answer = conn.receive::<C>(pending, &mut []).map_err(broken)?;
+    Ok(answer.map(|(reply, _)| reply))
+}
+
+/// What a server knows of the client of a connection.
+#[derive(Default)]
+pub(crate) struct Guest {
+    /// What it was given to show.
+    given: Option<[u8; PROOF]>,
+    /// What is shown to it.
+    shown: Option<Box<[u8; PROOF]>>,
+    memory: Option<PeerMemory>,
+}
+
+impl Guest {
+    pub(crate) fn memory(&self) -> Option<&PeerMemory> {
+        self.memory.as_ref()
+    }
+
+    /// Answers what concerns the connection itself.
+    pub(crate) fn answer(&mut self, header: &Header, args: &[u8]) -> Option<Reply> {
+        match Op::from_wire(header.op)? {
+            Op::NearAsk => Some(reply_to::<NearAsk>(args, |_| self.ask())),
+            Op::NearProve => Some(reply_to::<NearProve>(args, |call| Ok(self.prove(&call)))),
+            _ => None,
+        }
+    }
+
+    fn ask(&mut self) -> Result<NearAsked, Status> {
+        let mut proof = [0; PROOF];
+        getrandom::fill(&mut proof).map_err(|_| Status::IO)?;
+        self.given = Some(proof);
+        Ok(NearAsked { proof })
+    }
+
+    fn prove(&mut self, call: &NearProve) -> NearProved {
+        // Each proof is good for one try (N1).
+        let prove = |given| PeerMemory::prove(call.pid, call.address, &given).ok();
+        let given = match cfg!(nuri_break = "proof_used_twice") {
+            true => self.given,
+            false => self.given.take(),
+        };
+        self.memory = given.and_then(prove);
+        let shown = self.shown.insert(Box::new(call.proof));
+        let address = address_of(&shown[..]);
+        NearProved { reads: self.memory.is_some(), pid: std::process::id(), address }
+    }
+}
+
+/// Whether the next request comes before a reply's payload is let go.
+pub(crate) fn wait_next(stream: &TcpStream) -> bool {
+    let patience = Timespec { tv_sec: KEEP_REPLY.as_secs() as i64, tv_nsec: 0 };
+    let mut ready = [PollFd::new(stream, PollFlags::IN)];
+    !matches!(poll(&mut ready, Some(&patience)), Ok(0))
+}
