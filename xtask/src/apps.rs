@@ -70,6 +70,20 @@ impl Mounted {
         Ok(another)
     }
 
+    /// Mounts anew and drops all caches.
+    pub(crate) fn cold(&self) -> Result<(), String> {
+        let (n, _, m) = self.names();
+        let text = format!(
+            "{n} fs umount {m}
+             for i in $(seq 500); do
+                 grep -q ' {m} fuse' /proc/mounts && ls {m} >/dev/null && break
+                 sleep 0.02
+             done
+             sync; echo 3 > /proc/sys/vm/drop_caches"
+        );
+        script(&text, Duration::from_secs(60)).map(drop)
+    }
+
     /// Stops the space and checks it.
     pub(crate) fn down_clean(&self) -> Result<(), String> {
         let (n, s, _) = self.names();

@@ -10,6 +10,7 @@ pub(crate) mod link;
 mod measure;
 mod meter;
 mod mix;
+pub(crate) mod near;
 mod peers;
 pub(crate) mod rebuild;
 pub(crate) mod shapes;

@@ -118,7 +118,7 @@ impl Bench {
         }
         // The device still works on what was written: twice as much for mirrors.
         std::thread::sleep(SETTLING);
-        self.cold()?;
+        self.nuri.cold()?;
         add(What::Read, told(transfer.read(std::slice::from_ref(&dir)))?);
         let written = dir.join("own0");
         add(What::Synced4, told(synced(&written, 4096, SyncKind::Data, SYNCS))?);
@@ -144,26 +144,12 @@ impl Bench {
 
     fn degraded_reads(&self, rates: &mut Rates) -> Result<(), String> {
         for place in [Place::Shape(1), Place::Shape(2)] {
-            self.cold()?;
+            self.nuri.cold()?;
             let transfer = Transfer { block: 1 << 20, jobs: 1, files: Files::Own, total: TOTAL };
             let rate = told(transfer.read(&[self.path(place)]))?;
             rates.entry((What::DegradedRead, place)).or_default().push(rate);
         }
         Ok(())
-    }
-
-    /// Mounts anew and drops all caches.
-    fn cold(&self) -> Result<(), String> {
-        let (n, m) = (self.nuri.nuri.display(), self.nuri.mnt.display());
-        sh(&format!(
-            "{n} fs umount {m}
-             for i in $(seq 500); do
-                 grep -q ' {m} fuse' /proc/mounts && ls {m} >/dev/null && break
-                 sleep 0.02
-             done
-             sync; echo 3 > /proc/sys/vm/drop_caches"
-        ))
-        .map(drop)
     }
 }
 
