@@ -13,8 +13,11 @@ use crate::frame::{self, FrameReader};
 use crate::handshake::{self, HandshakeError};
 use crate::near::{self, Near};
 use crate::secret::Secret;
+use crate::stream::Stream;
 use crate::traffic::Traffic;
 
+/// Set to `tcp` where servers of this machine shall be reached as others are, to compare.
+const SETTING: &str = "NURI_SAME_NODE";
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// On whose behalf a call is made. A sequence above 0 makes a repeated call return the first
@@ -29,7 +32,7 @@ pub struct CallContext {
 
 /// An authenticated connection. After an error it must be dropped.
 pub struct Conn {
-    stream: TcpStream,
+    stream: Stream,
     reader: FrameReader,
     next_request: u64,
     read_timeout: Duration,
@@ -63,23 +66,32 @@ impl Conn {
         let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
         for addr in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
-                Ok(mut stream) => {
-                    handshake::connect(&mut stream, secret)?;
-                    let reader = FrameReader::new();
-                    let (read_timeout, near) = (Duration::ZERO, Near::default());
-                    let mut conn =
-                        Conn { stream, reader, next_request: 1, read_timeout, near, traffic };
-                    conn.near = near::agree(&mut conn)?;
-                    conn.traffic.connected(conn.near.path(&conn.stream));
-                    return Ok(conn);
-                }
+                Ok(stream) => return Conn::over(stream, secret, traffic),
                 Err(error) => last = error,
             }
         }
         Err(last.into())
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    /// Over the stream, or a Unix socket to the same server.
+    fn over(
+        tcp: TcpStream,
+        secret: &Secret,
+        traffic: Arc<Traffic>,
+    ) -> Result<Conn, HandshakeError> {
+        let is_wanted = std::env::var_os(SETTING).is_none_or(|value| value != "tcp");
+        let here = if is_wanted { Stream::connect_here(&tcp) } else { None };
+        let mut stream = here.unwrap_or(Stream::Tcp(tcp));
+        handshake::connect(&mut stream, secret)?;
+        let reader = FrameReader::new();
+        let (read_timeout, near) = (Duration::ZERO, Near::default());
+        let mut conn = Conn { stream, reader, next_request: 1, read_timeout, near, traffic };
+        conn.near = near::agree(&mut conn)?;
+        conn.traffic.connected(conn.near.path(&conn.stream));
+        Ok(conn)
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
@@ -99,7 +111,7 @@ impl Conn {
         let args = codec::encode(call)?;
         let timeout = timeout.max(Duration::from_millis(1));
         if timeout != self.read_timeout {
-            let set = |s: &TcpStream| {
+            let set = |s: &Stream| {
                 s.set_read_timeout(Some(timeout))?;
                 s.set_write_timeout(Some(timeout))
             };

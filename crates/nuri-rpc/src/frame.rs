@@ -1,12 +1,13 @@
 //! Frames on a stream: header, arguments, payload, with as few system calls as possible.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
 
 use nuri_ipc::single_copy::{PeerMemory, address_of};
 use nuri_proto::Status;
 use nuri_proto::checksum::crc32c;
 use nuri_proto::header::{HEADER, Header, REFERS};
+
+use crate::stream::Stream;
 
 /// Holds a frame with a payload of 4 KiB whole: one system call takes it.
 const AHEAD: usize = 8192;
@@ -39,7 +40,7 @@ impl FrameReader {
         FrameReader { buf: vec![0; AHEAD], filled: 0 }
     }
 
-    fn fill(&mut self, stream: &mut TcpStream, want: usize) -> Result<(), RecvError> {
+    fn fill(&mut self, stream: &mut Stream, want: usize) -> Result<(), RecvError> {
         while self.filled < want {
             match stream.read(&mut self.buf[self.filled..]) {
                 Ok(0) if self.filled == 0 => return Err(RecvError::Closed),
@@ -53,7 +54,7 @@ impl FrameReader {
     }
 
     /// Reads header and arguments; the payload must be taken next by [`FrameReader::payload`].
-    pub(crate) fn head(&mut self, stream: &mut TcpStream) -> Result<(Header, Vec<u8>), RecvError> {
+    pub(crate) fn head(&mut self, stream: &mut Stream) -> Result<(Header, Vec<u8>), RecvError> {
         self.fill(stream, HEADER)?;
         let mut raw = [0; HEADER];
         raw.copy_from_slice(&self.buf[..HEADER]);
@@ -75,7 +76,7 @@ impl FrameReader {
     }
 
     /// Reads what follows the arguments.
-    fn rest(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> Result<(), RecvError> {
+    fn rest(&mut self, stream: &mut Stream, into: &mut [u8]) -> Result<(), RecvError> {
         let ahead = self.filled;
         into[..ahead].copy_from_slice(&self.buf[..ahead]);
         self.filled = 0;
@@ -88,7 +89,7 @@ impl FrameReader {
     /// changed before it was taken from its memory is no payload. Returns the bytes copied here.
     pub(crate) fn payload(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         header: &Header,
         into: &mut [u8],
         peer: Option<&PeerMemory>,
@@ -117,7 +118,7 @@ pub(crate) enum Carry {
 /// Sends one frame. Fills in the lengths and checksums of `header`. Returns the bytes of the
 /// payload that were copied.
 pub(crate) fn send(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     mut header: Header,
     args: &[u8],
     payload: &[u8],

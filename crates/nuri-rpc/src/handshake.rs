@@ -10,13 +10,13 @@
 //! deadline.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use hmac::Mac;
 use nuri_proto::version::{PROTOCOL_MAX, PROTOCOL_MIN, agree};
 
 use crate::secret::Secret;
+use crate::stream::Stream;
 
 const MAGIC: &[u8; 8] = b"NURIHELO";
 const HELLO: usize = 48;
@@ -55,11 +55,7 @@ fn versions(hello: &[u8; HELLO]) -> Result<(u16, u16), HandshakeError> {
 }
 
 /// Reads a whole message before the deadline, also from a peer that sends it byte by byte.
-fn read_before(
-    stream: &mut TcpStream,
-    deadline: Instant,
-    mut buf: &mut [u8],
-) -> std::io::Result<()> {
+fn read_before(stream: &mut Stream, deadline: Instant, mut buf: &mut [u8]) -> std::io::Result<()> {
     while !buf.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -76,14 +72,14 @@ fn read_before(
     Ok(())
 }
 
-fn begin(stream: &TcpStream) -> std::io::Result<Instant> {
-    stream.set_nodelay(true)?;
+fn begin(stream: &Stream) -> std::io::Result<Instant> {
+    stream.set_nodelay()?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(Instant::now() + TIMEOUT)
 }
 
 /// Runs the client's side.
-pub(crate) fn connect(stream: &mut TcpStream, secret: &Secret) -> Result<(), HandshakeError> {
+pub(crate) fn connect(stream: &mut Stream, secret: &Secret) -> Result<(), HandshakeError> {
     let deadline = begin(stream)?;
     let mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
     stream.write_all(&mine)?;
@@ -103,7 +99,7 @@ pub(crate) fn connect(stream: &mut TcpStream, secret: &Secret) -> Result<(), Han
 }
 
 /// Runs the server's side.
-pub(crate) fn accept(stream: &mut TcpStream, secret: &Secret) -> Result<(), HandshakeError> {
+pub(crate) fn accept(stream: &mut Stream, secret: &Secret) -> Result<(), HandshakeError> {
     let deadline = begin(stream)?;
     let mut theirs = [0; HELLO];
     read_before(stream, deadline, &mut theirs)?;

@@ -12,6 +12,7 @@ mod near;
 mod peer;
 mod secret;
 mod server;
+mod stream;
 mod traffic;
 
 pub use conn::{CallContext, Conn, Pending};

@@ -8,7 +8,6 @@
 //! N3 Where it is not allowed, or the peers are not one machine for the network, bytes go through
 //!    the connection as between machines.
 
-use std::net::TcpStream;
 use std::time::Duration;
 
 use nuri_ipc::single_copy::{PROOF, PeerMemory, address_of};
@@ -23,14 +22,13 @@ use crate::conn::{CallContext, Conn};
 use crate::frame::Carry;
 use crate::handshake::HandshakeError;
 use crate::server::{Reply, reply_to};
+use crate::stream::Stream;
 
 /// Shorter payloads go through the connection: two short copies cost less than a call.
 const REFER_FROM: usize = 32 << 10;
 /// How long a reply's payload waits for the next request.
 const KEEP_REPLY: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Set to `stream` for connections that do not use it, to compare.
-const SETTING: &str = "NURI_SAME_NODE";
 
 /// What a client knows of its server's memory.
 #[derive(Default)]
@@ -49,11 +47,11 @@ impl Near {
         if self.memory.is_some() { TAKES } else { 0 }
     }
 
-    pub(crate) fn path(&self, stream: &TcpStream) -> Path {
-        match (is_here(stream), self.is_read && self.memory.is_some()) {
-            (_, true) => Path::SingleCopy,
-            (true, false) => Path::Loopback,
-            (false, false) => Path::Tcp,
+    pub(crate) fn path(&self, stream: &Stream) -> Path {
+        match stream {
+            Stream::Tcp(_) => Path::Tcp,
+            Stream::Unix(_) if self.is_read && self.memory.is_some() => Path::SingleCopy,
+            Stream::Unix(_) => Path::Unix,
         }
     }
 
@@ -71,19 +69,12 @@ pub(crate) fn carry_reply(request: &Header, payload: &[u8]) -> Carry {
     carry(request.flags & TAKES != 0, payload)
 }
 
-/// Whether both ends have one address, so that no link is between them.
-fn is_here(stream: &TcpStream) -> bool {
-    let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
-    ends.is_some_and(|(own, peer)| own.ip() == peer.ip())
-}
-
-/// The client's side: asks where both ends have one address.
+/// The client's side: asks over a Unix socket.
 ///
 /// # Errors
 /// The connection broke. That memory cannot be read is none.
 pub(crate) fn agree(conn: &mut Conn) -> Result<Near, HandshakeError> {
-    let is_wanted = std::env::var_os(SETTING).is_none_or(|value| value != "stream");
-    if !is_wanted || !is_here(conn.stream()) {
+    if matches!(conn.stream(), Stream::Tcp(_)) {
         return Ok(Near::default());
     }
     let Ok(NearAsked { proof: shown }) = call(conn, &NearAsk {})? else {
@@ -158,7 +149,7 @@ impl Guest {
 }
 
 /// Whether the next request comes before a reply's payload is let go.
-pub(crate) fn wait_next(stream: &TcpStream) -> bool {
+pub(crate) fn wait_next(stream: &Stream) -> bool {
     let patience = Timespec { tv_sec: KEEP_REPLY.as_secs() as i64, tv_nsec: 0 };
     let mut ready = [PollFd::new(stream, PollFlags::IN)];
     !matches!(poll(&mut ready, Some(&patience)), Ok(0))

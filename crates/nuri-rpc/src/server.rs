@@ -1,6 +1,6 @@
 //! The server's side: a listener, one thread per connection, a [`Service`] that answers.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,6 +17,7 @@ use crate::frame::{self, Carry, FrameReader};
 use crate::handshake;
 use crate::near::{self, Guest};
 use crate::secret::Secret;
+use crate::stream::{Listener, Stream};
 
 /// Most connections at once; further ones are closed.
 const MAX_CONNECTIONS: usize = 4096;
@@ -77,7 +78,9 @@ struct Shared {
     service: Arc<dyn Service>,
     stopping: AtomicBool,
     open: AtomicUsize,
-    streams: Mutex<std::collections::HashMap<usize, TcpStream>>,
+    /// Names the next connection.
+    next: AtomicUsize,
+    streams: Mutex<std::collections::HashMap<usize, Stream>>,
     buffers: BufPool,
 }
 
@@ -97,13 +100,18 @@ impl Server {
             service,
             stopping: AtomicBool::new(false),
             open: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
             streams: Mutex::default(),
             buffers: BufPool::new(MAX_PAYLOAD, KEEP_BUFFERS),
         });
-        let for_thread = shared.clone();
-        std::thread::Builder::new()
-            .name("accept".into())
-            .spawn(move || accept_loop(&listener, &for_thread))?;
+        // Without it everybody comes by TCP.
+        let beside = Listener::beside(address).ok();
+        for listener in beside.into_iter().chain([Listener::Tcp(listener)]) {
+            let for_thread = shared.clone();
+            std::thread::Builder::new()
+                .name("accept".into())
+                .spawn(move || accept_loop(&listener, &for_thread))?;
+        }
         Ok(Server { address, shared })
     }
 
@@ -115,22 +123,18 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // A connection of our own wakes the accept call.
-        let _ = TcpStream::connect(self.address);
-        for stream in self.shared.streams.lock().values() {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
+        Listener::wake(self.address);
+        self.shared.streams.lock().values().for_each(Stream::shutdown);
     }
 }
 
-fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
-    let mut next = 0;
+fn accept_loop(listener: &Listener, shared: &Arc<Shared>) {
     loop {
         let accepted = listener.accept();
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             // Out of descriptors or the like: pause rather than spin.
             std::thread::sleep(std::time::Duration::from_millis(10));
             continue;
@@ -138,8 +142,8 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
             continue;
         }
-        next += 1;
-        let (id, for_thread) = (next, shared.clone());
+        let id = shared.next.fetch_add(1, Ordering::SeqCst);
+        let for_thread = shared.clone();
         shared.open.fetch_add(1, Ordering::SeqCst);
         let spawned = std::thread::Builder::new()
             .name("serve".into())
@@ -151,7 +155,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-fn connection(id: usize, mut stream: TcpStream, shared: &Shared) {
+fn connection(id: usize, mut stream: Stream, shared: &Shared) {
     if let Ok(clone) = stream.try_clone() {
         shared.streams.lock().insert(id, clone);
     }
@@ -162,7 +166,7 @@ fn connection(id: usize, mut stream: TcpStream, shared: &Shared) {
     shared.open.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn serve_calls(stream: &mut TcpStream, shared: &Shared) {
+fn serve_calls(stream: &mut Stream, shared: &Shared) {
     let mut reader = FrameReader::new();
     let mut guest = Guest::default();
     let mut referred = None;

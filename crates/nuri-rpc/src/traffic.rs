@@ -38,7 +38,7 @@ impl Traffic {
     pub(crate) fn carried(&self) -> Carried {
         let path = match self.path.load(Ordering::Relaxed) {
             path if path == Path::SingleCopy as u8 => Path::SingleCopy,
-            path if path == Path::Loopback as u8 => Path::Loopback,
+            path if path == Path::Unix as u8 => Path::Unix,
             _ => Path::Tcp,
         };
         let (bytes, copied) = (&self.bytes, &self.copied);

@@ -146,7 +146,7 @@ impl LinkView {
     fn new(link: &Link) -> LinkView {
         let path = match link.path {
             Path::Tcp => "tcp",
-            Path::Loopback => "tcp-loopback",
+            Path::Unix => "unix",
             Path::SingleCopy => "single-copy",
         };
         let copies_per_byte = link.copied as f64 / link.bytes.max(1) as f64;

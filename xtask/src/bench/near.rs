@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::measure::{Files, Transfer};
+use super::measure::{Files, SyncKind, Transfer, synced};
 use super::median;
 use super::meter::Meter;
 use crate::apps::Mounted;
 
 const TOTAL: usize = 768 << 20;
 /// What the command that makes the space is preceded by.
-const PATHS: [(&str, &str); 2] =
-    [("tcp, loopback", "env NURI_SAME_NODE=stream"), ("single copy", "")];
+const PATHS: [(&str, &str); 2] = [("tcp, loopback", "env NURI_SAME_NODE=tcp"), ("single copy", "")];
 const SHAPES: [&str; 2] = ["stripe", "parity:3+1"];
 const ROWS: [&str; 4] =
     ["write, cpu s/GiB", "read, cold, cpu s/GiB", "write, MiB/s", "read, cold, MiB/s"];
@@ -41,7 +40,7 @@ pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
 }
 
 /// In the order of [`ROWS`].
-fn measure(dir: &Path, nuri: &Mounted) -> Result<[f64; 4], String> {
+fn measure(dir: &Path, nuri: &Mounted) -> Result<[f64; 5], String> {
     let told = |outcome: std::io::Result<f64>| outcome.map_err(|e| e.to_string());
     let transfer = Transfer { block: 1 << 20, jobs: 1, files: Files::Own, total: TOTAL };
     let at = std::slice::from_ref(&nuri.mnt);
@@ -60,7 +59,8 @@ fn measure(dir: &Path, nuri: &Mounted) -> Result<[f64; 4], String> {
     std::thread::sleep(Duration::from_secs(2));
     nuri.cold()?;
     let (read_cpu, read) = metered(&|| transfer.read(at))?;
-    Ok([write_cpu, read_cpu, write, read])
+    let synced = told(synced(&nuri.mnt.join("own0"), 4096, SyncKind::Data, 800))?;
+    Ok([write_cpu, read_cpu, write, read, synced])
 }
 
 fn print(values: &Values) {

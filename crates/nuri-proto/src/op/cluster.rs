@@ -168,8 +168,8 @@ pub struct Link {
 #[repr(u8)]
 pub enum Path {
     Tcp,
-    /// The same, on one machine where memory cannot be read, or shall not.
-    Loopback,
+    /// Within a machine, where memory cannot be read.
+    Unix,
     /// Bulk is copied once, from the sender's memory.
     SingleCopy,
 }

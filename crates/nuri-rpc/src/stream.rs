@@ -1,0 +1,156 @@
+//! Byte streams between two processes: TCP, and Unix sockets on one machine.
+//!
+//! A server listens at both; its Unix name is made of its TCP address. Such names have no owner, so a
+//! client looks who answers: only its own user and root are believed to be the server.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::process::{Uid, geteuid};
+
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects to a server on this machine by its Unix name; `None` where there is none.
+    pub(crate) fn connect_here(tcp: &TcpStream) -> Option<Stream> {
+        let (own, peer) = tcp.local_addr().ok().zip(tcp.peer_addr().ok())?;
+        if own.ip() != peer.ip() {
+            return None;
+        }
+        let any = match peer {
+            SocketAddr::V4(_) => SocketAddr::from(([0; 4], peer.port())),
+            SocketAddr::V6(_) => SocketAddr::from(([0; 16], peer.port())),
+        };
+        let stream = connect(peer).or_else(|_| connect(any)).ok()?;
+        let who = socket_peercred(&stream).ok()?.uid;
+        (who == geteuid() || who == Uid::ROOT).then_some(Stream::Unix(stream))
+    }
+
+    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
+            Stream::Unix(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_write_timeout(timeout),
+            Stream::Unix(stream) => stream.set_write_timeout(timeout),
+        }
+    }
+
+    /// Sends what is written at once.
+    pub(crate) fn set_nodelay(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nodelay(true),
+            Stream::Unix(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Stream> {
+        match self {
+            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
+        }
+    }
+
+    pub(crate) fn shutdown(&self) {
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buf),
+            Stream::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write_vectored(parts),
+            Stream::Unix(stream) => stream.write_vectored(parts),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// Where connections come from.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// The Unix name beside a TCP address.
+    ///
+    /// # Errors
+    /// Somebody has the name.
+    pub(crate) fn beside(address: SocketAddr) -> io::Result<Listener> {
+        let name = UnixAddr::from_abstract_name(name(address))?;
+        UnixListener::bind_addr(&name).map(Listener::Unix)
+    }
+
+    pub(crate) fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+            Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+
+    /// Makes a thread that waits in `accept` look up.
+    pub(crate) fn wake(address: SocketAddr) {
+        let _ = TcpStream::connect(address);
+        let _ = connect(address);
+    }
+}
+
+/// Without a file, and seen in this network namespace only, as the address is.
+fn name(address: SocketAddr) -> String {
+    format!("nuri/{address}")
+}
+
+/// Does not wait where the server takes no connections.
+fn connect(address: SocketAddr) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name(address).as_bytes())?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
