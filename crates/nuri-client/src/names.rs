@@ -21,6 +21,10 @@ impl Client {
         if let Some(found) = self.shared.lookup_logged(parent, name) {
             return Ok(found);
         }
+        self.shared.fetch_children(parent, name);
+        if let Some(found) = self.shared.lookup_logged(parent, name) {
+            return Ok(found);
+        }
         if let Some(entry) = self.shared.lookup_found(parent, name) {
             return Ok(Some(entry));
         }

@@ -18,7 +18,7 @@ use nuri_proto::clock::{GRACE, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
-use nuri_proto::op::log::{Apply, Reserve, TakeDirectory};
+use nuri_proto::op::log::{Apply, Children, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{
     Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
     Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
@@ -194,6 +194,7 @@ impl MetaServer {
             Op::Apply => self.run::<Apply>(request),
             Op::AcquirePart => self.run::<AcquirePart>(request),
             Op::TakeDirectory => self.run::<TakeDirectory>(request),
+            Op::Children => self.run::<Children>(request),
             _ => self.serve_locks(request),
         }
     }

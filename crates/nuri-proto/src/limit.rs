@@ -46,6 +46,8 @@ pub const MAX_TARGETS: usize = 4096;
 pub const MAX_NODES: usize = 64;
 /// Most stripes that one answer tells of: a shorter one is the last.
 pub const MAX_LISTED: u32 = 1024;
+/// Most inodes that one call asks for.
+pub const MAX_CHILDREN: usize = 256;
 /// Most entries of one directory listing reply.
 pub const MAX_READDIR: u32 = 1024;
 /// Writes shorter than this go to a target's log first; longer ones to new places once, bytes.

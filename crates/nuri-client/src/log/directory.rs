@@ -8,7 +8,7 @@
 //! given back is kept, and who takes it again is told what changed (T2). Names from before a loss
 //! of logged steps are not kept: some may be of these (T3).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_READDIR;
-use nuri_proto::op::log::{DirectoryTaken, NameChange, Reserve, TakeDirectory};
+use nuri_proto::op::log::{Children, DirectoryTaken, NameChange, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, Attr, LeaseMode, ReadDir, WithAttrs};
 
 use super::LogState;
@@ -37,6 +37,8 @@ const MOST_PARTED: usize = 16;
 const MOST_PARTED_NAMES: usize = 200_000;
 /// Files of a directory that are remembered to be shared when turns are over.
 const MOST_FRESH: usize = 16_384;
+/// Inodes of a directory asked for at once, where one after the other is looked for.
+const MOST_AHEAD: usize = 64;
 /// Inode numbers taken at a time.
 const NUMBERS: u32 = 4096;
 /// How often an own recall is waited for before a turn is asked for: longer than one takes.
@@ -48,6 +50,10 @@ const TURNS: u32 = 4;
 #[derive(Default)]
 pub(super) struct Names {
     children: HashMap<Vec<u8>, Child>,
+    /// Files among them, in the order in which they were made.
+    files: BTreeSet<Ino>,
+    /// How many were asked for at once the last time.
+    ahead: usize,
     /// The directory's change counter when the server told of them last.
     known: u64,
     /// Files made since their leases were given up last.
@@ -71,7 +77,18 @@ impl Names {
     }
 
     pub(super) fn insert(&mut self, name: &[u8], child: Child) {
-        self.children.insert(name.to_vec(), child);
+        if !child.is_dir {
+            self.files.insert(child.ino);
+        }
+        let replaced = self.children.insert(name.to_vec(), child);
+        self.forget_file(replaced.filter(|replaced| replaced.ino != child.ino));
+    }
+
+    fn forget_file(&mut self, gone: Option<Child>) {
+        if let Some(child) = gone {
+            // One with a further name here is not asked for ahead; that costs a call.
+            self.files.remove(&child.ino);
+        }
     }
 
     /// Notes a file or directory that was made here.
@@ -84,12 +101,21 @@ impl Names {
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
-        self.children.remove(name);
+        let gone = self.children.remove(name);
+        self.forget_file(gone);
+    }
+
+    /// A file that is looked for, with those made after it: each time twice as many as the last
+    /// time, because who looks for one after the other goes on.
+    fn with_next(&mut self, ino: Ino) -> Vec<Ino> {
+        self.ahead = (self.ahead * 2).clamp(1, MOST_AHEAD);
+        let next = self.files.range(ino..).skip(1).take(self.ahead - 1);
+        std::iter::once(ino).chain(next.copied()).collect()
     }
 
     /// All inodes but directories.
     fn files(&self) -> Vec<Ino> {
-        self.children.values().filter(|child| !child.is_dir).map(|child| child.ino).collect()
+        self.files.iter().copied().collect()
     }
 
     fn follow(&mut self, changes: Vec<NameChange>) {
@@ -329,7 +355,7 @@ impl Shared {
             }
             (parted, _) => {
                 let fresh = parted.map(|names| names.fresh).unwrap_or_default();
-                Names { children: self.read_names(dir)?, known: 0, fresh }
+                Names { fresh, ..self.read_names(dir)? }
             }
         };
         names.known = inode.attr.change;
@@ -356,8 +382,8 @@ impl Shared {
     }
 
     /// All names of a directory that is held here.
-    fn read_names(&self, dir: Ino) -> Result<HashMap<Vec<u8>, Child>, Status> {
-        let mut names = HashMap::new();
+    fn read_names(&self, dir: Ino) -> Result<Names, Status> {
+        let mut names = Names::default();
         let mut cookie = 0;
         loop {
             let call = ReadDir { ino: dir, cookie, max: MAX_READDIR, attrs: WithAttrs::No };
@@ -365,7 +391,7 @@ impl Shared {
             for entry in page.entries {
                 cookie = entry.cookie;
                 let is_dir = u32::from(entry.kind) << 12 == S_IFDIR;
-                names.insert(entry.name, Child { ino: entry.ino, is_dir });
+                names.insert(&entry.name, Child { ino: entry.ino, is_dir });
             }
             if page.end {
                 return Ok(names);
@@ -409,6 +435,38 @@ impl Shared {
         }
         if let Ok(reply) = self.session.call(&Acquire { ino, mode: LeaseMode::Write }) {
             self.learn(&reply.inode);
+        }
+    }
+
+    /// Fetches the inode of a known name that is not here, and those of files that are probably
+    /// looked for next.
+    pub(crate) fn fetch_children(&self, dir: Ino, name: &[u8]) {
+        let mut log = self.log.state.lock();
+        let Some(names) = log.directories.get_mut(&dir) else { return };
+        let Some(Child { ino, is_dir: false }) = names.get(name) else { return };
+        let is_here = |ino: Ino| {
+            self.find(ino).is_some_and(|node| {
+                let state = node.state.lock();
+                state.hold.mode.is_some() || state.hold.revoking
+            })
+        };
+        if is_here(ino) {
+            return;
+        }
+        let inos: Vec<_> = names.with_next(ino).into_iter().filter(|ino| !is_here(*ino)).collect();
+        drop(log);
+        if let Ok(reply) = self.session.call(&Children { dir, inos }) {
+            let taken = reply.inodes.iter().map(|inode| self.learn(inode).ino);
+            self.note_fresh(dir, taken.collect());
+        }
+    }
+
+    /// Files of which others may ask later are here alone for now.
+    fn note_fresh(&self, dir: Ino, inos: Vec<Ino>) {
+        let mut log = self.log.state.lock();
+        if let Some(names) = log.directories.get_mut(&dir) {
+            let room = MOST_FRESH.saturating_sub(names.fresh.len());
+            names.fresh.extend(inos.into_iter().take(room));
         }
     }
 
@@ -497,6 +555,21 @@ mod tests {
         let child = |ino| Child { ino: Ino(ino), is_dir: false };
         (0..count).for_each(|ino| names.insert(ino.to_string().as_bytes(), child(ino)));
         names
+    }
+
+    #[test]
+    fn files_made_next_to_each_other_are_asked_for_in_growing_numbers() {
+        let mut names = named(200, 0);
+        let dir = Child { ino: Ino(1000), is_dir: true };
+        names.insert(b"3", dir);
+        names.remove(b"5");
+        let ask = |names: &mut Names, ino| names.with_next(Ino(ino)).iter().map(|i| i.0).collect();
+        let asked: [Vec<u64>; 4] = [0, 1, 2, 9].map(|ino| ask(&mut names, ino));
+        assert_eq!(asked[..3], [vec![0], vec![1, 2], vec![2, 4, 6, 7]]);
+        assert_eq!(asked[3], (9..17).collect::<Vec<_>>());
+        (0..9).for_each(|_| drop(names.with_next(Ino(0))));
+        assert_eq!(names.with_next(Ino(100)).len(), MOST_AHEAD);
+        assert_eq!(names.with_next(Ino(199)), [Ino(199)]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use nuri_proto::Status;
 use nuri_proto::change::CAPABILITY;
-use nuri_proto::limit::MAX_AHEAD;
-use nuri_proto::op::log::{DirectoryTaken, TakeDirectory};
+use nuri_proto::limit::{MAX_AHEAD, MAX_CHILDREN};
+use nuri_proto::op::log::{Children, ChildrenReply, DirectoryTaken, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
 
@@ -100,6 +100,32 @@ impl MetaOp for TakeDirectory {
         txn.taken = Some(Taken { dir, unread });
         let lease = txn.leases.grant(dir, txn.session, LeaseMode::Write);
         Ok(DirectoryTaken { inode: InodeReply { attr, lease }, is_bare, changes })
+    }
+}
+
+impl MetaOp for Children {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<ChildrenReply, Status> {
+        if self.inos.len() > MAX_CHILDREN {
+            return Err(Status::INVAL);
+        }
+        let held = txn.leases.held(self.dir, txn.session);
+        let is_alone = held == Some(LeaseMode::Write) || cfg!(nuri_break = "children_of_others");
+        let mut inodes = Vec::new();
+        for ino in self.inos.into_iter().filter(|_| is_alone) {
+            if txn.leases.written_elsewhere(ino, txn.session) {
+                continue;
+            }
+            match txn.inode(ino) {
+                Ok(inode) => inodes.push(txn.reply_in(self.dir, &inode)),
+                Err(Status::STALE) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(ChildrenReply { inodes })
     }
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use nuri_proto::clock::TURN;
 use nuri_proto::op::log::{
-    Apply, Change, DirectoryTaken, Fate, NameChange, Reserve, Step, TakeDirectory,
+    Apply, Change, Children, ChildrenReply, DirectoryTaken, Fate, NameChange, Reserve, Step,
+    TakeDirectory,
 };
 
 const ROOT: Ino = Ino::ROOT;
@@ -176,4 +177,26 @@ fn who_waited_first_is_next() {
         b.obey(b.recalled(&mut at_b));
         second.join().unwrap();
     });
+}
+
+/// Catches `nuri_break = "children_of_others"`.
+#[test]
+fn files_of_a_directory_that_is_ones_own_come_alone() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let [one, two, three] = ["one", "two", "three"].map(|name| b.file(ROOT, name));
+    let number = |ino| b.acquire(ino, LeaseMode::Write).unwrap().inode.lease.unwrap().number;
+    b.put(Release { leases: vec![(one, number(one))] }).unwrap();
+    b.get(Downgrade { leases: vec![(two, number(two), true)] }).unwrap();
+    hand_over((&b, &mut 0), &a, None);
+    let ask = |c: &Client<'_>| {
+        let inos = vec![one, two, three, Ino(999)];
+        let ChildrenReply { inodes } = c.get(Children { dir: ROOT, inos }).unwrap();
+        inodes.iter().map(|i| (i.attr.ino, i.lease.map(|l| l.mode))).collect::<Vec<_>>()
+    };
+    let alone = [(one, Some(LeaseMode::Write)), (two, Some(LeaseMode::Read))];
+    assert_eq!(ask(&a), alone, "what is written elsewhere is left out");
+    assert_eq!(ask(&b), [], "it has the directory not alone");
+    let many = Children { dir: ROOT, inos: vec![one; 257] };
+    assert_eq!(a.get(many).unwrap_err(), Status::INVAL);
 }

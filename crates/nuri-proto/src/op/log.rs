@@ -92,6 +92,23 @@ pub struct DirectoryTaken {
     pub changes: Option<Vec<NameChange>>,
 }
 
+/// Asks for inodes of a directory that the caller has alone, each alone too where nobody else has
+/// it. Nobody is waited for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Children {
+    pub dir: Ino,
+    /// At most `MAX_CHILDREN`.
+    pub inos: Vec<Ino>,
+}
+call!(Children => ChildrenReply);
+
+/// Those that are there and not being written elsewhere; none where the directory is somebody
+/// else's by now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChildrenReply {
+    pub inodes: Vec<InodeReply>,
+}
+
 /// What a name of a directory became.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameChange {

@@ -49,7 +49,7 @@ ops! {
     XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
     TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
     LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
-    Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115,
+    Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
     NearAsk = 128, NearProve = 129,
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::{Space, freeze, is_mounted, wait};
@@ -82,7 +82,7 @@ fn times_and_rights_set_behind_data_that_is_not_told_stay() {
 }
 
 /// Makes numbered files by way of temporary names, as programs do that must not lose any.
-fn keeper(dir: &Path, stop: &AtomicBool) -> u64 {
+fn keeper(dir: &Path, stop: &AtomicBool, kept: &AtomicU64) -> u64 {
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
         let make = || -> std::io::Result<()> {
@@ -98,6 +98,7 @@ fn keeper(dir: &Path, stop: &AtomicBool) -> u64 {
             return done;
         }
         done += 1;
+        kept.store(done, Ordering::Relaxed);
     }
     done
 }
@@ -113,14 +114,19 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
         fs::create_dir(&free).unwrap();
         sync_dir(&space.mnt()).unwrap();
         let (stop, before) = (AtomicBool::new(false), space.pid("mount"));
+        let done = AtomicU64::new(0);
         let synced = std::thread::scope(|scope| {
-            let keeper = scope.spawn(|| keeper(&kept, &stop));
+            let keeper = scope.spawn(|| keeper(&kept, &stop, &done));
             let free = scope.spawn(|| {
                 let write = |i: &u32| fs::write(free.join(format!("{i:06}")), i.to_string());
                 // Who does not run between the kill and the next mount meets no error.
                 (0..).find(|i| stop.load(Ordering::Relaxed) || write(i).is_err())
             });
             std::thread::sleep(Duration::from_millis(400 + 130 * round));
+            // On a busy machine that may be too short for anything.
+            wait("something is synced", Duration::from_secs(20), || {
+                done.load(Ordering::Relaxed) > 0
+            });
             space.kill("mount");
             stop.store(true, Ordering::Relaxed);
             free.join().unwrap();

@@ -44,19 +44,6 @@ fn a_node_joins_and_a_client_mounts_across_a_wire() {
     assert_eq!(fs::read(point.join("f")).unwrap(), data);
     let layout = text(&nuri(&["fs", "layout", "get", &format!("{mnt}/f")]).stdout);
     assert!(layout.contains("width=2"), "both nodes store: {layout}");
-    wait("it is told how the bytes travelled", Duration::from_secs(15), || {
-        let status = wire.command(0, &["status", "--dir", &first, "--json"]).output().unwrap();
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-        let links = &status["mounts"][0]["links"];
-        let link = |i: usize| (&links[i]["path"], links[i]["bytes"].as_u64().unwrap_or(0));
-        let copies = |i: usize| links[i]["copies_per_byte"].as_f64().unwrap();
-        if link(0).1.min(link(1).1) < 4_000_000 {
-            return false;
-        }
-        assert_eq!((link(0).0, link(1).0), (&"tcp".into(), &"single-copy".into()), "{links}");
-        assert!(copies(0) == 2.0 && (1.0..1.1).contains(&copies(1)), "{links}");
-        true
-    });
     assert!(nuri(&["fs", "umount", &mnt]).status.success());
     let mut daemon = daemon;
     wait("the daemon ends", Duration::from_secs(10), || daemon.try_wait().unwrap().is_some());

@@ -43,6 +43,13 @@ impl Bed {
         own
     }
 
+    /// What its first node says of it.
+    fn status(&self, id: &str) -> serde_json::Value {
+        let (net, dir) = (format!("--net=/run/netns/nuri-lab-{id}-0"), self.dir().join("space"));
+        let status = [&net, NURI, "status", "--json", "--dir", &dir.display().to_string()];
+        serde_json::from_str(&run("nsenter", &status)).unwrap()
+    }
+
     /// Its number, where it is written down.
     fn entry(&self) -> Option<String> {
         let entries = std::fs::read_dir("/run/nuri-lab").ok()?;
@@ -79,6 +86,21 @@ fn a_testbed_serves_is_harmed_and_leaves_nothing() {
     let to = format!("of={}", first.join("big").display());
     run("dd", &["if=/dev/zero", &to, "bs=1M", "count=8", "conv=fsync", "status=none"]);
     assert!(start.elapsed() > Duration::from_millis(300), "the links have no rate");
+
+    // The first node's mount has one server beside it.
+    wait("it is told how the bytes travelled", Duration::from_secs(20), || {
+        let links = &bed.status(&id)["mounts"][0]["links"];
+        let told = |i: usize| links[i]["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20);
+        let path = |i: usize| links[i]["path"].as_str().unwrap();
+        let copies = |i: usize| links[i]["copies_per_byte"].as_f64().unwrap();
+        if !(0..3).all(told) {
+            return false;
+        }
+        assert_eq!([0, 1, 2].map(path), ["single-copy", "tcp", "tcp"], "{links}");
+        assert!((1.0..1.3).contains(&copies(0)), "short ones are copied twice: {links}");
+        assert_eq!([1, 2].map(copies), [2.0, 2.0], "{links}");
+        true
+    });
 
     bed.act(&["kill", "2"]);
     bed.act(&["start", "2"]);
