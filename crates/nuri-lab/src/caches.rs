@@ -27,6 +27,12 @@ pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Resu
         (Workload::Mdtest(_), _) => named("warm"),
         (Workload::Ior(ior), Phase::Write | Phase::Verify) if !ior.sync => named("not synced"),
         (_, Phase::Write | Phase::Verify | Phase::WriteCharacters) => named("synced"),
+        (Workload::DbStress(db), Phase::Select(_)) if !db.warm => {
+            let warning = drop_all(dirs, |dir| db.paths(dir))?;
+            Ok(Caches { name: "cold", warning })
+        }
+        (Workload::DbStress(_), Phase::Select(_)) => named("warm"),
+        (Workload::DbStress(_), _) => named("synced"),
         (Workload::Ior(ior), _) if ior.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) if bonnie.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) => {

@@ -1,7 +1,8 @@
 //! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
-//! option letters.
+//! option letters; statements on a database.
 
 pub mod bonnie;
+pub mod database;
 pub mod ior;
 pub mod mdtest;
 mod pattern;
@@ -17,6 +18,7 @@ use crate::rank::{Job, Moved, Part};
 use crate::record::Unit;
 use crate::{LabError, Result, at};
 use bonnie::Bonnie;
+use database::DbStress;
 use ior::Ior;
 use mdtest::Mdtest;
 
@@ -29,6 +31,7 @@ pub enum Workload {
     Ior(Ior),
     Mdtest(Mdtest),
     Bonnie(Bonnie),
+    DbStress(DbStress),
 }
 
 /// A step that all ranks take together.
@@ -50,6 +53,23 @@ pub enum Phase {
     /// Reads small files.
     Fetch,
     Remove(Entry),
+    /// Fills the table in one transaction.
+    Insert,
+    /// Statements of one row each, by key, in one transaction.
+    Select(Key),
+    Update(Key),
+    Delete(Key),
+    /// Rows in a row by one statement.
+    DeleteRange,
+    /// Statements of one row, each a transaction of its own.
+    Commit,
+}
+
+/// How a statement finds its row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Key {
+    Primary,
+    Index,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,15 +95,27 @@ impl Phase {
             Phase::Create(Entry::Dir) => "create directory",
             Phase::Stat(Entry::Dir) => "stat directory",
             Phase::Remove(Entry::Dir) => "remove directory",
+            Phase::Insert => "insert",
+            Phase::Select(Key::Primary) => "select",
+            Phase::Select(Key::Index) => "select by index",
+            Phase::Update(Key::Primary) => "update",
+            Phase::Update(Key::Index) => "update by index",
+            Phase::Delete(Key::Primary) => "delete",
+            Phase::Delete(Key::Index) => "delete by index",
+            Phase::DeleteRange => "delete of a range",
+            Phase::Commit => "commit",
         })
     }
 
     pub fn unit(self) -> Unit {
         match self {
-            Phase::Create(_) | Phase::Stat(_) | Phase::Fetch | Phase::Remove(_) | Phase::Seek => {
-                Unit::OpsPerSecond
-            }
-            _ => Unit::MibPerSecond,
+            Phase::Write
+            | Phase::Verify
+            | Phase::Read
+            | Phase::WriteCharacters
+            | Phase::ReadCharacters
+            | Phase::Rewrite => Unit::MibPerSecond,
+            _ => Unit::OpsPerSecond,
         }
     }
 }
@@ -128,8 +160,9 @@ impl Workload {
             "ior" => Workload::Ior(options(words)?),
             "mdtest" => Workload::Mdtest(options(words)?),
             "bonnie" => Workload::Bonnie(options(words)?),
+            "db-stress" => Workload::DbStress(options(words)?),
             _ => {
-                let known = "ior, mdtest, bonnie";
+                let known = "ior, mdtest, bonnie, db-stress";
                 return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
@@ -143,6 +176,7 @@ impl Workload {
             Workload::Ior(ior) => ior.check(),
             Workload::Mdtest(mdtest) => mdtest.check(),
             Workload::Bonnie(bonnie) => bonnie.check(),
+            Workload::DbStress(db) => db.check(),
         }
     }
 
@@ -151,6 +185,7 @@ impl Workload {
             Workload::Ior(_) => "ior",
             Workload::Mdtest(_) => "mdtest",
             Workload::Bonnie(_) => "bonnie",
+            Workload::DbStress(_) => "db-stress",
         }
     }
 
@@ -159,6 +194,7 @@ impl Workload {
             Workload::Ior(ior) => ior.np,
             Workload::Mdtest(mdtest) => mdtest.np,
             Workload::Bonnie(bonnie) => bonnie.np,
+            Workload::DbStress(_) => 1,
         }
     }
 
@@ -167,6 +203,7 @@ impl Workload {
             Workload::Ior(ior) => ior.repetitions,
             Workload::Mdtest(mdtest) => mdtest.repetitions,
             Workload::Bonnie(bonnie) => bonnie.repetitions,
+            Workload::DbStress(db) => db.repetitions,
         }
     }
 
@@ -175,6 +212,7 @@ impl Workload {
             Workload::Ior(ior) => ior.phases(),
             Workload::Mdtest(mdtest) => mdtest.phases(),
             Workload::Bonnie(bonnie) => bonnie.phases(),
+            Workload::DbStress(db) => db.phases(),
         }
     }
 
@@ -184,6 +222,7 @@ impl Workload {
             Workload::Ior(ior) => ior.bytes().unwrap_or(u64::MAX),
             Workload::Mdtest(mdtest) => mdtest.space(),
             Workload::Bonnie(bonnie) => bonnie.bytes(),
+            Workload::DbStress(db) => db.space(),
         }
     }
 
@@ -201,6 +240,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => {
                 Moved { bytes: bonnie.bytes().saturating_mul(phases), operations: 0 }
             }
+            Workload::DbStress(db) => db.amount(),
         }
     }
 
@@ -215,7 +255,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) if !self.is_confined() => ior.seed,
             Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
-            Workload::Mdtest(_) | Workload::Bonnie(_) => repetition,
+            Workload::Mdtest(_) | Workload::Bonnie(_) | Workload::DbStress(_) => repetition,
         }
     }
 
@@ -224,7 +264,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
-            Workload::Bonnie(_) => Ok(()),
+            Workload::Bonnie(_) | Workload::DbStress(_) => Ok(()),
         }
     }
 
@@ -234,6 +274,7 @@ impl Workload {
             Workload::Ior(ior) => ior.clear(dirs),
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
+            Workload::DbStress(db) => remove(&db.paths(&dirs[0])),
         }
     }
 
@@ -243,6 +284,7 @@ impl Workload {
             Workload::Ior(ior) => Box::new(transfer::Transfers::new(ior, job)),
             Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
             Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
+            Workload::DbStress(db) => Box::new(database::Client::new(db, job)),
         }
     }
 }
@@ -259,7 +301,7 @@ pub(crate) mod tests {
     #[test]
     fn nonsense_is_one_clear_sentence() {
         let cases = [
-            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie"),
+            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie, db-stress"),
             ("ior -x", "unexpected argument '-x'"),
             ("ior -t", "a value is required for '-t"),
             ("ior -t 3q", "unknown unit"),
@@ -282,6 +324,10 @@ pub(crate) mod tests {
             ("mdtest -F -w 10 -e 20", "-e 20 reads more than -w 10 writes"),
             ("bonnie -s 1m:3", "a chunk is a multiple of 8"),
             ("mdtest -C -E", "-E needs -e BYTES"),
+            ("db-stress --rows 0", "0 is not in 5..="),
+            ("db-stress --rows 100 --touched 21", "--touched 21: at most a fifth of --rows 100"),
+            ("db-stress --commits 20000", "--commits 20000 is more than --touched 10000"),
+            ("db-stress --journal memory", "invalid value 'memory'"),
         ];
         for (line, told) in cases {
             let error = parse(line).unwrap_err().to_string();

@@ -383,6 +383,57 @@ fn bonnie_measures_characters_blocks_and_seeks() {
     assert!(bench.leftovers().is_empty());
 }
 
+const DATABASE: &str = r#"
+    study = "db-stress"
+    question = "What does it give up?"
+    repeat = 1
+    sweep = [
+        { name = "place", values = ["local", "space"] },
+        { name = "rows", values = ["100"] },
+    ]
+    report = { x = "rows" }
+    [workload]
+    name = "db-stress"
+    options = "--rows 600 --touched {rows} --commits 3 --journal truncate"
+"#;
+
+#[test]
+fn a_database_is_put_under_stress_on_two_mounts_of_a_space() {
+    let mut space = support::Space::up(&[]);
+    let (first, other) = (space.mnt(), space.mount("other"));
+    let bench = Bench::new(DATABASE);
+    let [mnt, other, plan, local, out] =
+        [first.clone(), other, bench.path("plan.toml"), bench.path("dir"), bench.path("out.jsonl")]
+            .map(|path| path.display().to_string());
+    let run = ["lab", "run", &plan, "--dir", &mnt, "--dir", &other, "--local", &local, "-o", &out];
+    let ran = nuri(&run);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records = bench.records();
+    let metrics: Vec<_> = records[..9].iter().map(|r| r["metric"].as_str().unwrap()).collect();
+    let keyed = |what: &str| [what.to_string(), format!("{what} by index")];
+    let all = [
+        vec!["insert".to_string()],
+        [keyed("select"), keyed("update")].concat(),
+        vec!["commit".to_string()],
+        keyed("delete").to_vec(),
+        vec!["delete of a range".to_string()],
+    ];
+    assert_eq!(metrics, all.concat());
+    assert_eq!(records.len(), 18);
+    for record in &records {
+        assert!(record["unit"] == "op/s" && record["interval"]["median"].as_f64() > Some(0.0));
+        let selects = record["metric"].as_str().unwrap().starts_with("select");
+        assert_eq!(record["caches"], if selects { "cold" } else { "synced" });
+    }
+    let told = text(&nuri(&["lab", "report", &out]).stdout);
+    assert!(told.contains("- update of space is ") && told.contains("of the local file"), "{told}");
+    assert!(told.contains("Published for the same ratio: 0.80 to 0.85"), "{told}");
+    assert!(bench.leftovers().is_empty());
+    assert_eq!(fs::read_dir(&first).unwrap().count(), 0);
+    refused(&["lab", "db-stress", "--rows", "10", "--touched", "9", &mnt], "at most a fifth");
+    refused(&["lab", "db-stress", "--rows", "100000000", &mnt], "free, it has");
+}
+
 /// MiB/s that fio reaches.
 fn fio(path: &Path) -> f64 {
     let file = format!("--filename={}", path.display());

@@ -7,6 +7,7 @@ use nuri_lab::run::Request;
 use nuri_lab::single::Where;
 use nuri_lab::testbed::network::Link;
 use nuri_lab::workload::bonnie::Bonnie;
+use nuri_lab::workload::database::DbStress;
 use nuri_lab::workload::ior::Ior;
 use nuri_lab::workload::mdtest::Mdtest;
 use nuri_proto::layout::Shape;
@@ -34,6 +35,8 @@ pub(crate) enum Lab {
     Mdtest(Box<Once<Mdtest>>),
     /// Write, rewrite and read files by characters and blocks as Bonnie does
     Bonnie(Box<Once<Bonnie>>),
+    /// Fill a table of a database, then select, update and delete its rows (SQLite, embedded)
+    DbStress(Box<Once<DbStress>>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did

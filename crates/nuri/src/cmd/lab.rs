@@ -35,6 +35,7 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
         Lab::Bonnie(args) => once(&Workload::Bonnie(args.options), &args.place),
+        Lab::DbStress(args) => once(&Workload::DbStress(args.options), &args.place),
         Lab::Report(args) => report::run(&args).map(done),
         Lab::Compare(args) => compare::run(&args),
         Lab::Testbed(args) => testbed::run(args).map(done),
