@@ -25,6 +25,7 @@ pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Resu
             named("other node")
         }
         (Workload::Mdtest(_), _) => named("warm"),
+        (Workload::Ipc(_), _) => named(""),
         (Workload::Ior(ior), Phase::Write | Phase::Verify) if !ior.sync => named("not synced"),
         (_, Phase::Write | Phase::Verify | Phase::WriteCharacters) => named("synced"),
         (Workload::DbStress(db), Phase::Select(_)) if !db.warm => {

@@ -1,9 +1,10 @@
 //! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
-//! option letters; statements on a database.
+//! option letters; statements on a database; messages between two processes.
 
 pub mod bonnie;
 pub mod database;
 pub mod ior;
+pub mod ipc;
 pub mod mdtest;
 mod pattern;
 mod striping;
@@ -20,6 +21,7 @@ use crate::{LabError, Result, at};
 use bonnie::Bonnie;
 use database::DbStress;
 use ior::Ior;
+use ipc::Ipc;
 use mdtest::Mdtest;
 
 const MOST_PROCESSES: usize = 4096;
@@ -32,6 +34,7 @@ pub enum Workload {
     Mdtest(Mdtest),
     Bonnie(Bonnie),
     DbStress(DbStress),
+    Ipc(Ipc),
 }
 
 /// A step that all ranks take together.
@@ -63,6 +66,10 @@ pub enum Phase {
     DeleteRange,
     /// Statements of one row, each a transaction of its own.
     Commit,
+    /// A message to another process and back.
+    PingPong,
+    /// Messages to another process, one after the other.
+    Stream,
 }
 
 /// How a statement finds its row.
@@ -104,6 +111,8 @@ impl Phase {
             Phase::Delete(Key::Index) => "delete by index",
             Phase::DeleteRange => "delete of a range",
             Phase::Commit => "commit",
+            Phase::PingPong => "latency",
+            Phase::Stream => "throughput",
         })
     }
 
@@ -114,7 +123,9 @@ impl Phase {
             | Phase::Read
             | Phase::WriteCharacters
             | Phase::ReadCharacters
-            | Phase::Rewrite => Unit::MibPerSecond,
+            | Phase::Rewrite
+            | Phase::Stream => Unit::MibPerSecond,
+            Phase::PingPong => Unit::Microseconds,
             _ => Unit::OpsPerSecond,
         }
     }
@@ -161,8 +172,9 @@ impl Workload {
             "mdtest" => Workload::Mdtest(options(words)?),
             "bonnie" => Workload::Bonnie(options(words)?),
             "db-stress" => Workload::DbStress(options(words)?),
+            "ipc" => Workload::Ipc(options(words)?),
             _ => {
-                let known = "ior, mdtest, bonnie, db-stress";
+                let known = "ior, mdtest, bonnie, db-stress, ipc";
                 return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
@@ -177,6 +189,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.check(),
             Workload::Bonnie(bonnie) => bonnie.check(),
             Workload::DbStress(db) => db.check(),
+            Workload::Ipc(ipc) => ipc.check(),
         }
     }
 
@@ -186,6 +199,7 @@ impl Workload {
             Workload::Mdtest(_) => "mdtest",
             Workload::Bonnie(_) => "bonnie",
             Workload::DbStress(_) => "db-stress",
+            Workload::Ipc(_) => "ipc",
         }
     }
 
@@ -195,6 +209,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.np,
             Workload::Bonnie(bonnie) => bonnie.np,
             Workload::DbStress(_) => 1,
+            Workload::Ipc(_) => 2,
         }
     }
 
@@ -204,6 +219,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.repetitions,
             Workload::Bonnie(bonnie) => bonnie.repetitions,
             Workload::DbStress(db) => db.repetitions,
+            Workload::Ipc(ipc) => ipc.repetitions,
         }
     }
 
@@ -213,6 +229,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.phases(),
             Workload::Bonnie(bonnie) => bonnie.phases(),
             Workload::DbStress(db) => db.phases(),
+            Workload::Ipc(ipc) => ipc.phases(),
         }
     }
 
@@ -223,6 +240,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.space(),
             Workload::Bonnie(bonnie) => bonnie.bytes(),
             Workload::DbStress(db) => db.space(),
+            Workload::Ipc(_) => 0,
         }
     }
 
@@ -241,7 +259,23 @@ impl Workload {
                 Moved { bytes: bonnie.bytes().saturating_mul(phases), operations: 0 }
             }
             Workload::DbStress(db) => db.amount(),
+            Workload::Ipc(_) => Moved::default(),
         }
+    }
+
+    /// Seconds that it takes whatever it moves, where that is asked for.
+    pub fn lasts(&self) -> f64 {
+        if let Workload::Ipc(ipc) = self { ipc.lasts() } else { 0.0 }
+    }
+
+    /// Why it cannot be measured on this machine.
+    pub fn obstacle(&self) -> Option<String> {
+        if let Workload::Ipc(ipc) = self { ipc.obstacle() } else { None }
+    }
+
+    /// Whether the workload of that name measures a directory.
+    pub fn is_placed(name: &str) -> bool {
+        name != "ipc"
     }
 
     /// Whether all its files lie in a directory that the run makes and removes.
@@ -255,7 +289,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) if !self.is_confined() => ior.seed,
             Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
-            Workload::Mdtest(_) | Workload::Bonnie(_) | Workload::DbStress(_) => repetition,
+            _ => repetition,
         }
     }
 
@@ -265,6 +299,7 @@ impl Workload {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
             Workload::Bonnie(_) | Workload::DbStress(_) => Ok(()),
+            Workload::Ipc(ipc) => ipc.lay_out(&dirs[0]),
         }
     }
 
@@ -275,6 +310,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
             Workload::DbStress(db) => remove(&db.paths(&dirs[0])),
+            Workload::Ipc(ipc) => remove(&ipc.paths(&dirs[0])),
         }
     }
 
@@ -285,6 +321,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
             Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
             Workload::DbStress(db) => Box::new(database::Client::new(db, job)),
+            Workload::Ipc(ipc) => Box::new(ipc::Pair::new(ipc, job)),
         }
     }
 }
@@ -301,7 +338,10 @@ pub(crate) mod tests {
     #[test]
     fn nonsense_is_one_clear_sentence() {
         let cases = [
-            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie, db-stress"),
+            (
+                "iozone",
+                "no workload is named 'iozone'; there are: ior, mdtest, bonnie, db-stress, ipc",
+            ),
             ("ior -x", "unexpected argument '-x'"),
             ("ior -t", "a value is required for '-t"),
             ("ior -t 3q", "unknown unit"),
@@ -328,6 +368,12 @@ pub(crate) mod tests {
             ("db-stress --rows 100 --touched 21", "--touched 21: at most a fifth of --rows 100"),
             ("db-stress --commits 20000", "--commits 20000 is more than --touched 10000"),
             ("db-stress --journal memory", "invalid value 'memory'"),
+            ("ipc -t 3", "-t: at least 4 bytes, at most 64.0 MiB"),
+            ("ipc --through mail", "invalid value 'mail'"),
+            ("ipc --cores three", "'one', 'two' or two numbers such as 0,3"),
+            ("ipc --cores 0,x", "\"x\" is no processor"),
+            ("ipc --cores 0,1000000", "--cores 0,1000000: processor 1000000 may not be used"),
+            ("ipc --seconds 0", "more than 0, at most 3600"),
         ];
         for (line, told) in cases {
             let error = parse(line).unwrap_err().to_string();

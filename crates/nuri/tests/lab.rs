@@ -434,6 +434,48 @@ fn a_database_is_put_under_stress_on_two_mounts_of_a_space() {
     refused(&["lab", "db-stress", "--rows", "100000000", &mnt], "free, it has");
 }
 
+const MESSAGES: &str = r#"
+    study = "ipc-latency"
+    question = "How fast?"
+    repeat = 1
+    sweep = [
+        { name = "through", values = ["nuri", "unix", "pipe", "memcpy"] },
+        { name = "size", values = ["4", "64k"] },
+    ]
+    workload = { name = "ipc", options = "-t {size} --through {through} --seconds 0.01" }
+    report = { x = "size", against = { name = "through", of = "nuri", to = ["unix"] } }
+"#;
+
+#[test]
+fn messages_between_processes_need_no_directory() {
+    let bench = Bench::new(MESSAGES);
+    let (plan, out) = (bench.str("plan.toml"), bench.str("out.jsonl"));
+    let temporary = bench.path("dir");
+    let lab = |args: &[&str]| {
+        let mut command = Command::new(NURI);
+        command.arg("lab").args(args).env("TMPDIR", &temporary).output().unwrap()
+    };
+    let ran = lab(&["run", &plan, "-o", &out]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records = bench.records();
+    assert_eq!(records.len(), 16);
+    for record in &records {
+        let unit = if record["metric"] == "latency" { "us" } else { "MiB/s" };
+        assert_eq!(record["unit"], unit);
+        assert!(record["interval"]["median"].as_f64() > Some(0.0), "{record}");
+    }
+    let told = text(&nuri(&["lab", "report", &out]).stdout);
+    assert!(told.contains("- latency of nuri is ") && told.contains(" of pipe's."), "{told}");
+    let once = ["ipc", "-t", "8k", "--cores", "one", "--latency", "--seconds", "0.05", "--json"];
+    let ran = lab(&once);
+    let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(record["metric"], "latency", "{}", text(&ran.stderr));
+    assert!(bench.leftovers().is_empty());
+    refused(&["lab", "ipc", "-t", "1"], "-t: at least 4 bytes");
+    refused(&["lab", "ipc", "--cores", "0,5000"], "processor 5000 may not be used");
+    refused(&["lab", "ipc", "--cores", "seven"], "two numbers such as 0,3");
+}
+
 /// MiB/s that fio reaches.
 fn fio(path: &Path) -> f64 {
     let file = format!("--filename={}", path.display());

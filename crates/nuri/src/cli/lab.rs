@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
-use nuri_lab::single::Where;
+use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
 use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::database::DbStress;
 use nuri_lab::workload::ior::Ior;
+use nuri_lab::workload::ipc::Ipc;
 use nuri_lab::workload::mdtest::Mdtest;
 use nuri_proto::layout::Shape;
 
@@ -37,6 +38,8 @@ pub(crate) enum Lab {
     Bonnie(Box<Once<Bonnie>>),
     /// Fill a table of a database, then select, update and delete its rows (SQLite, embedded)
     DbStress(Box<Once<DbStress>>),
+    /// Send messages between two processes of this machine
+    Ipc(Box<Between>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did
@@ -55,6 +58,15 @@ pub(crate) struct Once<O: Args> {
     pub(crate) options: O,
     #[command(flatten)]
     pub(crate) place: Where,
+}
+
+/// Of messages, which lie nowhere.
+#[derive(Args)]
+pub(crate) struct Between {
+    #[command(flatten)]
+    pub(crate) options: Ipc,
+    #[command(flatten)]
+    pub(crate) how: How,
 }
 
 #[derive(Args)]
