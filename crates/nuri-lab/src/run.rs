@@ -367,7 +367,7 @@ impl Session {
 
 /// What the bytes of a phase must pass.
 fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
-    let writes = matches!(sample.phase, Phase::Write | Phase::WriteCharacters);
+    let writes = matches!(sample.phase.own(), Phase::Write | Phase::WriteCharacters);
     match (sample.phase.unit(), sample.caches.as_str()) {
         _ if sample.phase == Phase::Stream => &[],
         (Unit::OpsPerSecond | Unit::Microseconds | Unit::Seconds, _) => &[],

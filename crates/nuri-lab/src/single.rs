@@ -13,7 +13,7 @@ use crate::results::{Origin, Subject, records};
 use crate::run::{Patience, check_dirs, fits};
 use crate::work::WorkDir;
 use crate::workload::Workload;
-use crate::{LabError, Result, clock, host};
+use crate::{LabError, Result, clock, host, score};
 
 #[derive(Args, Clone, Debug)]
 pub struct Where {
@@ -93,6 +93,7 @@ fn table(records: &[Record]) -> Vec<String> {
     }
     let warned = records.iter().flat_map(|r| r.warnings.iter().map(move |w| (&r.metric, w)));
     lines.extend(warned.map(|(metric, warning)| format!("{metric}: {warning}")));
+    lines.extend(score::lines(records));
     lines
 }
 

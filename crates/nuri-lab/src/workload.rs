@@ -3,6 +3,7 @@
 
 pub mod bonnie;
 pub mod database;
+pub mod io500;
 pub mod ior;
 pub mod ipc;
 pub mod mdtest;
@@ -20,6 +21,7 @@ use crate::record::Unit;
 use crate::{LabError, Result, at};
 use bonnie::Bonnie;
 use database::DbStress;
+use io500::{Io500, Kind, Step};
 use ior::Ior;
 use ipc::Ipc;
 use mdtest::Mdtest;
@@ -35,6 +37,7 @@ pub enum Workload {
     Bonnie(Bonnie),
     DbStress(DbStress),
     Ipc(Ipc),
+    Io500(Io500),
 }
 
 /// A step that all ranks take together.
@@ -70,6 +73,8 @@ pub enum Phase {
     PingPong,
     /// Messages to another process, one after the other.
     Stream,
+    /// A phase of one of several workloads.
+    Of(Kind, Step),
 }
 
 /// How a statement finds its row.
@@ -113,11 +118,17 @@ impl Phase {
             Phase::Commit => "commit",
             Phase::PingPong => "latency",
             Phase::Stream => "throughput",
+            Phase::Of(kind, step) => kind.metric(step),
         })
     }
 
+    /// As the workload that runs it names it.
+    pub(crate) fn own(self) -> Phase {
+        if let Phase::Of(kind, step) = self { kind.phase(step) } else { self }
+    }
+
     pub fn unit(self) -> Unit {
-        match self {
+        match self.own() {
             Phase::Write
             | Phase::Verify
             | Phase::Read
@@ -173,8 +184,9 @@ impl Workload {
             "bonnie" => Workload::Bonnie(options(words)?),
             "db-stress" => Workload::DbStress(options(words)?),
             "ipc" => Workload::Ipc(options(words)?),
+            "io500-like" => Workload::Io500(options(words)?),
             _ => {
-                let known = "ior, mdtest, bonnie, db-stress, ipc";
+                let known = "ior, mdtest, bonnie, db-stress, ipc, io500-like";
                 return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
@@ -190,6 +202,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => bonnie.check(),
             Workload::DbStress(db) => db.check(),
             Workload::Ipc(ipc) => ipc.check(),
+            Workload::Io500(io500) => io500.check(),
         }
     }
 
@@ -200,6 +213,7 @@ impl Workload {
             Workload::Bonnie(_) => "bonnie",
             Workload::DbStress(_) => "db-stress",
             Workload::Ipc(_) => "ipc",
+            Workload::Io500(_) => "io500-like",
         }
     }
 
@@ -210,6 +224,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => bonnie.np,
             Workload::DbStress(_) => 1,
             Workload::Ipc(_) => 2,
+            Workload::Io500(io500) => io500.np,
         }
     }
 
@@ -220,6 +235,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => bonnie.repetitions,
             Workload::DbStress(db) => db.repetitions,
             Workload::Ipc(ipc) => ipc.repetitions,
+            Workload::Io500(io500) => io500.repetitions,
         }
     }
 
@@ -230,6 +246,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => bonnie.phases(),
             Workload::DbStress(db) => db.phases(),
             Workload::Ipc(ipc) => ipc.phases(),
+            Workload::Io500(io500) => io500.phases(),
         }
     }
 
@@ -241,6 +258,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => bonnie.bytes(),
             Workload::DbStress(db) => db.space(),
             Workload::Ipc(_) => 0,
+            Workload::Io500(io500) => io500.space(),
         }
     }
 
@@ -260,6 +278,7 @@ impl Workload {
             }
             Workload::DbStress(db) => db.amount(),
             Workload::Ipc(_) => Moved::default(),
+            Workload::Io500(io500) => io500.amount(),
         }
     }
 
@@ -300,6 +319,7 @@ impl Workload {
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
             Workload::Bonnie(_) | Workload::DbStress(_) => Ok(()),
             Workload::Ipc(ipc) => ipc.lay_out(&dirs[0]),
+            Workload::Io500(io500) => io500.lay_out(dirs),
         }
     }
 
@@ -311,6 +331,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
             Workload::DbStress(db) => remove(&db.paths(&dirs[0])),
             Workload::Ipc(ipc) => remove(&ipc.paths(&dirs[0])),
+            Workload::Io500(io500) => io500.clear(dirs),
         }
     }
 
@@ -322,6 +343,7 @@ impl Workload {
             Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
             Workload::DbStress(db) => Box::new(database::Client::new(db, job)),
             Workload::Ipc(ipc) => Box::new(ipc::Pair::new(ipc, job)),
+            Workload::Io500(io500) => Box::new(io500::Parts::new(&io500, &job)),
         }
     }
 }
@@ -368,6 +390,8 @@ pub(crate) mod tests {
             ("db-stress --rows 100 --touched 21", "--touched 21: at most a fifth of --rows 100"),
             ("db-stress --commits 20000", "--commits 20000 is more than --touched 10000"),
             ("db-stress --journal memory", "invalid value 'memory'"),
+            ("io500-like --easy 5k", "--easy 5.0 KiB is not a multiple of 1 MiB"),
+            ("io500-like --records 0", "0 is not in 1.."),
             ("ipc -t 3", "-t: at least 4 bytes, at most 64.0 MiB"),
             ("ipc --through mail", "invalid value 'mail'"),
             ("ipc --cores three", "'one', 'two' or two numbers such as 0,3"),

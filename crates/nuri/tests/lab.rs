@@ -434,6 +434,29 @@ fn a_database_is_put_under_stress_on_two_mounts_of_a_space() {
     refused(&["lab", "db-stress", "--rows", "100000000", &mnt], "free, it has");
 }
 
+#[test]
+fn easy_and_hard_phases_make_a_score() {
+    let mut space = support::Space::up(&[]);
+    let [mnt, other] = [space.mnt(), space.mount("other")].map(|path| path.display().to_string());
+    let io500 = ["lab", "io500-like", "--easy", "4m", "--records", "20", "--empty", "30"];
+    let ran = nuri(&[&io500[..], &["--small", "20", &mnt, &other]].concat());
+    let told = text(&ran.stdout);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let phases = [
+        ("ior-easy", &["write", "read"][..]),
+        ("ior-hard", &["write", "read"]),
+        ("mdtest-easy", &["write", "stat", "delete"]),
+        ("mdtest-hard", &["write", "stat", "read", "delete"]),
+    ];
+    for (part, step) in phases.iter().flat_map(|(part, s)| s.iter().map(move |s| (part, s))) {
+        let name = format!("{part}-{step} ");
+        assert!(told.lines().any(|row| row.starts_with(&name)), "{name}: {told}");
+    }
+    assert!(told.contains("io500-like score ") && told.contains("(no official score)"), "{told}");
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0);
+    refused(&["lab", "io500-like", "--easy", "5k", &mnt], "is not a multiple of 1 MiB");
+}
+
 const MESSAGES: &str = r#"
     study = "ipc-latency"
     question = "How fast?"

@@ -8,6 +8,7 @@ use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
 use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::database::DbStress;
+use nuri_lab::workload::io500::Io500;
 use nuri_lab::workload::ior::Ior;
 use nuri_lab::workload::ipc::Ipc;
 use nuri_lab::workload::mdtest::Mdtest;
@@ -38,6 +39,9 @@ pub(crate) enum Lab {
     Bonnie(Box<Once<Bonnie>>),
     /// Fill a table of a database, then select, update and delete its rows (SQLite, embedded)
     DbStress(Box<Once<DbStress>>),
+    /// Do the easy and the hard phases of IO500 by our own workloads; no official score
+    #[command(name = "io500-like")]
+    Io500(Box<Once<Io500>>),
     /// Send messages between two processes of this machine
     Ipc(Box<Between>),
     /// Tell what runs measured: tables, plots and plain words

@@ -36,6 +36,7 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
         Lab::Bonnie(args) => once(&Workload::Bonnie(args.options), &args.place),
         Lab::DbStress(args) => once(&Workload::DbStress(args.options), &args.place),
+        Lab::Io500(args) => once(&Workload::Io500(args.options), &args.place),
         Lab::Ipc(args) => {
             let (workload, dirs) = (Workload::Ipc(args.options), [std::env::temp_dir()]);
             Ok(guarded(&dirs, |stop| single::run(&workload, &dirs, &args.how, stop))?)
