@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise, syncfs};
 
-use crate::workload::{Phase, Workload};
+use crate::workload::{Phase, Workload, io500};
 use crate::{Result, at};
 
 const SWITCH: &str = "/proc/sys/vm/drop_caches";
@@ -21,12 +21,23 @@ pub(crate) struct Caches {
 pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Result<Caches> {
     let named = |name| Ok(Caches { name, warning: None });
     match (workload, phase) {
+        (Workload::Io500(io500), Phase::Of(kind, step)) => {
+            ready(&io500.part(kind)?, kind.phase(step), &io500::of(dirs, kind))
+        }
+        (Workload::Io500(_), _) => named(""),
         (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && dirs.len() > 1 => {
             named("other node")
         }
         (Workload::Mdtest(_), _) => named("warm"),
+        (Workload::Ipc(_), _) => named(""),
         (Workload::Ior(ior), Phase::Write | Phase::Verify) if !ior.sync => named("not synced"),
         (_, Phase::Write | Phase::Verify | Phase::WriteCharacters) => named("synced"),
+        (Workload::DbStress(db), Phase::Select(_)) if !db.warm => {
+            let warning = drop_all(dirs, |dir| db.paths(dir))?;
+            Ok(Caches { name: "cold", warning })
+        }
+        (Workload::DbStress(_), Phase::Select(_)) => named("warm"),
+        (Workload::DbStress(_), _) => named("synced"),
         (Workload::Ior(ior), _) if ior.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) if bonnie.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) => {

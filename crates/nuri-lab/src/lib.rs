@@ -18,6 +18,7 @@ pub mod record;
 pub mod report;
 pub mod results;
 pub mod run;
+mod score;
 pub mod single;
 pub mod size;
 pub mod stats;

@@ -84,8 +84,16 @@ fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
         let milliseconds = 1000.0 * timed.seconds;
         warnings.push(format!("short: it took {milliseconds:.0} ms"));
     }
-    let value = amount / timed.seconds.max(f64::MIN_POSITIVE);
-    let (costs, caches) = (costs(timed), caches.name.into());
+    let value = match phase.unit() {
+        Unit::Microseconds => timed.seconds * 1e6 / amount.max(1.0),
+        Unit::Seconds => timed.seconds,
+        _ => amount / timed.seconds.max(f64::MIN_POSITIVE),
+    };
+    let (mut costs, caches) = (costs(timed), caches.name.into());
+    if phase == Phase::Stream {
+        // What passes between processes passes no device.
+        costs.wire_bytes_per_byte = None;
+    }
     Some(Sample { phase, value, costs, caches, warnings })
 }
 
@@ -123,6 +131,8 @@ mod tests {
         assert_eq!(stat.value, 1000.0);
         assert_eq!(stat.costs.cpu_seconds_per_gib, None);
         assert!(stat.warnings[1].contains("short"), "{:?}", stat.warnings);
+        let latency = sample(Phase::PingPong, timed(2.0, 0, 1000), cold.clone()).unwrap();
+        assert_eq!((latency.value, latency.costs.wire_bytes_per_byte), (2000.0, None));
         assert_eq!(sample(Phase::Verify, timed(1.0, 1, 1), cold), None);
     }
 }

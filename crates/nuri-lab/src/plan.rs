@@ -15,7 +15,12 @@ const MOST_POINTS: usize = 10_000;
 /// The plans that come with Nuri, by file.
 const BUILT_IN: &[&str] = &[
     include_str!("../plans/cache-effect.toml"),
+    include_str!("../plans/db-stress.toml"),
     include_str!("../plans/flow-clients.toml"),
+    include_str!("../plans/io500-like.toml"),
+    include_str!("../plans/ipc-cores.toml"),
+    include_str!("../plans/ipc-latency.toml"),
+    include_str!("../plans/ipc-throughput.toml"),
     include_str!("../plans/metadata.toml"),
     include_str!("../plans/parallel-io.toml"),
     include_str!("../plans/stripe-sweep.toml"),
@@ -47,6 +52,8 @@ pub struct Plan {
     pub report: View,
     #[serde(default)]
     pub published: Vec<Published>,
+    #[serde(default)]
+    pub published_ratio: Vec<PublishedRatio>,
 }
 
 /// A workload's name and options; `{name}` in them stands for the swept value.
@@ -79,6 +86,25 @@ pub struct Quick {
 #[serde(deny_unknown_fields)]
 pub struct View {
     pub x: String,
+    /// Whose lines are compared with each other.
+    #[serde(default)]
+    pub against: Against,
+}
+
+/// One value of an axis, and those that it is compared with where all else is the same.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Against {
+    pub name: String,
+    pub of: String,
+    pub to: Vec<String>,
+}
+
+impl Default for Against {
+    /// The space with the local file system.
+    fn default() -> Against {
+        Against { name: "place".into(), of: "space".into(), to: vec!["local".into()] }
+    }
 }
 
 /// A figure that the study's authors printed.
@@ -91,6 +117,19 @@ pub struct Published {
     pub at: BTreeMap<String, String>,
     pub value: f64,
     pub unit: Unit,
+}
+
+/// A ratio that the study's authors printed: of one line to another, at each point.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedRatio {
+    pub metric: String,
+    /// Values of the axis that [`View::against`] names.
+    pub of: String,
+    pub to: String,
+    pub low: f64,
+    /// None where they said no more than "at least".
+    pub high: Option<f64>,
 }
 
 /// The values at one point, by name.
@@ -137,7 +176,20 @@ impl Plan {
         if !self.sweep.iter().any(|axis| axis.name == self.report.x) {
             return Err(LabError(format!("report.x: nothing sweeps '{}'", self.report.x)));
         }
+        self.check_ratios()?;
         self.check_names()
+    }
+
+    fn check_ratios(&self) -> Result<()> {
+        let own = &self.report.against;
+        let compared = |p: &&PublishedRatio| p.of != own.of || !own.to.contains(&p.to);
+        if let Some(PublishedRatio { metric, of, to, .. }) =
+            self.published_ratio.iter().find(compared)
+        {
+            let text = format!("published_ratio of {metric}: {of} is not compared with {to}");
+            return Err(LabError(text));
+        }
+        Ok(())
     }
 
     fn check_names(&self) -> Result<()> {
@@ -257,6 +309,12 @@ mod tests {
             ("x = \"transfer\"", "x = \"np\"", "nothing sweeps 'np'"),
             ("-b 64m", "-b {block}", "name {block}, which nothing sweeps"),
             ("-t {transfer}", "-t 1m", "never use {transfer}"),
+            (
+                "repeat = 3",
+                "repeat = 3\npublished_ratio = [{ metric = 'read', of = 'space', to = 'disk', \
+                 low = 1 }]",
+                "published_ratio of read: space is not compared with disk",
+            ),
             ("[\"local\", \"space\"]", "[\"lokal\"]", "place 'lokal'"),
             ("[\"16k\", \"2m\"]", "[]", "'transfer' has no values"),
             (

@@ -16,7 +16,8 @@ pub(crate) fn guess(workload: &Workload, mib_per_second: f64) -> f64 {
     let amount = workload.amount();
     let phases = (workload.phases().len() as u64 * workload.repetitions()) as f64;
     let bytes = amount.bytes as f64 / f64::from(1 << 20) / mib_per_second;
-    bytes + amount.operations as f64 / OPERATIONS_PER_SECOND + PHASE * phases
+    let operations = amount.operations as f64 / OPERATIONS_PER_SECOND;
+    bytes + operations + workload.lasts() + PHASE * phases
 }
 
 /// Tells how far a run is.

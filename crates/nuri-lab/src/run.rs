@@ -26,8 +26,8 @@ pub struct Request {
     /// A study of `nuri lab list`, or the file of a plan
     study: String,
     /// A directory of what is measured; repeat for other mounts of the same, which processes use
-    /// in turn
-    #[arg(long, value_name = "DIR", required = true)]
+    /// in turn. Studies of messages between processes need none
+    #[arg(long, value_name = "DIR")]
     dir: Vec<PathBuf>,
     /// A directory on a local disk, as the reference; without it those points are left out
     #[arg(long, value_name = "DIR")]
@@ -66,9 +66,28 @@ impl Patience {
 }
 
 impl Request {
-    /// Where working directories are made.
+    /// Where working directories may be made.
     pub fn dirs(&self) -> Vec<PathBuf> {
-        self.dir.iter().chain(&self.local).chain(self.scratch()).cloned().collect()
+        let given = self.dir.iter().chain(&self.local).chain(self.scratch()).cloned();
+        given.chain([std::env::temp_dir()]).collect()
+    }
+
+    /// With the directories that the plan works in.
+    fn placed(&self, plan: &Plan) -> Result<Request> {
+        let mut request = self.clone();
+        if !Workload::is_placed(&plan.workload.name) {
+            request.dir = vec![std::env::temp_dir()];
+            (request.local, request.scratch) = (None, None);
+        }
+        if request.dir.is_empty() {
+            return Err(LabError::new("say what is to be measured: --dir DIR"));
+        }
+        let (local, scratch) = (request.local.iter(), request.scratch());
+        check_dirs(request.dir.iter().chain(local).chain(scratch))?;
+        if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
+            return Err(LabError::new("--local and --dir are to be different directories"));
+        }
+        Ok(request)
     }
 
     fn scratch(&self) -> Option<&PathBuf> {
@@ -113,8 +132,8 @@ struct Trial {
 }
 
 /// Directories are there; refused otherwise.
-pub(crate) fn check_dirs(dirs: &[PathBuf]) -> Result<()> {
-    match dirs.iter().find(|dir| !dir.is_dir()) {
+pub(crate) fn check_dirs<'a>(mut dirs: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
+    match dirs.find(|dir| !dir.is_dir()) {
         Some(dir) => Err(LabError(format!("{} is no directory", dir.display()))),
         None => Ok(()),
     }
@@ -122,16 +141,16 @@ pub(crate) fn check_dirs(dirs: &[PathBuf]) -> Result<()> {
 
 /// Runs a study and writes its file.
 pub fn run(request: &Request, stop: Stop) -> Result<()> {
-    check_dirs(&request.dirs())?;
-    if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
-        return Err(LabError::new("--local and --dir are to be different directories"));
-    }
     let plan = request.plan()?;
+    let request = &request.placed(&plan)?;
     let trials = trials(&plan, request)?;
     for trial in &trials {
         fits(&trial.workload, trial.dir(request))?;
     }
-    let (limits, unknown) = Limits::measure(request.scratch().map(PathBuf::as_path));
+    let (limits, unknown) = match Workload::is_placed(&plan.workload.name) {
+        true => Limits::measure(request.scratch().map(PathBuf::as_path)),
+        false => Default::default(),
+    };
     unknown.iter().for_each(|text| tell(text));
     let space = WorkDir::make(&request.dir)?;
     let local = request.local.clone().map(|dir| WorkDir::make(&[dir])).transpose()?;
@@ -170,6 +189,10 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
             return Err(LabError::new("a plan cannot name files: leave out -o and -k"));
         }
         let options = format!("{} {}", workload.name(), words.join(" "));
+        if let Some(why) = workload.obstacle() {
+            tell(&format!("{options} is left out: {why}"));
+            continue;
+        }
         trials.push(Trial {
             point,
             workload,
@@ -184,7 +207,8 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
         tell(&format!("{left_out} points with place=local are left out: --local DIR is not given"));
     }
     if trials.is_empty() {
-        return Err(LabError::new("nothing to measure: all points need --local DIR"));
+        let need = if left_out > 0 { ": all points need --local DIR" } else { "" };
+        return Err(LabError(format!("nothing to measure{need}")));
     }
     Ok(trials)
 }
@@ -343,9 +367,10 @@ impl Session {
 
 /// What the bytes of a phase must pass.
 fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
-    let writes = matches!(sample.phase, Phase::Write | Phase::WriteCharacters);
+    let writes = matches!(sample.phase.own(), Phase::Write | Phase::WriteCharacters);
     match (sample.phase.unit(), sample.caches.as_str()) {
-        (Unit::OpsPerSecond, _) => &[],
+        _ if sample.phase == Phase::Stream => &[],
+        (Unit::OpsPerSecond | Unit::Microseconds | Unit::Seconds, _) => &[],
         (_, "warm" | "not synced") => &[MEMORY],
         _ if is_local && writes => &[DISK_WRITE],
         _ if is_local => &[DISK_READ],

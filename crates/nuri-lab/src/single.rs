@@ -13,13 +13,19 @@ use crate::results::{Origin, Subject, records};
 use crate::run::{Patience, check_dirs, fits};
 use crate::work::WorkDir;
 use crate::workload::Workload;
-use crate::{LabError, Result, clock, host};
+use crate::{LabError, Result, clock, host, score};
 
 #[derive(Args, Clone, Debug)]
 pub struct Where {
     /// A directory; several are mounts of the same, which processes use in turn
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub how: How,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct How {
     /// Print records as JSON lines
     #[arg(long)]
     json: bool,
@@ -27,13 +33,13 @@ pub struct Where {
     patience: Patience,
 }
 
-/// Runs a workload and prints what came out.
-pub fn run(workload: &Workload, place: &Where, stop: Stop) -> Result<()> {
+/// Runs a workload in one directory as several mounts show it and prints what came out.
+pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Result<()> {
     workload.check()?;
-    check_dirs(&place.dirs)?;
-    fits(workload, &place.dirs[0])?;
-    let records = measured(workload, place, stop)?;
-    let lines: Result<Vec<String>> = match place.json {
+    check_dirs(dirs.iter())?;
+    fits(workload, &dirs[0])?;
+    let records = measured(workload, dirs, how, stop)?;
+    let lines: Result<Vec<String>> = match how.json {
         true => records.iter().map(Record::to_line).collect(),
         false => Ok(table(&records)),
     };
@@ -41,14 +47,14 @@ pub fn run(workload: &Workload, place: &Where, stop: Stop) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).map_err(LabError::new)
 }
 
-fn measured(workload: &Workload, place: &Where, stop: Stop) -> Result<Vec<Record>> {
+fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Result<Vec<Record>> {
     let mut samples = Vec::new();
-    let control = place.patience.control(stop);
+    let control = how.patience.control(stop);
     if workload.is_confined() {
-        let work = WorkDir::make(&place.dirs)?;
+        let work = WorkDir::make(dirs)?;
         measure(workload, work.views(), 0, &control, &mut samples)?;
     } else {
-        measure(workload, &place.dirs, 0, &control, &mut samples)?;
+        measure(workload, dirs, 0, &control, &mut samples)?;
     }
     let origin = Origin { run: clock::utc(clock::unix_now()), study: workload.name().into() };
     let words: Vec<_> = std::env::args().skip_while(|word| word != workload.name()).collect();
@@ -56,7 +62,7 @@ fn measured(workload: &Workload, place: &Where, stop: Stop) -> Result<Vec<Record
         point: &Point::new(),
         options: words.join(" "),
         workload,
-        host: host::facts(&place.dirs[0]),
+        host: host::facts(&dirs[0]),
         limit: &|_| None,
     };
     Ok(records(&origin, &subject, &samples, None))
@@ -87,6 +93,7 @@ fn table(records: &[Record]) -> Vec<String> {
     }
     let warned = records.iter().flat_map(|r| r.warnings.iter().map(move |w| (&r.metric, w)));
     lines.extend(warned.map(|(metric, warning)| format!("{metric}: {warning}")));
+    lines.extend(score::lines(records));
     lines
 }
 

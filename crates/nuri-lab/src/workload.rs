@@ -1,8 +1,11 @@
 //! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
-//! option letters.
+//! option letters; statements on a database; messages between two processes.
 
 pub mod bonnie;
+pub mod database;
+pub mod io500;
 pub mod ior;
+pub mod ipc;
 pub mod mdtest;
 mod pattern;
 mod striping;
@@ -17,7 +20,10 @@ use crate::rank::{Job, Moved, Part};
 use crate::record::Unit;
 use crate::{LabError, Result, at};
 use bonnie::Bonnie;
+use database::DbStress;
+use io500::{Io500, Kind, Step};
 use ior::Ior;
+use ipc::Ipc;
 use mdtest::Mdtest;
 
 const MOST_PROCESSES: usize = 4096;
@@ -29,6 +35,9 @@ pub enum Workload {
     Ior(Ior),
     Mdtest(Mdtest),
     Bonnie(Bonnie),
+    DbStress(DbStress),
+    Ipc(Ipc),
+    Io500(Io500),
 }
 
 /// A step that all ranks take together.
@@ -50,6 +59,29 @@ pub enum Phase {
     /// Reads small files.
     Fetch,
     Remove(Entry),
+    /// Fills the table in one transaction.
+    Insert,
+    /// Statements of one row each, by key, in one transaction.
+    Select(Key),
+    Update(Key),
+    Delete(Key),
+    /// Rows in a row by one statement.
+    DeleteRange,
+    /// Statements of one row, each a transaction of its own.
+    Commit,
+    /// A message to another process and back.
+    PingPong,
+    /// Messages to another process, one after the other.
+    Stream,
+    /// A phase of one of several workloads.
+    Of(Kind, Step),
+}
+
+/// How a statement finds its row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Key {
+    Primary,
+    Index,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,15 +107,37 @@ impl Phase {
             Phase::Create(Entry::Dir) => "create directory",
             Phase::Stat(Entry::Dir) => "stat directory",
             Phase::Remove(Entry::Dir) => "remove directory",
+            Phase::Insert => "insert",
+            Phase::Select(Key::Primary) => "select",
+            Phase::Select(Key::Index) => "select by index",
+            Phase::Update(Key::Primary) => "update",
+            Phase::Update(Key::Index) => "update by index",
+            Phase::Delete(Key::Primary) => "delete",
+            Phase::Delete(Key::Index) => "delete by index",
+            Phase::DeleteRange => "delete of a range",
+            Phase::Commit => "commit",
+            Phase::PingPong => "latency",
+            Phase::Stream => "throughput",
+            Phase::Of(kind, step) => kind.metric(step),
         })
     }
 
+    /// As the workload that runs it names it.
+    pub(crate) fn own(self) -> Phase {
+        if let Phase::Of(kind, step) = self { kind.phase(step) } else { self }
+    }
+
     pub fn unit(self) -> Unit {
-        match self {
-            Phase::Create(_) | Phase::Stat(_) | Phase::Fetch | Phase::Remove(_) | Phase::Seek => {
-                Unit::OpsPerSecond
-            }
-            _ => Unit::MibPerSecond,
+        match self.own() {
+            Phase::Write
+            | Phase::Verify
+            | Phase::Read
+            | Phase::WriteCharacters
+            | Phase::ReadCharacters
+            | Phase::Rewrite
+            | Phase::Stream => Unit::MibPerSecond,
+            Phase::PingPong => Unit::Microseconds,
+            _ => Unit::OpsPerSecond,
         }
     }
 }
@@ -128,8 +182,11 @@ impl Workload {
             "ior" => Workload::Ior(options(words)?),
             "mdtest" => Workload::Mdtest(options(words)?),
             "bonnie" => Workload::Bonnie(options(words)?),
+            "db-stress" => Workload::DbStress(options(words)?),
+            "ipc" => Workload::Ipc(options(words)?),
+            "io500-like" => Workload::Io500(options(words)?),
             _ => {
-                let known = "ior, mdtest, bonnie";
+                let known = "ior, mdtest, bonnie, db-stress, ipc, io500-like";
                 return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
@@ -143,6 +200,9 @@ impl Workload {
             Workload::Ior(ior) => ior.check(),
             Workload::Mdtest(mdtest) => mdtest.check(),
             Workload::Bonnie(bonnie) => bonnie.check(),
+            Workload::DbStress(db) => db.check(),
+            Workload::Ipc(ipc) => ipc.check(),
+            Workload::Io500(io500) => io500.check(),
         }
     }
 
@@ -151,6 +211,9 @@ impl Workload {
             Workload::Ior(_) => "ior",
             Workload::Mdtest(_) => "mdtest",
             Workload::Bonnie(_) => "bonnie",
+            Workload::DbStress(_) => "db-stress",
+            Workload::Ipc(_) => "ipc",
+            Workload::Io500(_) => "io500-like",
         }
     }
 
@@ -159,6 +222,9 @@ impl Workload {
             Workload::Ior(ior) => ior.np,
             Workload::Mdtest(mdtest) => mdtest.np,
             Workload::Bonnie(bonnie) => bonnie.np,
+            Workload::DbStress(_) => 1,
+            Workload::Ipc(_) => 2,
+            Workload::Io500(io500) => io500.np,
         }
     }
 
@@ -167,6 +233,9 @@ impl Workload {
             Workload::Ior(ior) => ior.repetitions,
             Workload::Mdtest(mdtest) => mdtest.repetitions,
             Workload::Bonnie(bonnie) => bonnie.repetitions,
+            Workload::DbStress(db) => db.repetitions,
+            Workload::Ipc(ipc) => ipc.repetitions,
+            Workload::Io500(io500) => io500.repetitions,
         }
     }
 
@@ -175,6 +244,9 @@ impl Workload {
             Workload::Ior(ior) => ior.phases(),
             Workload::Mdtest(mdtest) => mdtest.phases(),
             Workload::Bonnie(bonnie) => bonnie.phases(),
+            Workload::DbStress(db) => db.phases(),
+            Workload::Ipc(ipc) => ipc.phases(),
+            Workload::Io500(io500) => io500.phases(),
         }
     }
 
@@ -184,6 +256,9 @@ impl Workload {
             Workload::Ior(ior) => ior.bytes().unwrap_or(u64::MAX),
             Workload::Mdtest(mdtest) => mdtest.space(),
             Workload::Bonnie(bonnie) => bonnie.bytes(),
+            Workload::DbStress(db) => db.space(),
+            Workload::Ipc(_) => 0,
+            Workload::Io500(io500) => io500.space(),
         }
     }
 
@@ -201,7 +276,25 @@ impl Workload {
             Workload::Bonnie(bonnie) => {
                 Moved { bytes: bonnie.bytes().saturating_mul(phases), operations: 0 }
             }
+            Workload::DbStress(db) => db.amount(),
+            Workload::Ipc(_) => Moved::default(),
+            Workload::Io500(io500) => io500.amount(),
         }
+    }
+
+    /// Seconds that it takes whatever it moves, where that is asked for.
+    pub fn lasts(&self) -> f64 {
+        if let Workload::Ipc(ipc) = self { ipc.lasts() } else { 0.0 }
+    }
+
+    /// Why it cannot be measured on this machine.
+    pub fn obstacle(&self) -> Option<String> {
+        if let Workload::Ipc(ipc) = self { ipc.obstacle() } else { None }
+    }
+
+    /// Whether the workload of that name measures a directory.
+    pub fn is_placed(name: &str) -> bool {
+        name != "ipc"
     }
 
     /// Whether all its files lie in a directory that the run makes and removes.
@@ -215,7 +308,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) if !self.is_confined() => ior.seed,
             Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
-            Workload::Mdtest(_) | Workload::Bonnie(_) => repetition,
+            _ => repetition,
         }
     }
 
@@ -224,7 +317,9 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
-            Workload::Bonnie(_) => Ok(()),
+            Workload::Bonnie(_) | Workload::DbStress(_) => Ok(()),
+            Workload::Ipc(ipc) => ipc.lay_out(&dirs[0]),
+            Workload::Io500(io500) => io500.lay_out(dirs),
         }
     }
 
@@ -234,6 +329,9 @@ impl Workload {
             Workload::Ior(ior) => ior.clear(dirs),
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
+            Workload::DbStress(db) => remove(&db.paths(&dirs[0])),
+            Workload::Ipc(ipc) => remove(&ipc.paths(&dirs[0])),
+            Workload::Io500(io500) => io500.clear(dirs),
         }
     }
 
@@ -243,6 +341,9 @@ impl Workload {
             Workload::Ior(ior) => Box::new(transfer::Transfers::new(ior, job)),
             Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
             Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
+            Workload::DbStress(db) => Box::new(database::Client::new(db, job)),
+            Workload::Ipc(ipc) => Box::new(ipc::Pair::new(ipc, job)),
+            Workload::Io500(io500) => Box::new(io500::Parts::new(&io500, &job)),
         }
     }
 }
@@ -259,7 +360,10 @@ pub(crate) mod tests {
     #[test]
     fn nonsense_is_one_clear_sentence() {
         let cases = [
-            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie"),
+            (
+                "iozone",
+                "no workload is named 'iozone'; there are: ior, mdtest, bonnie, db-stress, ipc",
+            ),
             ("ior -x", "unexpected argument '-x'"),
             ("ior -t", "a value is required for '-t"),
             ("ior -t 3q", "unknown unit"),
@@ -282,6 +386,18 @@ pub(crate) mod tests {
             ("mdtest -F -w 10 -e 20", "-e 20 reads more than -w 10 writes"),
             ("bonnie -s 1m:3", "a chunk is a multiple of 8"),
             ("mdtest -C -E", "-E needs -e BYTES"),
+            ("db-stress --rows 0", "0 is not in 5..="),
+            ("db-stress --rows 100 --touched 21", "--touched 21: at most a fifth of --rows 100"),
+            ("db-stress --commits 20000", "--commits 20000 is more than --touched 10000"),
+            ("db-stress --journal memory", "invalid value 'memory'"),
+            ("io500-like --easy 5k", "--easy 5.0 KiB is not a multiple of 1 MiB"),
+            ("io500-like --records 0", "0 is not in 1.."),
+            ("ipc -t 3", "-t: at least 4 bytes, at most 64.0 MiB"),
+            ("ipc --through mail", "invalid value 'mail'"),
+            ("ipc --cores three", "'one', 'two' or two numbers such as 0,3"),
+            ("ipc --cores 0,x", "\"x\" is no processor"),
+            ("ipc --cores 0,1000000", "--cores 0,1000000: processor 1000000 may not be used"),
+            ("ipc --seconds 0", "more than 0, at most 3600"),
         ];
         for (line, told) in cases {
             let error = parse(line).unwrap_err().to_string();

@@ -383,6 +383,122 @@ fn bonnie_measures_characters_blocks_and_seeks() {
     assert!(bench.leftovers().is_empty());
 }
 
+const DATABASE: &str = r#"
+    study = "db-stress"
+    question = "What does it give up?"
+    repeat = 1
+    sweep = [
+        { name = "place", values = ["local", "space"] },
+        { name = "rows", values = ["100"] },
+    ]
+    report = { x = "rows" }
+    [workload]
+    name = "db-stress"
+    options = "--rows 600 --touched {rows} --commits 3 --journal truncate"
+"#;
+
+#[test]
+fn a_database_is_put_under_stress_on_two_mounts_of_a_space() {
+    let mut space = support::Space::up(&[]);
+    let (first, other) = (space.mnt(), space.mount("other"));
+    let bench = Bench::new(DATABASE);
+    let [mnt, other, plan, local, out] =
+        [first.clone(), other, bench.path("plan.toml"), bench.path("dir"), bench.path("out.jsonl")]
+            .map(|path| path.display().to_string());
+    let run = ["lab", "run", &plan, "--dir", &mnt, "--dir", &other, "--local", &local, "-o", &out];
+    let ran = nuri(&run);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records = bench.records();
+    let metrics: Vec<_> = records[..9].iter().map(|r| r["metric"].as_str().unwrap()).collect();
+    let keyed = |what: &str| [what.to_string(), format!("{what} by index")];
+    let all = [
+        vec!["insert".to_string()],
+        [keyed("select"), keyed("update")].concat(),
+        vec!["commit".to_string()],
+        keyed("delete").to_vec(),
+        vec!["delete of a range".to_string()],
+    ];
+    assert_eq!(metrics, all.concat());
+    assert_eq!(records.len(), 18);
+    for record in &records {
+        assert!(record["unit"] == "op/s" && record["interval"]["median"].as_f64() > Some(0.0));
+        let selects = record["metric"].as_str().unwrap().starts_with("select");
+        assert_eq!(record["caches"], if selects { "cold" } else { "synced" });
+    }
+    let told = text(&nuri(&["lab", "report", &out]).stdout);
+    assert!(told.contains("- update of space is ") && told.contains("of the local file"), "{told}");
+    assert!(told.contains("Published for the same ratio: 0.80 to 0.85"), "{told}");
+    assert!(bench.leftovers().is_empty());
+    assert_eq!(fs::read_dir(&first).unwrap().count(), 0);
+    refused(&["lab", "db-stress", "--rows", "10", "--touched", "9", &mnt], "at most a fifth");
+    refused(&["lab", "db-stress", "--rows", "100000000", &mnt], "free, it has");
+}
+
+#[test]
+fn easy_and_hard_phases_make_a_score() {
+    let mut space = support::Space::up(&[]);
+    let [mnt, other] = [space.mnt(), space.mount("other")].map(|path| path.display().to_string());
+    let io500 = ["lab", "io500-like", "--easy", "4m", "--records", "20", "--empty", "30"];
+    let ran = nuri(&[&io500[..], &["--small", "20", &mnt, &other]].concat());
+    let told = text(&ran.stdout);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let phases = [
+        ("ior-easy", &["write", "read"][..]),
+        ("ior-hard", &["write", "read"]),
+        ("mdtest-easy", &["write", "stat", "delete"]),
+        ("mdtest-hard", &["write", "stat", "read", "delete"]),
+    ];
+    for (part, step) in phases.iter().flat_map(|(part, s)| s.iter().map(move |s| (part, s))) {
+        let name = format!("{part}-{step} ");
+        assert!(told.lines().any(|row| row.starts_with(&name)), "{name}: {told}");
+    }
+    assert!(told.contains("io500-like score ") && told.contains("(no official score)"), "{told}");
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0);
+    refused(&["lab", "io500-like", "--easy", "5k", &mnt], "is not a multiple of 1 MiB");
+}
+
+const MESSAGES: &str = r#"
+    study = "ipc-latency"
+    question = "How fast?"
+    repeat = 1
+    sweep = [
+        { name = "through", values = ["nuri", "unix", "pipe", "memcpy"] },
+        { name = "size", values = ["4", "64k"] },
+    ]
+    workload = { name = "ipc", options = "-t {size} --through {through} --seconds 0.01" }
+    report = { x = "size", against = { name = "through", of = "nuri", to = ["unix"] } }
+"#;
+
+#[test]
+fn messages_between_processes_need_no_directory() {
+    let bench = Bench::new(MESSAGES);
+    let (plan, out) = (bench.str("plan.toml"), bench.str("out.jsonl"));
+    let temporary = bench.path("dir");
+    let lab = |args: &[&str]| {
+        let mut command = Command::new(NURI);
+        command.arg("lab").args(args).env("TMPDIR", &temporary).output().unwrap()
+    };
+    let ran = lab(&["run", &plan, "-o", &out]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records = bench.records();
+    assert_eq!(records.len(), 16);
+    for record in &records {
+        let unit = if record["metric"] == "latency" { "us" } else { "MiB/s" };
+        assert_eq!(record["unit"], unit);
+        assert!(record["interval"]["median"].as_f64() > Some(0.0), "{record}");
+    }
+    let told = text(&nuri(&["lab", "report", &out]).stdout);
+    assert!(told.contains("- latency of nuri is ") && told.contains(" of pipe's."), "{told}");
+    let once = ["ipc", "-t", "8k", "--cores", "one", "--latency", "--seconds", "0.05", "--json"];
+    let ran = lab(&once);
+    let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(record["metric"], "latency", "{}", text(&ran.stderr));
+    assert!(bench.leftovers().is_empty());
+    refused(&["lab", "ipc", "-t", "1"], "-t: at least 4 bytes");
+    refused(&["lab", "ipc", "--cores", "0,5000"], "processor 5000 may not be used");
+    refused(&["lab", "ipc", "--cores", "seven"], "two numbers such as 0,3");
+}
+
 /// MiB/s that fio reaches.
 fn fio(path: &Path) -> f64 {
     let file = format!("--filename={}", path.display());

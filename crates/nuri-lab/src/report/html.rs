@@ -56,6 +56,9 @@ fn add(page: &mut String, chapter: &Chapter) -> Result<()> {
         let _ = writeln!(page, "<p>{setup} <cite>{source}</cite></p>");
     }
     list(page, "hosts", &chapter.hosts);
+    if !chapter.scores.is_empty() {
+        list(page, "scores", &chapter.scores);
+    }
     for panel in &chapter.panels {
         add_panel(page, panel)?;
     }

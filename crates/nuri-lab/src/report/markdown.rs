@@ -21,6 +21,12 @@ fn add(text: &mut String, chapter: &Chapter) {
     for host in &chapter.hosts {
         let _ = writeln!(text, "- {host}");
     }
+    if !chapter.scores.is_empty() {
+        let _ = writeln!(text);
+    }
+    for score in &chapter.scores {
+        let _ = writeln!(text, "- {score}.");
+    }
     for panel in &chapter.panels {
         add_panel(text, panel);
     }

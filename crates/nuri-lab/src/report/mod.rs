@@ -7,9 +7,9 @@ mod verdict;
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Plan, Published, built_in};
+use crate::plan::{Against, Plan, Published, PublishedRatio, built_in};
 use crate::record::{Record, Unit};
-use crate::{LabError, Result};
+use crate::{LabError, Result, score};
 
 /// One study's results.
 pub struct Chapter {
@@ -19,6 +19,8 @@ pub struct Chapter {
     pub panels: Vec<Panel>,
     /// The machines and versions that the records name, one line each.
     pub hosts: Vec<String>,
+    /// Of all metrics together, where a study makes one.
+    pub scores: Vec<String>,
     /// What a reader should know, each once.
     pub warnings: Vec<String>,
 }
@@ -32,6 +34,9 @@ pub struct Panel {
     pub values: Vec<String>,
     pub series: Vec<Series>,
     pub published: Vec<Published>,
+    /// Which lines are compared, and what the authors printed of that.
+    pub against: Against,
+    pub ratios: Vec<PublishedRatio>,
 }
 
 /// One line of a plot; a record for each of the panel's values, where there is one.
@@ -90,9 +95,13 @@ fn chapter(plan: Option<Plan>, study: String, records: Vec<Record>) -> Chapter {
         let (values, series) = lines(&x, own, several);
         let mut published = published.to_vec();
         published.retain(|p| p.metric == metric && p.unit == unit);
-        Panel { metric, unit, x: x.clone(), values, series, published }
+        let mut ratios = plan.as_ref().map_or_else(Vec::new, |plan| plan.published_ratio.clone());
+        ratios.retain(|ratio| ratio.metric == metric);
+        let against = plan.as_ref().map_or_else(Against::default, |p| p.report.against.clone());
+        Panel { metric, unit, x: x.clone(), values, series, published, against, ratios }
     });
-    Chapter { panels: panels.collect(), study, plan, hosts, warnings }
+    let panels = panels.collect();
+    Chapter { panels, scores: score::lines(&records), study, plan, hosts, warnings }
 }
 
 fn add_once<T: PartialEq>(all: &mut Vec<T>, one: T) {

@@ -1,12 +1,13 @@
 //! A panel in plain words: ratios within one run, which count, where absolute figures drift.
 
 use super::{Panel, Series};
+use crate::plan::{Against, PublishedRatio};
 use crate::record::Record;
 
 /// One sentence each; none where nothing was measured.
 pub(super) fn sentences(panel: &Panel) -> Vec<String> {
     let mut all = Vec::new();
-    all.extend(against_local(panel));
+    all.extend(against(panel));
     all.extend(panel.series.iter().filter_map(|series| along(panel, series)));
     all.extend(published(panel));
     all.extend(limits(panel));
@@ -18,41 +19,76 @@ fn ratio(of: &Record, to: &Record) -> f64 {
     of.interval.median / to.interval.median
 }
 
-/// The space beside the local file system, at the same point.
-fn against_local(panel: &Panel) -> Vec<String> {
+/// What is studied beside what it is compared with, at the same points.
+fn against(panel: &Panel) -> Vec<String> {
+    let Against { name: axis, of, to } = &panel.against;
     let mut told = Vec::new();
-    for space in panel.series.iter().filter(|series| is_of(series, "space")) {
-        let local = panel.series.iter().find(|series| is_counterpart(series, space));
-        let Some(local) = local else { continue };
-        let mut ratios: Vec<(f64, &str)> = space
-            .measured()
-            .filter_map(|(i, own)| Some((i, own, local.cells[i].as_ref()?)))
-            .filter(|(_, _, local)| !local.samples.is_empty())
-            .map(|(i, own, local)| (ratio(own, local), panel.values[i].as_str()))
-            .collect();
-        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (Some(least), Some(most)) = (ratios.first(), ratios.last()) else { continue };
-        let (metric, name, x) = (&panel.metric, &space.name, &panel.x);
-        told.push(format!(
-            "{metric} of {name} is {:.2} ({x} {}) to {:.2} ({x} {}) of the local file system's.",
-            least.0, least.1, most.0, most.1
-        ));
+    for own in panel.series.iter().filter(|series| value(series, axis) == Some(of.as_str())) {
+        for to in to {
+            let other = panel.series.iter().find(|other| is_counterpart(panel, other, own, to));
+            let Some(pair) = other.and_then(|other| compared(panel, own, other)) else { continue };
+            let (metric, name, x) = (&panel.metric, &own.name, &panel.x);
+            let Extremes { least, most } = pair;
+            let whose = if to == "local" { "the local file system" } else { to };
+            let words = |end: (f64, &str)| format!("{:.2} ({x} {})", end.0, end.1);
+            let range = match least.1 == most.1 {
+                true => words(least),
+                false => format!("{} to {}", words(least), words(most)),
+            };
+            told.push(format!("{metric} of {name} is {range} of {whose}'s."));
+            let published = panel.ratios.iter().find(|ratio| ratio.of == *of && ratio.to == *to);
+            told.extend(published.map(|ratio| judged(panel, ratio, least.0, most.0)));
+        }
     }
     told
 }
 
-fn place(series: &Series) -> Option<&str> {
-    series.measured().find_map(|(_, record)| record.point.get("place").map(String::as_str))
+/// Ratios with the values at which they were found.
+struct Extremes<'a> {
+    least: (f64, &'a str),
+    most: (f64, &'a str),
 }
 
-fn is_of(series: &Series, name: &str) -> bool {
-    place(series) == Some(name)
+fn compared<'a>(panel: &'a Panel, own: &Series, other: &Series) -> Option<Extremes<'a>> {
+    let mut ratios: Vec<(f64, &str)> = own
+        .measured()
+        .filter_map(|(i, own)| Some((i, own, other.cells[i].as_ref()?)))
+        .filter(|(_, _, other)| !other.samples.is_empty())
+        .map(|(i, own, other)| (ratio(own, other), panel.values[i].as_str()))
+        .collect();
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Some(Extremes { least: *ratios.first()?, most: *ratios.last()? })
 }
 
-/// Whether it is the local line where all else is the same.
-fn is_counterpart(series: &Series, space: &Series) -> bool {
-    let rest = |series: &Series| series.name.replace("local", "space");
-    is_of(series, "local") && rest(series) == rest(space)
+/// The authors' ratio, and whether ours is as good.
+fn judged(panel: &Panel, published: &PublishedRatio, least: f64, most: f64) -> String {
+    let PublishedRatio { low, high, .. } = published;
+    let range = high.map_or(format!("{low:.2} or more"), |high| format!("{low:.2} to {high:.2}"));
+    let (worst, best) = if panel.unit.is_rate() { (least, most) } else { (-most, -least) };
+    let limit = if panel.unit.is_rate() { *low } else { -high.unwrap_or(*low) };
+    let verdict = match () {
+        () if worst >= limit => "reached here",
+        () if best >= limit => "reached here in part",
+        () => "not reached here",
+    };
+    format!("Published for the same ratio: {range}, on the machines of that study; {verdict}.")
+}
+
+/// Where a line stands on an axis that it does not run along.
+fn value<'a>(series: &'a Series, axis: &str) -> Option<&'a str> {
+    series.measured().find_map(|(_, record)| record.point.get(axis).map(String::as_str))
+}
+
+/// Whether it is the line of `to` where all else is the same.
+fn is_counterpart(panel: &Panel, other: &Series, own: &Series, to: &str) -> bool {
+    let axis = &panel.against.name;
+    let rest = |series: &Series| {
+        let (_, record) = series.measured().next()?;
+        let mut point = record.point.clone();
+        point.retain(|name, _| name != axis && *name != panel.x);
+        Some((point, record.run.clone()))
+    };
+    value(other, axis) == Some(to) && rest(other) == rest(own)
 }
 
 /// How a line goes from its first value to its last.
@@ -129,5 +165,27 @@ mod tests {
                  measure again, more often.",
             ]
         );
+    }
+
+    #[test]
+    fn published_ratios_are_judged() {
+        let at = |place, rows, samples: &[f64]| {
+            let mut record = sample("db-stress", &[("place", place), ("rows", rows)], samples);
+            record.metric = "update".into();
+            record
+        };
+        let told = |space: [f64; 2]| {
+            let records = vec![
+                at("local", "1", &[100.0]),
+                at("local", "2", &[100.0]),
+                at("space", "1", &[space[0]]),
+                at("space", "2", &[space[1]]),
+            ];
+            super::sentences(&chapters(records).unwrap()[0].panels[0])[1].clone()
+        };
+        let published = "Published for the same ratio: 0.80 to 0.85, on the machines of that study";
+        assert_eq!(told([80.0, 90.0]), format!("{published}; reached here."));
+        assert_eq!(told([79.0, 90.0]), format!("{published}; reached here in part."));
+        assert_eq!(told([79.0, 70.0]), format!("{published}; not reached here."));
     }
 }

@@ -132,7 +132,7 @@ fn short(error: io::Error, ready: &Ready, offset: u64) -> LabError {
 }
 
 /// Fisher and Yates; the same order for the same seed.
-fn shuffle(places: &mut [u64], seed: u64) {
+pub(super) fn shuffle(places: &mut [u64], seed: u64) {
     let mut random = Rng::new(seed);
     for i in (1..places.len()).rev() {
         places.swap(i, random.below(i as u64 + 1) as usize);

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
-use nuri_lab::single::Where;
+use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
 use nuri_lab::workload::bonnie::Bonnie;
+use nuri_lab::workload::database::DbStress;
+use nuri_lab::workload::io500::Io500;
 use nuri_lab::workload::ior::Ior;
+use nuri_lab::workload::ipc::Ipc;
 use nuri_lab::workload::mdtest::Mdtest;
 use nuri_proto::layout::Shape;
 
@@ -34,6 +37,13 @@ pub(crate) enum Lab {
     Mdtest(Box<Once<Mdtest>>),
     /// Write, rewrite and read files by characters and blocks as Bonnie does
     Bonnie(Box<Once<Bonnie>>),
+    /// Fill a table of a database, then select, update and delete its rows (SQLite, embedded)
+    DbStress(Box<Once<DbStress>>),
+    /// Do the easy and the hard phases of IO500 by our own workloads; no official score
+    #[command(name = "io500-like")]
+    Io500(Box<Once<Io500>>),
+    /// Send messages between two processes of this machine
+    Ipc(Box<Between>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did
@@ -52,6 +62,15 @@ pub(crate) struct Once<O: Args> {
     pub(crate) options: O,
     #[command(flatten)]
     pub(crate) place: Where,
+}
+
+/// Of messages, which lie nowhere.
+#[derive(Args)]
+pub(crate) struct Between {
+    #[command(flatten)]
+    pub(crate) options: Ipc,
+    #[command(flatten)]
+    pub(crate) how: How,
 }
 
 #[derive(Args)]

@@ -35,6 +35,12 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
         Lab::Bonnie(args) => once(&Workload::Bonnie(args.options), &args.place),
+        Lab::DbStress(args) => once(&Workload::DbStress(args.options), &args.place),
+        Lab::Io500(args) => once(&Workload::Io500(args.options), &args.place),
+        Lab::Ipc(args) => {
+            let (workload, dirs) = (Workload::Ipc(args.options), [std::env::temp_dir()]);
+            Ok(guarded(&dirs, |stop| single::run(&workload, &dirs, &args.how, stop))?)
+        }
         Lab::Report(args) => report::run(&args).map(done),
         Lab::Compare(args) => compare::run(&args),
         Lab::Testbed(args) => testbed::run(args).map(done),
@@ -43,7 +49,7 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
 }
 
 fn once(workload: &Workload, place: &Where) -> Result<ExitCode, Failure> {
-    Ok(guarded(&place.dirs, |stop| single::run(workload, place, stop))?)
+    Ok(guarded(&place.dirs, |stop| single::run(workload, &place.dirs, &place.how, stop))?)
 }
 
 #[derive(Serialize)]
