@@ -9,7 +9,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::op::Call;
 
-use crate::frame::{self, FrameReader};
+use crate::frame::{self, Carry, FrameReader};
 use crate::handshake::{self, HandshakeError};
 use crate::near::{self, Near};
 use crate::secret::Secret;
@@ -95,14 +95,37 @@ impl Conn {
         &self.stream
     }
 
-    /// Sends a call; `timeout` bounds the wait for its reply. The payload must stay as it is until
-    /// the reply is received or the connection dropped: a server on this machine may take it from
-    /// here, and refuses one that changed.
+    /// Sends a call; `timeout` bounds the wait for its reply. The payload's memory may be used
+    /// again at once.
     ///
     /// # Errors
     /// [`Status::UNREACHABLE`] where the connection broke.
     pub fn send<C: Call>(
         &mut self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending, Status> {
+        self.send_by(Carry::Stream, context, call, payload, timeout)
+    }
+
+    /// As [`Conn::send`]. The payload must stay as it is until the reply is received or the
+    /// connection dropped: a server on this machine may take it from here, and refuses one that
+    /// changed (N2).
+    pub(crate) fn lend<C: Call>(
+        &mut self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        timeout: Duration,
+    ) -> Result<Pending, Status> {
+        self.send_by(self.near.carry(payload), context, call, payload, timeout)
+    }
+
+    fn send_by<C: Call>(
+        &mut self,
+        carry: Carry,
         context: CallContext,
         call: &C,
         payload: &[u8],
@@ -134,7 +157,6 @@ impl Conn {
             payload_len: 0,
             payload_crc: 0,
         };
-        let carry = self.near.carry(payload);
         let sent = frame::send(&mut self.stream, header, &args, payload, carry);
         let copied = sent.map_err(|_| Status::UNREACHABLE)?;
         Ok(Pending { request, payload: payload.len(), copied })

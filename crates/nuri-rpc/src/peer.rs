@@ -164,7 +164,7 @@ impl Peer {
             Err(status) => return (Err(status), Reused::No),
         };
         let outcome = conn
-            .send(context, call, payload, timeout)
+            .lend(context, call, payload, timeout)
             .and_then(|pending| conn.receive::<C>(pending, into));
         match outcome {
             Ok(outcome) => {
@@ -217,7 +217,7 @@ impl Peer {
         timeout: Duration,
     ) -> Result<Started<'p>, Status> {
         let (mut conn, _) = self.take()?;
-        let pending = conn.send(context, call, payload, timeout)?;
+        let pending = conn.lend(context, call, payload, timeout)?;
         Ok(Started { peer: self.clone(), conn, pending, payload: PhantomData })
     }
 }

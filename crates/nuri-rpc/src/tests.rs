@@ -215,6 +215,21 @@ fn replies_taken_from_memory_are_whole() {
     });
 }
 
+/// Who sends ahead has other data there by the time of the reply.
+#[test]
+fn a_payload_that_is_not_lent_may_change_at_once() {
+    let (server, echo) = start();
+    let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
+    let mut data = vec![0; MIB];
+    for round in 0..50 {
+        data.fill(round);
+        let pending = conn.send(CallContext::default(), &write(), &data, T).unwrap();
+        data.fill(!round);
+        conn.receive::<DataWrite>(pending, &mut []).unwrap().unwrap();
+        assert!(echo.bytes.lock().iter().all(|byte| *byte == round), "round {round}");
+    }
+}
+
 /// Who gives a call up may use its payload's memory again: what is taken then is no payload.
 #[test]
 fn a_payload_that_changed_under_way_is_refused() {
@@ -223,7 +238,7 @@ fn a_payload_that_changed_under_way_is_refused() {
     for round in 0..100u32 {
         let mut conn = Conn::connect(&address, &secret(1)).unwrap();
         let mut data = vec![1; MIB];
-        let pending = conn.send(CallContext::default(), &write(), &data, T).unwrap();
+        let pending = conn.lend(CallContext::default(), &write(), &data, T).unwrap();
         // Earlier in some rounds, later in others.
         (0..round * 200).for_each(|_| std::hint::spin_loop());
         data.fill(2);
@@ -264,7 +279,7 @@ fn who_proved_nothing_is_not_read() {
     let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
     assert!(!conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0.reads);
     let data = vec![7; MIB];
-    let pending = conn.send(CallContext::default(), &write(), &data, T).unwrap();
+    let pending = conn.lend(CallContext::default(), &write(), &data, T).unwrap();
     assert!(conn.receive::<DataWrite>(pending, &mut []).is_err());
     assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
 }

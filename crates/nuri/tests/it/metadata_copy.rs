@@ -10,6 +10,15 @@ use std::time::Duration;
 use crate::stopwatch::Stopwatch;
 use crate::support::{Space, freeze, in_time, kill_all, nuri, refused, text, timed, wait};
 
+/// A test that fails in the middle must not wait for its load for ever.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn copies(space: &Space) -> u64 {
     space.status()["metadata"]["copies"].as_u64().unwrap()
 }
@@ -110,6 +119,7 @@ fn nobody_notices_when_the_copys_node_dies() {
         let dir = space.mnt().join("load");
         let (done, worst) = std::thread::scope(|scope| {
             let loader = scope.spawn(|| load(dir.clone(), &end));
+            let _end = SetAtEnd(&end);
             std::thread::sleep(Duration::from_millis(500));
             // Killed, and not restarted for a while.
             let supervisor = freeze(&space, "supervisor");
