@@ -102,8 +102,12 @@ impl FrameReader {
             let peer = peer.ok_or(RecvError::Malformed)?;
             peer.read(u64::from_le_bytes(address), into).map_err(|_| RecvError::Io)?;
         }
-        let is_whole = crc32c(into) == header.payload_crc;
-        if is_whole { Ok(into.len() as u64) } else { Err(RecvError::Malformed) }
+        match crc32c(into) == header.payload_crc {
+            true => Ok(into.len() as u64),
+            // Its sender gave it up meanwhile, as if the connection had broken.
+            false if header.flags & REFERS != 0 => Err(RecvError::Io),
+            false => Err(RecvError::Malformed),
+        }
     }
 }
 

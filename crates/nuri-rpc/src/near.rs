@@ -26,8 +26,9 @@ use crate::stream::Stream;
 
 /// Shorter payloads go through the connection: two short copies cost less than a call.
 const REFER_FROM: usize = 32 << 10;
-/// How long a reply's payload waits for the next request.
-const KEEP_REPLY: Duration = Duration::from_secs(1);
+/// How long a reply's payload waits for the next request: longer than any call. Who asks several
+/// servers takes the reply of one after it waited for all before.
+const KEEP_REPLY: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a client knows of its server's memory.

@@ -215,6 +215,24 @@ fn replies_taken_from_memory_are_whole() {
     });
 }
 
+/// Who asks several servers waits for the slowest before it takes the others' replies.
+#[test]
+fn a_reply_may_be_taken_late() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start(listener, &secret(1), Arc::new(Filler)).unwrap();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    let context = CallContext::default();
+    let late = peer.start(context, &read(1), &[], T).unwrap();
+    let mut into = vec![0; MIB];
+    std::thread::sleep(Duration::from_millis(1500));
+    let others = [2, 3, 4, 5, 6].map(|fill| peer.start(context, &read(fill), &[], T).unwrap());
+    for other in others {
+        other.finish::<DataRead>(&mut into).unwrap();
+    }
+    late.finish::<DataRead>(&mut into).unwrap();
+    assert!(into.iter().all(|byte| *byte == 1));
+}
+
 /// Who sends ahead has other data there by the time of the reply.
 #[test]
 fn a_payload_that_is_not_lent_may_change_at_once() {
