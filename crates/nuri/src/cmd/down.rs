@@ -1,12 +1,16 @@
 //! `nuri down`: unmounts and ends the processes of a space. Data stays.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nuri_fuse::mount::{MountError, detach, mounts, unmount};
 
 use crate::cli::Down;
-use crate::space::Space;
+use crate::space::{Role, Space};
 use crate::{Failure, at, supervisor};
+
+/// How long a mount may take to write everything out.
+const MOUNT_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &Down) -> Result<(), Failure> {
     let dir = std::path::absolute(&args.dir.dir).map_err(at(args.dir.dir.display()))?;
@@ -15,7 +19,7 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
     let stop = space.stop_path();
     std::fs::write(&stop, "").map_err(at(format!("cannot write {}", stop.display())))?;
     if let Some(point) = &settings.mount
-        && let Err(failure) = release(point, args)
+        && let Err(failure) = release_all(&space, point, args)
     {
         // Nothing was stopped: the supervisor goes on as before.
         let _ = std::fs::remove_file(&stop);
@@ -23,6 +27,17 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
     }
     supervisor::end_all(&space, &settings)?;
     println!("stopped  {}; start it again: nuri up --dir {0}", dir.display());
+    Ok(())
+}
+
+/// Releases the mount, also one that is just being made and appears only later.
+fn release_all(space: &Space, point: &Path, args: &Down) -> Result<(), Failure> {
+    let start = Instant::now();
+    release(point, args)?;
+    while space.running(Role::Mount).is_some() && start.elapsed() < MOUNT_WAIT {
+        std::thread::sleep(Duration::from_millis(10));
+        release(point, args)?;
+    }
     Ok(())
 }
 

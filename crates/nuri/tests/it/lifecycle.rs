@@ -95,3 +95,18 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let out = status.stderr(std::process::Stdio::piped()).output().unwrap();
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
 }
+
+#[test]
+fn a_mount_that_is_just_being_made_is_taken_down_too() {
+    let space = Space::up(&[]);
+    for round in 0..12 {
+        let mnt = space.mnt().display().to_string();
+        assert!(nuri(&["fs", "umount", &mnt]).status.success());
+        // Its supervisor makes it again meanwhile.
+        std::thread::sleep(Duration::from_millis(25 * round));
+        space.down();
+        assert!(!is_mounted(&space.mnt()), "round {round}");
+        space.again();
+    }
+    space.down_clean();
+}
