@@ -34,6 +34,7 @@ attacks! {
     liar_against_a_write_under_way
     liar_while_a_member_is_silent
     member_whose_disk_lost_a_truncation
+    restarted_beside_one_that_took_no_part
     primary_restarted_inside_an_epoch
     pause_longer_than_the_lease
     another_data_disk_lost_with_fold_debt

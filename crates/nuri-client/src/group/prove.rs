@@ -6,7 +6,9 @@
 //!
 //! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one
 //! of those that took part in writing it never lost power, or more of these lack it than can have
-//! lost it; else it may be them who lack it. A write that was under way makes members differ too.
+//! lost it; else it may be them who lack it. A list tells what is staged in place of what it is
+//! staged on, in which others took part: both must be gone. A write that was under way makes
+//! members differ too.
 //!
 //! Where all others are beyond doubt, who is behind leaves the group and is brought up to date:
 //! programs go on meanwhile. Else nobody knows who lost something: the stripes that differ are
@@ -19,6 +21,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
+use nuri_proto::op::member::MemberHeld;
 use nuri_proto::stripe::{Covers, Members, Version};
 
 use super::Groups;
@@ -80,7 +83,12 @@ impl<P: Port> Groups<P> {
         }
         let (target, doubt) = (group.members[*place].target, group.unproven());
         for (key, covers) in &differs.has_more {
-            self.keep_cut_off(group, &self.stripe(group, *key), doubt)?;
+            let stripe = self.stripe(group, *key);
+            self.keep_cut_off(group, &stripe, doubt)?;
+            if !self.is_base_gone(comparison, *key)? {
+                self.bring_forward(group, &stripe, doubt)?;
+                continue;
+            }
             match self.forget_chunk(group, target, *key, covers.clone(), false) {
                 // It is gone, or a write is staged there alone, which is settled by who meets it.
                 Ok(()) | Err(Status::RETRY) => {}
@@ -92,6 +100,18 @@ impl<P: Port> Groups<P> {
             self.bring_forward(group, &self.stripe(group, *key), doubt)?;
         }
         Ok(false)
+    }
+
+    /// Whether what the member holds beside a staged write would be known to the others, of whom
+    /// none has the stripe.
+    fn is_base_gone(&self, comparison: &Comparison<'_>, key: ChunkKey) -> Result<bool, Status> {
+        let Comparison { group, place, .. } = comparison;
+        let (target, id, epoch) = (group.members[*place].target, group.id, group.epoch);
+        let ask = MemberHeld { target, key, group: id, epoch, in_doubt: true };
+        let held = self.one(target, ask)?;
+        let is_gone = comparison.witnesses().would_know(*place, &held.covers);
+        let is_empty = held.covers.newest() == Version::NONE;
+        Ok(is_empty || is_gone || cfg!(nuri_break = "base_unasked"))
     }
 }
 
@@ -132,6 +152,10 @@ impl<'g> Comparison<'g> {
         Members(self.others.0 & !self.group.unproven().0)
     }
 
+    fn witnesses(&self) -> Witnesses {
+        Witnesses { shape: self.group.shape, all: self.others, proven: self.proven() }
+    }
+
     /// Whether the others hold the data, for certain, without the member.
     fn may_leave(&self) -> bool {
         let proven = match cfg!(nuri_break = "silent_is_left_out") {
@@ -145,15 +169,21 @@ impl<'g> Comparison<'g> {
         let own = told.pop().ok_or(Status::IO)??;
         let lists = self.others.iter().zip(told).map(|(place, list)| Ok((place, list?)));
         let lists = lists.collect::<Result<Vec<_>, Status>>()?;
-        let others = Others { shape: self.group.shape, lists, proven: self.proven() };
+        let others = Others { witnesses: self.witnesses(), lists };
         Ok(others.differ_from(self.place, &own))
     }
 }
 
 /// What the other members told.
 struct Others {
-    shape: Shape,
+    witnesses: Witnesses,
     lists: Vec<(usize, List)>,
+}
+
+/// The other members, all of which told what they hold.
+struct Witnesses {
+    shape: Shape,
+    all: Members,
     /// Those that never lost power, or were compared since.
     proven: Members,
 }
@@ -163,12 +193,12 @@ impl Others {
         if self.lists.is_empty() {
             return Differs::default();
         }
-        let wanted = |key: &ChunkKey| should_hold(self.shape, place, &self.lists, key).0;
+        let wanted = |key: &ChunkKey| should_hold(self.witnesses.shape, place, &self.lists, key).0;
         let lacks =
             |key: &ChunkKey| !own.get(key).cloned().unwrap_or_default().reaches(&wanted(key));
         let listed: BTreeSet<_> = self.lists.iter().flat_map(|(_, list)| list.keys()).collect();
         let is_gone = |key: &ChunkKey, covers: &Covers| {
-            !listed.contains(key) && self.would_know(place, covers)
+            !listed.contains(key) && self.witnesses.would_know(place, covers)
         };
         let has_more = own.iter().filter(|(key, covers)| is_gone(key, covers));
         let is_ahead = own.iter().filter(|(key, covers)| {
@@ -180,7 +210,9 @@ impl Others {
             lacks: listed.iter().filter(|key| lacks(key)).map(|key| **key).collect(),
         }
     }
+}
 
+impl Witnesses {
     /// Whether a stripe that none of them has cannot have been lost by those that took part in what
     /// the place's member holds of it.
     fn would_know(&self, place: usize, covers: &Covers) -> bool {
@@ -190,8 +222,7 @@ impl Others {
             Shape::Parity { .. } => place >= data && covers.get(other) != Version::NONE,
             Shape::Stripe | Shape::Mirror(_) => true,
         };
-        let places = self.lists.iter().map(|(other, _)| *other);
-        let witnesses = Members::of(places.filter(|other| took_part(*other)));
+        let witnesses = Members::of(self.all.iter().filter(|other| took_part(*other)));
         let may_have_lost = self.shape.members() - data;
         witnesses.0 & self.proven.0 != 0 || witnesses.iter().count() > may_have_lost
     }
@@ -241,7 +272,9 @@ mod tests {
         };
         let differs = |shape, others: &[List], proven, own: &[(u32, u64)]| {
             let lists = others.iter().cloned().enumerate().map(|(at, list)| (at + 1, list));
-            let others = Others { shape, lists: lists.collect(), proven: Members(proven) };
+            let (lists, proven) = (lists.collect::<Vec<_>>(), Members(proven));
+            let all = Members::of(lists.iter().map(|(place, _)| *place));
+            let others = Others { witnesses: Witnesses { shape, all, proven }, lists };
             let Differs { lacks, has_more, .. } = others.differ_from(0, &list(own));
             (lacks, has_more.into_iter().map(|(key, _)| key).collect::<Vec<_>>())
         };

@@ -183,7 +183,11 @@ impl<P: Port> Groups<P> {
         self.one(target, MemberForget { target, key, group, epoch, covers, was_cut_off })
     }
 
-    fn one<C: nuri_proto::op::Call>(&self, target: TargetId, call: C) -> Result<C::Reply, Status> {
+    pub(super) fn one<C: nuri_proto::op::Call>(
+        &self,
+        target: TargetId,
+        call: C,
+    ) -> Result<C::Reply, Status> {
         let reply = self.port.exchange(SessionId(0), vec![Ask::plain(target, call)]).pop();
         reply.ok_or(Status::IO)?
     }

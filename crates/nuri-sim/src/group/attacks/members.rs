@@ -169,6 +169,34 @@ pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
     })
 }
 
+/// A write came to all but the first data member, and its writer died. Two members are out when the
+/// machine of a third is started anew: the only one to compare it with took no part in what that
+/// write is staged on. Catches `nuri_break = "base_unasked"`.
+pub(super) fn restarted_beside_one_that_took_no_part() -> Result<(), Wrong> {
+    let mut script = Script::new(DOUBLE)?;
+    let places = script.places();
+    let base = script.write(vec![small(1)])?;
+    script.rule(Op::MemberStage, 0, Fate::Lost, 100)?;
+    let writer = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
+    script.wait(SOON)?;
+    script.kill(&writer)?;
+    script.no_rules();
+    for place in [1, 3] {
+        script.stop(place)?;
+        script.until_absent(place)?;
+    }
+    let node = script.node(2)?;
+    let kept = script.world.nodes[node].disk.fork();
+    fall(&mut script, (node, kept), false)?;
+    script.wait(PROOF)?;
+    let down: Vec<_> =
+        [1, 3].into_iter().map(|place| script.node(place)).collect::<Result<_, _>>()?;
+    down.into_iter().try_for_each(|node| script.start(node))?;
+    (0..DOUBLE.members()).try_for_each(|place| script.until_live(place))?;
+    script.expect(1, base)?;
+    script.finish()
+}
+
 /// There is no primary: the client leads, and members are asked. A member restarts within its
 /// lease between staging and answering; then the client that leads dies and another one follows.
 /// All in one epoch.
