@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::shell::{cargo, run as call, run_tests};
+use crate::shell::{cargo, run as call, run_tests, target};
 use crate::{apps, broken, faults, litmus, studies, tidy, watch};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -45,6 +45,14 @@ const SUITES: &[Suite] = &[
     ("unit and property tests", || {
         let args = ["test", "--workspace", "--exclude", "nuri", "--exclude", "nuri-sim"];
         run_tests(&mut cargo(&args), 15 * MINUTE)
+    }),
+    ("interleavings", || {
+        let args = ["test", "--release", "-p", "nuri-ipc", "--lib", "all_interleavings"];
+        let mut test = cargo(&args);
+        test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
+        // All of them take minutes.
+        test.env("LOOM_MAX_PREEMPTIONS", "3");
+        run_tests(&mut test, 10 * MINUTE)
     }),
     ("binary, mounts, crashes", || {
         let args = ["test", "-p", "nuri", "--", "--test-threads=2"];

@@ -25,7 +25,17 @@ pub(crate) fn run(prefix: &Path, parts: Parts) -> Result<(), String> {
         put(&built.join("nuri"), &prefix.join("bin/nuri"))?;
     }
     call(&mut cargo(&["build", "--release", "-q", "-p", "nuri-ipc-c"]), BUILD)?;
-    libraries(&built, prefix)
+    libraries(&built, prefix)?;
+    preload(prefix)
+}
+
+/// The library that stands before the C library of unchanged programs.
+fn preload(prefix: &Path) -> Result<(), String> {
+    let (lib, man) = (prefix.join("lib"), prefix.join("share/man/man7"));
+    std::fs::create_dir_all(&lib).map_err(|e| format!("{}: {e}", lib.display()))?;
+    let mut build = std::process::Command::new(root().join("scripts/preload-library"));
+    call(build.arg(lib.join("libnuri_preload.so")), BUILD)?;
+    put(&root().join("crates/nuri-fuse/man/nuri_preload.7"), &man.join("nuri_preload.7"))
 }
 
 fn libraries(built: &Path, prefix: &Path) -> Result<(), String> {

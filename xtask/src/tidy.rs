@@ -60,6 +60,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/nuri-ipc/src/endpoint.rs",
     "crates/nuri-ipc/src/engine/tests.rs",
     "crates/nuri-ipc/src/heap.rs",
+    "crates/nuri-ipc/src/lent_pages.rs",
     "crates/nuri-ipc/src/region.rs",
     "crates/nuri-ipc/src/ring/tests.rs",
     "crates/nuri-ipc/src/span.rs",

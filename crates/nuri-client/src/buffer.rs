@@ -23,9 +23,14 @@ pub(crate) struct Bytes(Vec<u8>);
 
 impl Bytes {
     /// Room for a whole block, reused where there is some.
-    fn whole() -> Bytes {
+    pub(crate) fn whole() -> Bytes {
         let kept = IDLE.lock().pop();
         Bytes(kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize)))
+    }
+
+    /// Appends what `read` appends.
+    pub(crate) fn append<T>(&mut self, read: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        read(&mut self.0)
     }
 
     /// A whole block of zeros that costs only the pages that are written.
@@ -131,6 +136,15 @@ impl WriteBuffer {
         b.dirty.insert(at, end);
         let full = b.dirty.total() == BLOCK;
         (charged, if full { Fill::Full } else { Fill::Partial })
+    }
+
+    /// Buffers a whole block without a copy; as [`WriteBuffer::write`].
+    pub(crate) fn put(&mut self, block: u64, data: &Arc<Bytes>) -> (u64, Fill) {
+        let b = self.blocks.entry(block).or_default();
+        b.data = data.clone();
+        let charged = b.valid.insert(0, BLOCK as u32);
+        b.dirty.insert(0, BLOCK as u32);
+        (charged, Fill::Full)
     }
 
     /// Copies buffered bytes of the block into `out`, which stands for `at..`; returns the gaps.

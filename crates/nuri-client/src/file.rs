@@ -11,9 +11,9 @@ use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
 use nuri_proto::op::part::Ahead;
-use nuri_stripe::locate::pieces;
 use parking_lot::Mutex;
 
+use crate::brought::Brought;
 use crate::buffer::{BLOCK, Fill};
 use crate::fs::{Client, Entered, Shared};
 use crate::invalidate::Awaiting;
@@ -26,12 +26,21 @@ use crate::xattr::Privileges;
 /// An open file.
 pub(crate) struct Handle {
     node: Arc<Node>,
+    access: Access,
     /// Errors of the node that syncs reported, or that were before the handle; and the same for
     /// closes. A close of a copy of the descriptor, in a child of the program maybe, must not take
     /// the error from the program's next sync.
     told_at_sync: AtomicU64,
     told_at_close: AtomicU64,
     pattern: Mutex<Pattern>,
+}
+
+/// What an open file was opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Both,
 }
 
 /// Where a write goes.
@@ -57,13 +66,6 @@ pub enum Allocate {
     ZeroKeepSize,
 }
 
-/// What `lseek` looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seek {
-    Data,
-    Hole,
-}
-
 /// What a sync must make durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sync {
@@ -76,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// The server's.
-    pub fn open(&self, ino: Ino) -> Result<u64, Status> {
+    pub fn open(&self, ino: Ino, access: Access) -> Result<u64, Status> {
         // A lease tells the server that the file may be open here.
         let entered = self.shared.enter(ino, LeaseMode::Read)?;
         let node = entered.0.clone();
@@ -92,13 +94,21 @@ impl Client {
         let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
         let (told_at_sync, told_at_close) = (AtomicU64::new(errors), AtomicU64::new(errors));
         let pattern = Mutex::default();
-        let handle = Handle { node, told_at_sync, told_at_close, pattern };
+        let handle = Handle { node, access, told_at_sync, told_at_close, pattern };
         self.shared.handles.lock().insert(fh, Arc::new(handle));
         Ok(fh)
     }
 
     fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
         self.shared.handles.lock().get(&fh).cloned().ok_or(Status::BADF)
+    }
+
+    /// The file that is open, and what for.
+    ///
+    /// # Errors
+    /// `BADF`
+    pub fn opened(&self, fh: u64) -> Result<(Ino, Access), Status> {
+        self.handle(fh).map(|handle| (handle.node.ino, handle.access))
     }
 
     /// Closes a file.
@@ -201,9 +211,19 @@ impl Client {
         data: &[u8],
         taken: Privileges,
     ) -> Result<u64, Status> {
+        self.write_bytes((ino, fh), position, data.into(), taken)
+    }
+
+    pub(crate) fn write_bytes(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: Brought<'_>,
+        taken: Privileges,
+    ) -> Result<u64, Status> {
         let wanted = match position {
             Position::At(offset) => {
-                let ahead = self.foresee(fh, offset, data);
+                let ahead = self.foresee(fh, offset, &data);
                 Some(Wanted { span: span_of(offset, data.len()), ahead })
             }
             // Those are not buffered by the kernel.
@@ -243,7 +263,7 @@ impl Client {
     /// # Errors
     /// As [`Client::write`].
     pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
-        self.write_under(Position::At(offset), data, || {
+        self.write_under(Position::At(offset), data.into(), || {
             let span = span_of(offset, data.len());
             let recalled = self.shared.enter_recalled(ino, span);
             let wanted = Wanted { span, ahead: Ahead::default() };
@@ -254,7 +274,7 @@ impl Client {
     fn write_under(
         &self,
         position: Position,
-        data: &[u8],
+        data: Brought<'_>,
         enter: impl FnOnce() -> Result<Entered, Status>,
     ) -> Result<u64, Status> {
         let len = data.len() as u64;
@@ -271,7 +291,7 @@ impl Client {
                 return Err(status);
             }
         };
-        let (at, used, full) = match self.buffer_at(&entered, position, data) {
+        let (at, used, full) = match self.buffer_at(&entered, position, &data) {
             Ok(written) => written,
             Err(status) => {
                 self.shared.unreserve(len);
@@ -289,7 +309,7 @@ impl Client {
         &self,
         entered: &Entered,
         position: Position,
-        data: &[u8],
+        data: &Brought<'_>,
     ) -> Result<(u64, u64, Vec<u64>), Status> {
         let now = self.shared.session.now();
         loop {
@@ -426,62 +446,6 @@ impl Client {
         self.shared.mark_dirty(node);
         punched.map(|_| ())
     }
-
-    /// Finds the next data or hole at or after `offset`.
-    ///
-    /// # Errors
-    /// `NXIO` beyond the end, or where no data follows.
-    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Status> {
-        let entered = self.shared.enter(ino, LeaseMode::Read)?;
-        self.shared.push_all(&entered.0);
-        let (size, object, layout) = {
-            let state = entered.0.state.lock();
-            let file = state.file.as_ref().ok_or(Status::IO)?;
-            if offset >= file.size {
-                return Err(Status::NXIO);
-            }
-            if file.inline.is_some() {
-                return Ok(if what == Seek::Data { offset } else { file.size });
-            }
-            (file.size, file.object, file.layout.clone())
-        };
-        let mut at = offset;
-        while at < size {
-            let Some(piece) = pieces(&layout, object, at, size - at).next() else {
-                break;
-            };
-            let chunk = layout.components[0].chunk_size.bytes();
-            let base = piece.file_offset - u64::from(piece.offset);
-            let found = self.shared.data.extents(&piece)?;
-            if let Some(hit) = seek_in(&found, at - base, chunk, what) {
-                let hit = base + hit;
-                return if hit < size { Ok(hit) } else { end_of_seek(size, what) };
-            }
-            at = base + chunk;
-        }
-        end_of_seek(size, what)
-    }
-}
-
-fn end_of_seek(size: u64, what: Seek) -> Result<u64, Status> {
-    if what == Seek::Hole { Ok(size) } else { Err(Status::NXIO) }
-}
-
-/// First offset from `at` on, within a chunk, that is data (or not).
-fn seek_in(extents: &[(u32, u32)], at: u64, chunk: u64, what: Seek) -> Option<u64> {
-    let mut at = at;
-    for &(start, len) in extents {
-        let (start, end) = (u64::from(start), u64::from(start) + u64::from(len));
-        if end <= at {
-            continue;
-        }
-        match what {
-            Seek::Data => return Some(at.max(start)),
-            Seek::Hole if at < start => return Some(at),
-            Seek::Hole => at = end,
-        }
-    }
-    (what == Seek::Hole && at < chunk).then_some(at)
 }
 
 /// Tells once that data of the file could not be kept.
@@ -515,7 +479,7 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
 }
 
 /// Buffers a write; returns bytes charged and blocks that are full.
-fn buffer_write(file: &mut FileData, at: u64, data: &[u8]) -> (u64, Vec<u64>) {
+fn buffer_write(file: &mut FileData, at: u64, data: &Brought<'_>) -> (u64, Vec<u64>) {
     let mut used = 0;
     if let Some(inline) = &mut file.inline {
         let end = at as usize + data.len();
@@ -536,8 +500,10 @@ fn buffer_write(file: &mut FileData, at: u64, data: &[u8]) -> (u64, Vec<u64>) {
         let pos = at + done as u64;
         let within = pos % BLOCK;
         let len = ((BLOCK - within) as usize).min(data.len() - done);
-        let (charged, fill) =
-            file.buffer.write(pos / BLOCK, within as u32, &data[done..done + len]);
+        let (charged, fill) = match data {
+            Brought::Block(block) if len as u64 == BLOCK => file.buffer.put(pos / BLOCK, block),
+            _ => file.buffer.write(pos / BLOCK, within as u32, &data[done..done + len]),
+        };
         used += charged;
         if fill == Fill::Full {
             full.push(pos / BLOCK);

@@ -6,6 +6,7 @@
 
 mod access;
 mod ahead;
+mod brought;
 mod buffer;
 mod cluster;
 mod crew;
@@ -27,6 +28,7 @@ mod part;
 mod push_row;
 mod range;
 mod recall;
+mod seek;
 mod session;
 mod share;
 mod suspend;
@@ -34,11 +36,13 @@ mod trim;
 mod writeback;
 mod xattr;
 
+pub use brought::OwnBlock;
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
-pub use file::{Allocate, Position, Seek, Sync};
+pub use file::{Access, Allocate, Position, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use lock::LockPlace;
 pub use log::queue;
 pub use recall::KernelCache;
+pub use seek::Seek;
 pub use xattr::Privileges;

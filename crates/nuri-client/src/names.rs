@@ -7,6 +7,7 @@ use nuri_proto::op::meta::{
     MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
 
+use crate::file::Access;
 use crate::fs::{Client, Entry, Listing, ListingEntry};
 use crate::node::FileData;
 use crate::writeback::SyncScope;
@@ -114,13 +115,13 @@ impl Client {
     ///
     /// # Errors
     /// The server's.
-    pub fn make_unnamed(&self, call: &MakeUnnamed) -> Result<(Entry, u64), Status> {
+    pub fn make_unnamed(&self, call: &MakeUnnamed, access: Access) -> Result<(Entry, u64), Status> {
         self.shared.tell_of(call.parent)?;
         let reply = self.shared.session.change(call, &[])?;
         let entry = self.refer(&reply.inode);
         self.take_record(reply.file, &reply.inode.attr);
         self.shared.with(entry.ino, |_, state| state.orphan = true);
-        let opened = self.open(entry.ino);
+        let opened = self.open(entry.ino, access);
         if opened.is_err() {
             self.shared.note_orphan(entry.ino);
             self.forget(entry.ino, 1);

@@ -19,7 +19,7 @@ opcodes! {
     STATFS = 17, RELEASE = 18, FSYNC = 20, SETXATTR = 21, GETXATTR = 22, LISTXATTR = 23,
     REMOVEXATTR = 24, FLUSH = 25, INIT = 26, OPENDIR = 27, READDIR = 28, RELEASEDIR = 29,
     FSYNCDIR = 30, GETLK = 31, SETLK = 32, SETLKW = 33, CREATE = 35, INTERRUPT = 36, DESTROY = 38,
-    BATCH_FORGET = 42, FALLOCATE = 43,
+    IOCTL = 39, BATCH_FORGET = 42, FALLOCATE = 43,
     READDIRPLUS = 44, RENAME2 = 45, LSEEK = 46, COPY_FILE_RANGE = 47, SYNCFS = 50,
     TMPFILE = 51, STATX = 52,
 }
@@ -53,6 +53,9 @@ pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 // WRITE flags: the bytes come from the page cache, not from a program's call.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+// IOCTL flags: the descriptor is a directory's.
+pub const IOCTL_DIR: u32 = 1 << 4;
 
 // Lock flags.
 pub const LK_FLOCK: u32 = 1 << 0;
@@ -159,6 +162,8 @@ wire! { OpenIn { flags: u32, open_flags: u32, } }
 wire! { CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, } }
 wire! { OpenOut { fh: u64, open_flags: u32, backing_id: i32, } }
 wire! { ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, } }
+wire! { IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, } }
+wire! { IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, } }
 wire! { FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, } }
 wire! {
     ReadIn {

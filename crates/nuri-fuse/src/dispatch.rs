@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Client, Entry, Privileges};
+use nuri_client::{Access, Client, Entry, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -19,6 +19,7 @@ use crate::abi::{
     BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, OpenOut,
     Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
+use crate::bypass::Bypass;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
 use crate::server::MAX_WRITE;
@@ -34,6 +35,8 @@ pub(crate) struct Dispatcher {
     pub(crate) ring_entries: AtomicUsize,
     pub(crate) forgotten: AtomicU64,
     pub(crate) kernel: Kernel,
+    /// None where it could not be made.
+    pub(crate) bypass: Option<Arc<Bypass>>,
 }
 
 /// What the kernel at the other end knows and how it is mounted.
@@ -52,11 +55,24 @@ pub(crate) fn privileges(kill_suidgid: bool) -> Privileges {
     if kill_suidgid { Privileges::All } else { Privileges::Capabilities }
 }
 
+/// What an open says that it is for.
+pub(crate) fn access(flags: i32) -> Access {
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::Read,
+        libc::O_WRONLY => Access::Write,
+        _ => Access::Both,
+    }
+}
+
 impl Dispatcher {
-    pub(crate) fn new(client: Arc<Client>, kernel: Kernel) -> Dispatcher {
+    pub(crate) fn new(
+        client: Arc<Client>,
+        kernel: Kernel,
+        bypass: Option<Arc<Bypass>>,
+    ) -> Dispatcher {
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, buffers, ring_entries, forgotten, kernel }
+        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -379,7 +395,7 @@ impl Dispatcher {
         let (name, kind) = (name.to_vec(), MakeKind::File);
         let make = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
         let entry = self.client.make(&make)?;
-        let fh = match self.client.open(entry.ino) {
+        let fh = match self.client.open(entry.ino, access(flags)) {
             Ok(fh) => fh,
             Err(status) => {
                 self.client.forget(entry.ino, 1);
@@ -401,10 +417,11 @@ impl Dispatcher {
         let parent = Self::ino(request);
         let (uid, gid) = (request.header.uid, request.header.gid);
         let make = MakeUnnamed { parent, mode: call.mode, umask: call.umask, uid, gid };
-        let (entry, fh) = self.client.make_unnamed(&make)?;
+        let flags = call.flags as i32;
+        let (entry, fh) = self.client.make_unnamed(&make, access(flags))?;
         // There is no name that the kernel could cache.
         let out = entry_out(&entry, Duration::ZERO, Duration::ZERO);
-        self.reply_opened(&out, (fh, call.flags as i32), reply);
+        self.reply_opened(&out, (fh, flags), reply);
         Ok(())
     }
 

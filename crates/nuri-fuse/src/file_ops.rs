@@ -3,13 +3,15 @@
 use nuri_client::{Allocate, Position, Seek, Sync};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use zerocopy::IntoBytes;
 
 use crate::abi;
 use crate::abi::{
-    CopyFileRangeIn, FallocateIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut, ReadIn, WriteIn,
-    WriteOut,
+    CopyFileRangeIn, FallocateIn, FsyncIn, IoctlIn, IoctlOut, LseekIn, LseekOut, OpenIn, OpenOut,
+    ReadIn, WriteIn, WriteOut,
 };
-use crate::dispatch::{Dispatcher, not_implemented, privileges};
+use crate::bypass::TICKET;
+use crate::dispatch::{Dispatcher, access, not_implemented, privileges};
 use crate::reply::Replier;
 use crate::request::Request;
 use crate::server::MAX_WRITE;
@@ -39,6 +41,7 @@ impl Dispatcher {
             }
             abi::FALLOCATE => self.fallocate(request, reply),
             abi::LSEEK => self.lseek(request, reply),
+            abi::IOCTL => self.ioctl(request, reply),
             abi::COPY_FILE_RANGE => self.copy_file_range(request, reply),
             _ => {
                 not_implemented(reply);
@@ -60,8 +63,9 @@ impl Dispatcher {
 
     fn open(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: OpenIn = request.take()?;
-        let fh = self.client.open(Self::ino(request))?;
-        let open_flags = self.open_flags(call.flags as i32);
+        let flags = call.flags as i32;
+        let fh = self.client.open(Self::ino(request), access(flags))?;
+        let open_flags = self.open_flags(flags);
         reply.value(&OpenOut { fh, open_flags, backing_id: 0 });
         Ok(())
     }
@@ -135,6 +139,22 @@ impl Dispatcher {
         };
         let offset = self.client.seek(ino, call.offset, what)?;
         reply.value(&LseekOut { offset });
+        Ok(())
+    }
+
+    /// The one that there is: a ticket by which the program moves its bytes past the kernel.
+    fn ioctl(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
+        let call: IoctlIn = request.take()?;
+        let ticket = match (call.cmd, &self.bypass) {
+            (TICKET, Some(bypass)) if call.flags & abi::IOCTL_DIR == 0 => bypass.ticket(call.fh)?,
+            _ => {
+                reply.error(libc::ENOTTY);
+                return Ok(());
+            }
+        };
+        let mut body = IoctlOut::default().as_bytes().to_vec();
+        body.extend_from_slice(ticket.as_bytes());
+        reply.owned(body);
         Ok(())
     }
 

@@ -3,9 +3,11 @@
 //! [`mount`] attaches, [`dispatch`] turns opcodes into calls of the client library, [`notify`]
 //! invalidates what the kernel caches. Requests come by one of two transports, as [`transport`]
 //! finds: [`classic`] readers of [`device`], or [`rings`] whose entries are in [`uring`]. Byte
-//! layouts are in [`abi`].
+//! layouts are in [`abi`]. Large reads and writes of programs that ask for it go past the kernel:
+//! [`bypass`].
 
 pub mod abi;
+mod bypass;
 mod classic;
 pub mod device;
 mod directory;

@@ -104,6 +104,9 @@ impl Dispatcher {
         let call: ReleaseIn = request.take()?;
         // Of `flock` and OFD: the client knows what was taken through this handle.
         self.client.release_locks(call.fh);
+        if let Some(bypass) = &self.bypass {
+            bypass.revoke(call.fh);
+        }
         self.client.release(call.fh);
         reply.ok();
         Ok(())

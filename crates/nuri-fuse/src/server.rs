@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use nuri_client::Client;
+use nuri_client::{Client, KernelCache};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
@@ -15,6 +15,7 @@ use crate::abi::{
     SETXATTR_EXT,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH, MINOR_PRUNE};
+use crate::bypass::Bypass;
 use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
 use crate::dispatch::{Dispatcher, Kernel};
@@ -97,13 +98,16 @@ pub fn serve(
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
     let notifier =
         Notifier { device: device.duplicate()?, load: load.clone(), prunes: minor >= MINOR_PRUNE };
-    client.set_kernel_cache(Arc::new(notifier));
+    let notifier: Arc<dyn KernelCache> = Arc::new(notifier);
+    client.set_kernel_cache(notifier.clone());
     let kernel = Kernel {
         epochs: minor >= MINOR_EPOCH,
         long_setxattr: flags & SETXATTR_EXT != 0,
         read_only: config.read_only,
     };
-    let dispatcher = Arc::new(Dispatcher::new(client, kernel));
+    let bypass = Bypass::start(client.clone(), notifier, config.read_only);
+    let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
+    let dispatcher = Arc::new(Dispatcher::new(client, kernel, bypass.clone()));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
     let rings = rings.and_then(start);
@@ -117,6 +121,7 @@ pub fn serve(
     let readers = if rings.is_ok() { 1 } else { FIRST_READERS };
     Readers::start(&dispatcher, &device, &serving, readers)?;
     serving.wait_for_the_last();
+    bypass.inspect(|bypass| bypass.stop());
     Ok(())
 }
 

@@ -13,43 +13,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use measure::{Channel, Fault, batches, pin, touch};
 use nuri_ipc::{Config, CrossMemory, Endpoint, Selector, SingleEndpoint};
 
-type Fault = Box<dyn std::error::Error>;
-
-/// What the leading process asks for: nothing more of this size, or a number of round trips, or of
-/// messages one way.
-#[derive(Clone, Copy)]
-enum Order {
-    Next,
-    Trips(u32),
-    Stream(u32),
-}
-
-impl Order {
-    fn to_bytes(self) -> [u8; 4] {
-        match self {
-            Self::Next => 0,
-            Self::Trips(count) => count << 1,
-            Self::Stream(count) => count << 1 | 1,
-        }
-        .to_le_bytes()
-    }
-
-    fn from_bytes(bytes: [u8; 4]) -> Self {
-        match u32::from_le_bytes(bytes) {
-            0 => Self::Next,
-            word if word & 1 == 0 => Self::Trips(word >> 1),
-            word => Self::Stream(word >> 1),
-        }
-    }
-}
-
-/// Something that carries messages both ways.
-trait Channel {
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Fault>;
-    fn recv(&mut self, into: &mut [u8]) -> Result<(), Fault>;
-}
+mod measure;
 
 struct Many(Endpoint, u32);
 
@@ -132,12 +99,6 @@ fn adopt(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-fn pin(cpu: usize) -> Result<(), Fault> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
-}
-
 /// Descriptors that a child inherits.
 fn pipes() -> Result<[[i32; 2]; 2], Fault> {
     let pipe = || -> Result<(i32, i32), Fault> {
@@ -157,106 +118,13 @@ fn sockets() -> Result<[[i32; 2]; 2], Fault> {
     Ok([[a.into_raw_fd(), 0], [b.into_raw_fd(), 0]])
 }
 
-fn touch(bytes: &mut [u8]) {
-    bytes.iter_mut().step_by(64).for_each(|b| *b = b.wrapping_add(1));
-}
-
-fn look(bytes: &[u8]) {
-    black_box(bytes.iter().step_by(64).fold(0u8, |a, b| a ^ b));
-}
-
-/// Messages between two answers, when throughput is measured.
-fn window(size: usize) -> u32 {
-    if size <= 64 << 10 { 64 } else { 16 }
-}
-
-fn follow(plan: &Plan) -> Result<(), Fault> {
-    pin(plan.cpu)?;
-    let mut channel = plan.open(1)?;
-    for size in &plan.sizes {
-        let (mut bytes, mut order) = (vec![1; *size], [0; 4]);
-        loop {
-            channel.recv(&mut order)?;
-            match Order::from_bytes(order) {
-                Order::Next => break,
-                Order::Trips(count) => {
-                    for _ in 0..count {
-                        channel.recv(&mut bytes)?;
-                        touch(&mut bytes);
-                        channel.send(&bytes)?;
-                    }
-                }
-                Order::Stream(count) => {
-                    for _ in 0..count {
-                        channel.recv(&mut bytes)?;
-                        look(&bytes);
-                    }
-                    channel.send(&[0; 4])?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn trips(channel: &mut dyn Channel, bytes: &mut [u8], count: u32) -> Result<Duration, Fault> {
-    channel.send(&Order::Trips(count).to_bytes())?;
-    let began = Instant::now();
-    for _ in 0..count {
-        touch(bytes);
-        channel.send(bytes)?;
-        channel.recv(bytes)?;
-    }
-    Ok(began.elapsed())
-}
-
-fn stream(channel: &mut dyn Channel, bytes: &mut [u8], count: u32) -> Result<Duration, Fault> {
-    let began = Instant::now();
-    channel.send(&Order::Stream(count).to_bytes())?;
-    for _ in 0..count {
-        touch(bytes);
-        channel.send(bytes)?;
-    }
-    channel.recv(&mut [0; 4])?;
-    Ok(began.elapsed())
-}
-
-/// Nanoseconds for each of `count`, as the median of batches.
-fn batches(
-    time: Duration,
-    count: u32,
-    mut batch: impl FnMut() -> Result<Duration, Fault>,
-) -> Result<f64, Fault> {
-    let (mut took, started) = (Vec::new(), Instant::now());
-    while started.elapsed() < time || took.len() < 3 {
-        took.push(batch()?.as_nanos() as f64 / f64::from(count));
-    }
-    took.sort_by(f64::total_cmp);
-    Ok(took[took.len() / 2])
-}
-
-fn lead(channel: &mut dyn Channel, sizes: &[usize], time: Duration) -> Result<(), Fault> {
-    for size in sizes {
-        let mut bytes = vec![1; *size];
-        trips(channel, &mut bytes, 2)?;
-        let trip = trips(channel, &mut bytes, 2)?.as_nanos() / 2;
-        let count = (time.as_nanos() / 8 / trip.max(1)).clamp(1, 200) as u32;
-        let trip = batches(time, count, || trips(channel, &mut bytes, count))?;
-        let count = window(*size);
-        let message = batches(time, count, || stream(channel, &mut bytes, count))?;
-        channel.send(&Order::Next.to_bytes())?;
-        println!("{size} {:.4} {:.4}", trip / 2e3, *size as f64 / message);
-    }
-    Ok(())
-}
-
 fn between_processes(mut plan: Plan, cpu: usize, time: Duration) -> Result<(), Fault> {
     pin(plan.cpu)?;
     let fds = if plan.kind == "unix" { sockets()? } else { pipes()? };
     plan.fds = fds[0];
     let mut follower = plan.start_follower(cpu, fds[1])?;
     fds[1].into_iter().filter(|fd| *fd > 0).for_each(|fd| drop(adopt(fd)));
-    lead(plan.open(0)?.as_mut(), &plan.sizes, time)?;
+    measure::lead(plan.open(0)?.as_mut(), &plan.sizes, time)?;
     if follower.wait()?.success() { Ok(()) } else { Err("the other process failed".into()) }
 }
 
@@ -286,7 +154,9 @@ fn main() -> Result<(), Fault> {
             let numbers = numbers(rest)?;
             let [cpu, r, w, ref sizes @ ..] = numbers[..] else { return Err("usage".into()) };
             let (kind, dir, sizes) = (kind.clone(), dir.clone(), sizes.to_vec());
-            follow(&Plan { kind, cpu, fds: [r as i32, w as i32], dir, sizes })
+            pin(cpu)?;
+            let plan = Plan { kind, cpu, fds: [r as i32, w as i32], dir, sizes };
+            measure::follow(plan.open(1)?.as_mut(), &plan.sizes)
         }
         [kind, here, there, seconds, sizes @ ..] => {
             let (time, sizes) = (Duration::from_secs_f64(seconds.parse()?), numbers(sizes)?);

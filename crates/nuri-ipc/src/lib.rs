@@ -31,6 +31,7 @@ pub mod error;
 mod guard;
 pub mod heap;
 pub mod info;
+pub mod lent_pages;
 mod link;
 mod matching;
 mod region;

@@ -17,6 +17,7 @@ mod moving;
 mod network;
 mod parts;
 mod posix;
+mod preload;
 mod redundancy;
 mod report;
 mod scrub;

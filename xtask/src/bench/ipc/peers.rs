@@ -1,5 +1,6 @@
 //! Who is measured, and how it is started.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ enum Program {
     Mpi { flavour: &'static str, launch: &'static str, one_core: &'static str, layer: bool },
     /// `ucx_perftest` over these transports.
     Ucx(&'static str),
+    /// `iceoryx/`, a package of its own.
+    Iceoryx,
 }
 
 const fn mpich(name: &'static str, layer: bool) -> Peer {
@@ -60,6 +63,7 @@ pub(super) const PEERS: &[Peer] = &[
     openmpi("ompi-nocma", VADER_WITHOUT_CMA, false),
     openmpi("ompi-ucx", OMPI_UCX, false),
     Peer { name: "ucx", program: Program::Ucx("posix,cma,self") },
+    Peer { name: "iceoryx2", program: Program::Iceoryx },
     ours("unix"),
     ours("pipe"),
     ours("memcpy"),
@@ -86,6 +90,8 @@ impl Peer {
 pub(super) struct Workshop {
     dir: tempfile::TempDir,
     ours: PathBuf,
+    /// How its build ended.
+    iceoryx: RefCell<Option<Result<(), String>>>,
 }
 
 impl Workshop {
@@ -94,7 +100,8 @@ impl Workshop {
         let build = ["build", "--release", "-q", "-p", "nuri-ipc", "--example", "ipc_bench"];
         run(&mut cargo(&build), BUILD)?;
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-        Ok(Self { dir, ours: target().join("release/examples/ipc_bench") })
+        let ours = target().join("release/examples/ipc_bench");
+        Ok(Self { dir, ours, iceoryx: RefCell::default() })
     }
 
     /// Measures one peer at one size. The error says what to install, or what went wrong.
@@ -119,6 +126,10 @@ impl Workshop {
                 line(&script(&text, LIMIT)?)
             }
             Program::Ucx(transports) => ucx(transports, cores, seconds, size),
+            Program::Iceoryx => {
+                let program = self.iceoryx()?;
+                line(&script(&format!("{} {args}", program.display()), LIMIT)?)
+            }
         }
     }
 
@@ -133,6 +144,19 @@ impl Workshop {
             script(&format!("{compiler} -O2 -Wall -Wextra -o {out} {source}"), LIMIT)?;
         }
         Ok(program)
+    }
+
+    /// The program with iceoryx2, built once.
+    fn iceoryx(&self) -> Result<PathBuf, String> {
+        let target = target().join("iceoryx");
+        let program = target.join("release/iceoryx-bench");
+        let mut built = self.iceoryx.borrow_mut();
+        let outcome = built.get_or_insert_with(|| {
+            let manifest = root().join("xtask/src/bench/ipc/iceoryx/Cargo.toml");
+            let mut build = cargo(&["build", "--release", "-q", "--manifest-path"]);
+            run(build.arg(manifest).env("CARGO_TARGET_DIR", &target), BUILD)
+        });
+        outcome.clone().map(|()| program)
     }
 
     /// What puts our library before an implementation.

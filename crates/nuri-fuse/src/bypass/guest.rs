@@ -1,0 +1,151 @@
+//! One connection of a program: its requests, one after the other.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nuri_client::{Access, OwnBlock, Position};
+use nuri_ipc::lent_pages::LentPages;
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Bypass;
+use super::wire::{Answer, Ask, LARGEST, READ, WRITE};
+use crate::dispatch::privileges;
+
+/// A program that says nothing for so long makes room for others.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Guest<'b> {
+    bypass: &'b Bypass,
+    socket: OwnedFd,
+    uid: u32,
+    /// Pipe to the program: references to `pages`.
+    to: OwnedFd,
+    /// Pipe from the program: references to its pages.
+    from: OwnedFd,
+    pages: LentPages,
+    scratch: Vec<u8>,
+}
+
+impl<'b> Guest<'b> {
+    /// Makes the pipes and gives the program its ends.
+    pub(super) fn welcome(bypass: &'b Bypass, socket: OwnedFd, uid: u32) -> io::Result<Guest<'b>> {
+        let (theirs_out, to) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (from, theirs_in) = pipe_with(PipeFlags::CLOEXEC)?;
+        fcntl_setpipe_size(&to, LARGEST as usize)?;
+        fcntl_setpipe_size(&from, LARGEST as usize)?;
+        let ends = [theirs_out.as_fd(), theirs_in.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&ends));
+        let hello = Answer::default();
+        let bytes = [IoSlice::new(hello.as_bytes())];
+        rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        let pages = LentPages::new(LARGEST as usize).map_err(io::Error::other)?;
+        Ok(Guest { bypass, socket, uid, to, from, pages, scratch: Vec::new() })
+    }
+
+    /// Answers requests until the program is gone.
+    ///
+    /// # Errors
+    /// The program does not keep to the protocol, or says nothing any more.
+    pub(super) fn serve(mut self) -> io::Result<()> {
+        loop {
+            let mut bytes = [0; size_of::<Ask>()];
+            let (got, full) = rustix::net::recv(&self.socket, &mut bytes, RecvFlags::empty())?;
+            if got == 0 {
+                return Ok(());
+            }
+            let ask =
+                Ask::read_from_bytes(&bytes).ok().filter(|_| got == full && got == bytes.len());
+            let ask = ask.filter(|ask| ask.len <= LARGEST).ok_or(io::ErrorKind::InvalidData)?;
+            let result = match ask.what {
+                READ => self.read(&ask)?,
+                WRITE => self.write(&ask)?,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            };
+            let result = result.map_or_else(|s| -i64::from(s.errno()), |len| len as i64);
+            rustix::net::send(&self.socket, Answer { result }.as_bytes(), SendFlags::NOSIGNAL)?;
+        }
+    }
+
+    /// The file that a ticket stands for, if it was opened for that.
+    fn file(&self, ask: &Ask) -> Result<(Ino, u64), Status> {
+        let fh = self.bypass.tickets.lock().file(&ask.ticket).ok_or(Status::STALE)?;
+        let (ino, access) = self.bypass.client.opened(fh).map_err(|_| Status::STALE)?;
+        let refused = if ask.what == READ { Access::Write } else { Access::Read };
+        let refused = access == refused && !cfg!(nuri_break = "ticket_for_all");
+        if refused { Err(Status::BADF) } else { Ok((ino, fh)) }
+    }
+
+    /// The outer error ends the connection.
+    fn read(&mut self, ask: &Ask) -> io::Result<Result<usize, Status>> {
+        if ioctl_fionread(&self.to)? > 0 {
+            // What was lent is not taken: the pages are not free.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (client, file) = (&self.bypass.client, self.file(ask));
+        let into = &mut self.pages[..ask.len as usize];
+        let read = file.and_then(|(ino, fh)| {
+            let len = client.read_direct(ino, ask.offset, into)?;
+            client.check_locks(fh)?;
+            if !self.bypass.read_only {
+                client.note_access(ino);
+            }
+            Ok(len)
+        });
+        if let Ok(len) = read {
+            self.pages.lend(&self.to, len).map_err(io::Error::other)?;
+        }
+        Ok(read)
+    }
+
+    /// As [`Guest::read`]. The bytes are taken out of the pipe whatever becomes of them.
+    fn write(&mut self, ask: &Ask) -> io::Result<Result<usize, Status>> {
+        let (client, len) = (&self.bypass.client, ask.len as usize);
+        let taken = privileges(self.uid != 0);
+        let is_block = ask.len == OwnBlock::LEN && ask.offset.is_multiple_of(OwnBlock::LEN);
+        let file = self.file(ask);
+        let written = if is_block {
+            let block = OwnBlock::fill(|bytes| take(&self.from, bytes))?;
+            file.and_then(|file| client.write_block(file, ask.offset, block, taken).map(|_| file))
+        } else {
+            self.scratch.clear();
+            self.scratch.reserve_exact(len);
+            while self.scratch.len() < len {
+                if take(&self.from, &mut self.scratch)? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            if self.scratch.len() > len {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let (position, data) = (Position::At(ask.offset), &self.scratch[..]);
+            file.and_then(|file| client.write(file, position, data, taken).map(|_| file))
+        };
+        let outcome = written.map(|(ino, _)| {
+            if !cfg!(nuri_break = "stale_pages_stay") {
+                self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
+            }
+            len
+        });
+        Ok(outcome)
+    }
+}
+
+/// Appends what a program has put into its pipe, as far as there is room.
+fn take(pipe: &OwnedFd, into: &mut Vec<u8>) -> io::Result<usize> {
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&patience))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(rustix::io::read(pipe, spare_capacity(into))?)
+}

@@ -1,0 +1,156 @@
+//! Programs that move the bytes of their large reads and writes past the kernel's page cache, by
+//! `libnuri_preload` (`preload/`).
+//!
+//! B1 Who holds an open file gets its ticket from the kernel (an ioctl). It is good for what the
+//!    file was opened for, and ends with the open file.
+//! B2 Memory of programs is not touched. Bytes go through pipes that hold references to pages: the
+//!    program's own, or those that this connection alone reads into.
+//! B3 Nothing is held while a program is waited for.
+//! B4 The kernel's pages of what was written are dropped before the write is answered. (Those that
+//!    a mapping changed are written out by the program before it asks.)
+//! B5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
+
+mod guest;
+mod ticket;
+mod wire;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nuri_client::{Client, KernelCache};
+use nuri_proto::Status;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+
+use guest::{Guest, PATIENCE};
+use ticket::Tickets;
+pub(crate) use wire::TICKET;
+use wire::{LARGEST, Ticket};
+
+/// Connections of all users, and of one.
+const MOST: usize = 64;
+const MOST_OF_ONE: usize = 16;
+
+/// See the module's text.
+pub(crate) struct Bypass {
+    client: Arc<Client>,
+    kernel: Arc<dyn KernelCache>,
+    /// Access times are not to be changed.
+    read_only: bool,
+    /// Of the socket, which has no file.
+    name: [u8; 32],
+    listener: OwnedFd,
+    tickets: Mutex<Tickets>,
+    /// Connections by user.
+    guests: Mutex<HashMap<u32, usize>>,
+}
+
+impl Bypass {
+    /// Listens, in a thread of its own.
+    ///
+    /// # Errors
+    /// No socket or no thread: programs go through the kernel.
+    pub(crate) fn start(
+        client: Arc<Client>,
+        kernel: Arc<dyn KernelCache>,
+        read_only: bool,
+    ) -> io::Result<Arc<Bypass>> {
+        let random = ticket::random().map_err(|status| io::Error::other(status.to_string()))?;
+        let mut name = [0; 32];
+        name[..11].copy_from_slice(b"nuri/mount/");
+        for (to, byte) in name[11..31].chunks_exact_mut(2).zip(random) {
+            to.copy_from_slice(format!("{byte:02x}").as_bytes());
+        }
+        let flags = SocketFlags::CLOEXEC;
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let listener = rustix::net::socket_with(unix, packets, flags, None)?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(&name[..31])?)?;
+        rustix::net::listen(&listener, MOST as i32)?;
+        let (tickets, guests) = Default::default();
+        let bypass = Bypass { client, kernel, read_only, name, listener, tickets, guests };
+        let bypass = Arc::new(bypass);
+        let own = bypass.clone();
+        std::thread::Builder::new().name("bypass".into()).spawn(move || own.listen())?;
+        Ok(bypass)
+    }
+
+    /// No more programs are let in.
+    pub(crate) fn stop(&self) {
+        let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
+    }
+
+    /// The ticket of an open file.
+    ///
+    /// # Errors
+    /// `BADF`; `IO` where there are no random numbers.
+    pub(crate) fn ticket(&self, fh: u64) -> Result<Ticket, Status> {
+        self.client.opened(fh)?;
+        let ticket = self.tickets.lock().of(fh)?;
+        let (version, largest) = (wire::VERSION, LARGEST as u32);
+        Ok(Ticket { version, largest, ticket, name: self.name, ..Ticket::default() })
+    }
+
+    /// The open file is closed.
+    pub(crate) fn revoke(&self, fh: u64) {
+        self.tickets.lock().revoke(fh);
+    }
+
+    fn listen(self: &Arc<Bypass>) {
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // Out of descriptors, for now.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    std::thread::sleep(PATIENCE / 100);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Serves a connection in a thread of its own, if there is room (B5).
+    fn admit(self: &Arc<Bypass>, socket: OwnedFd) {
+        let Ok(who) = sockopt::socket_peercred(&socket) else { return };
+        let uid = who.uid.as_raw();
+        {
+            let mut guests = self.guests.lock();
+            let (all, own) = (guests.values().sum::<usize>(), guests.entry(uid).or_default());
+            if all >= MOST || uid != 0 && *own >= MOST_OF_ONE {
+                return;
+            }
+            *own += 1;
+        }
+        let place = Place { bypass: self.clone(), uid };
+        let body = move || {
+            let bypass = &place.bypass;
+            // A program that does not keep to the protocol, or is gone.
+            let _ = sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+                .map_err(io::Error::from)
+                .and_then(|()| Guest::welcome(bypass, socket, uid)?.serve());
+        };
+        let _ = std::thread::Builder::new().name("bypass".into()).spawn(body);
+    }
+}
+
+/// One connection's place; free again when dropped.
+struct Place {
+    bypass: Arc<Bypass>,
+    uid: u32,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut guests = self.bypass.guests.lock();
+        if let Some(count) = guests.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                guests.remove(&self.uid);
+            }
+        }
+    }
+}
