@@ -48,10 +48,16 @@ struct Heard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
     pub(crate) seconds: f64,
-    /// Between the first rank that was done and the last.
-    pub(crate) straggling: f64,
+    /// Between the first rank that was done and the last, if that is known.
+    pub(crate) straggling: Option<f64>,
     pub(crate) moved: Moved,
     pub(crate) used: Usage,
+}
+
+/// Who does a workload's phases.
+pub(crate) trait Hands {
+    /// Runs a phase. None where it was too short for a figure.
+    fn run(&mut self, order: Order) -> Result<Option<Timed>>;
 }
 
 impl Crew {
@@ -65,17 +71,6 @@ impl Crew {
             crew.tell(rank, &job)?;
         }
         Ok(crew)
-    }
-
-    /// Runs a phase on all ranks at once.
-    pub(crate) fn run(&mut self, order: Order) -> Result<Timed> {
-        self.tell_all(Told::Prepare(order))?;
-        self.answers()?;
-        let before = Usage::now();
-        self.tell_all(Told::Go)?;
-        let done = self.answers()?;
-        let used = Usage::now().since(before);
-        timed(&done.into_iter().flatten().collect::<Vec<_>>(), used)
     }
 
     fn tell_all(&mut self, told: Told) -> Result<()> {
@@ -122,6 +117,19 @@ impl Crew {
         let (all, seconds) = (self.ranks.len(), self.control.patience.as_secs());
         let silent = all - answered;
         LabError(format!("{silent} of {all} ranks did not answer for {seconds} s; see --patience"))
+    }
+}
+
+impl Hands for Crew {
+    /// On all ranks at once.
+    fn run(&mut self, order: Order) -> Result<Option<Timed>> {
+        self.tell_all(Told::Prepare(order))?;
+        self.answers()?;
+        let before = Usage::now();
+        self.tell_all(Told::Go)?;
+        let done = self.answers()?;
+        let used = Usage::now().since(before);
+        timed(&done.into_iter().flatten().collect::<Vec<_>>(), used).map(Some)
     }
 }
 
@@ -177,7 +185,7 @@ fn timed(done: &[Done], used: Usage) -> Result<Timed> {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     Ok(Timed {
         seconds: seconds(last - start),
-        straggling: seconds(last - first),
+        straggling: Some(seconds(last - first)),
         moved: Moved { bytes: sum(|m| m.bytes), operations: sum(|m| m.operations) },
         used,
     })
@@ -195,7 +203,7 @@ mod tests {
             Done { start: 1_000_000_000, end: 5_000_000_000, moved },
         ];
         let timed = timed(&done, Usage::default()).unwrap();
-        assert_eq!((timed.seconds, timed.straggling), (4.0, 2.0));
+        assert_eq!((timed.seconds, timed.straggling), (4.0, Some(2.0)));
         assert_eq!(timed.moved, Moved { bytes: 20, operations: 2 });
         assert!(super::timed(&[], Usage::default()).is_err());
     }

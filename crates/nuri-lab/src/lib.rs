@@ -23,6 +23,7 @@ pub mod single;
 pub mod size;
 pub mod stats;
 pub mod testbed;
+mod tool;
 pub mod work;
 pub mod workload;
 

@@ -40,6 +40,11 @@ impl Usage {
         Usage { busy, stolen: tick(7), total: ticks.iter().take(8).sum(), wire: 0 }
     }
 
+    /// False where nobody looked.
+    pub(crate) fn is_known(self) -> bool {
+        self.total > 0
+    }
+
     pub(crate) fn cpu_seconds(self) -> f64 {
         self.busy as f64 / TICKS
     }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use crate::caches::{self, Caches};
-use crate::crew::{Control, Crew, Timed};
+use crate::crew::{Control, Crew, Hands, Timed};
+use crate::machine::Usage;
 use crate::rank::Order;
 use crate::record::{Costs, Unit};
 use crate::workload::{Phase, Workload};
-use crate::{LabError, Result};
+use crate::{LabError, Result, tool};
 
 /// From this share of stolen processor time on a figure says more about the host's other guests.
 const STOLEN: f64 = 0.05;
@@ -34,14 +35,14 @@ pub fn measure(
     control: &Control,
     samples: &mut Vec<Sample>,
 ) -> Result<()> {
-    let mut crew = Crew::start(workload, dirs, control)?;
+    let mut hands = hands(workload, dirs, control)?;
     for repetition in 0..workload.repetitions() {
         workload.lay_out(dirs)?;
         let seed = workload.seed(round * workload.repetitions() + repetition);
-        let outcome = phases(workload, dirs, seed, &mut crew, samples);
+        let outcome = phases(workload, dirs, seed, hands.as_mut(), samples);
         if outcome.is_err() {
             // Ranks that still write would make files anew.
-            drop(crew);
+            drop(hands);
             workload.clear(dirs)?;
             return outcome;
         }
@@ -50,19 +51,32 @@ pub fn measure(
     Ok(())
 }
 
+/// Our own processes, or a tool of others where one is asked for.
+fn hands(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Box<dyn Hands>> {
+    Ok(match workload {
+        Workload::Ior(ior) if ior.tool.is_some() => {
+            Box::new(tool::fio::Fio::new(ior.clone(), dirs, control))
+        }
+        Workload::Bonnie(bonnie) if bonnie.tool.is_some() => {
+            Box::new(tool::bonnie::Program::new(bonnie.clone(), &dirs[0], control))
+        }
+        _ => Box::new(Crew::start(workload, dirs, control)?),
+    })
+}
+
 fn phases(
     workload: &Workload,
     dirs: &[PathBuf],
     seed: u64,
-    crew: &mut Crew,
+    hands: &mut dyn Hands,
     samples: &mut Vec<Sample>,
 ) -> Result<()> {
     for phase in workload.phases() {
         let caches = caches::ready(workload, phase, dirs)?;
-        let timed = crew.run(Order { phase, seed }).map_err(|LabError(text)| {
+        let timed = hands.run(Order { phase, seed }).map_err(|LabError(text)| {
             LabError(format!("{}: {text}", phase.metric().unwrap_or("verify")))
         })?;
-        samples.extend(sample(phase, timed, caches));
+        samples.extend(timed.and_then(|timed| sample(phase, timed, caches)));
     }
     Ok(())
 }
@@ -99,25 +113,25 @@ fn sample(phase: Phase, timed: Timed, caches: Caches) -> Option<Sample> {
 
 fn costs(timed: Timed) -> Costs {
     let (bytes, operations) = (timed.moved.bytes as f64, timed.moved.operations as f64);
-    let cpu = (timed.seconds >= SHORT).then(|| timed.used.cpu_seconds());
+    let used = Some(timed.used).filter(|used| used.is_known());
+    let cpu = used.filter(|_| timed.seconds >= SHORT).map(Usage::cpu_seconds);
     let per = |what: f64, of: f64| (of > 0.0).then(|| what / of);
     Costs {
         cpu_seconds_per_gib: cpu.and_then(|cpu| per(cpu, bytes / f64::from(1 << 30))),
         cpu_us_per_op: cpu.and_then(|cpu| per(cpu * 1e6, operations)),
-        wire_bytes_per_byte: per(timed.used.wire as f64, bytes),
-        straggling: Some(timed.straggling),
+        wire_bytes_per_byte: used.and_then(|used| per(used.wire as f64, bytes)),
+        straggling: timed.straggling,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Usage;
     use crate::rank::Moved;
 
     fn timed(seconds: f64, bytes: u64, operations: u64) -> Timed {
         let moved = Moved { bytes, operations };
-        Timed { seconds, straggling: 0.1, moved, used: Usage::default() }
+        Timed { seconds, straggling: Some(0.1), moved, used: Usage::default() }
     }
 
     #[test]

@@ -37,9 +37,11 @@ pub fn records(
     let figures = phases.filter_map(|phase| Some((phase, phase.metric()?)));
     let record = |(phase, metric)| {
         let own: Vec<_> = samples.iter().filter(|sample| sample.phase == phase).collect();
-        record(origin, subject, (phase, metric), &own, partial)
+        // What a tool has no figure for is no result.
+        let is_one = !own.is_empty() || partial.is_some();
+        is_one.then(|| record(origin, subject, (phase, metric), &own, partial))
     };
-    figures.map(record).collect()
+    figures.filter_map(record).collect()
 }
 
 fn record(

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -500,33 +501,63 @@ fn messages_between_processes_need_no_directory() {
     refused(&["lab", "ipc", "--cores", "seven"], "two numbers such as 0,3");
 }
 
-/// MiB/s that fio reaches.
-fn fio(path: &Path) -> f64 {
-    let file = format!("--filename={}", path.display());
-    let options = ["--name=x", "--rw=write", "--bs=1m", "--size=128m", "--end_fsync=1"];
-    let out = Command::new("fio").args(options).args(["--output-format=json", &file]).output();
-    let out = out.unwrap_or_else(|e| panic!("fio: {e}; run scripts/setup --test"));
-    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    fs::remove_file(path).unwrap();
-    json["jobs"][0]["write"]["bw_bytes"].as_f64().unwrap() / f64::from(1 << 20)
+/// The figures of a workload's phases by name.
+fn figures(bench: &Bench, words: &str) -> BTreeMap<String, f64> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let ran = nuri(&[&["lab"], &words[..], &["--json", &bench.str("dir")]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let figure = |line: &str| {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        let median = record["interval"]["median"].as_f64().unwrap();
+        (record["metric"].as_str().unwrap().to_owned(), median)
+    };
+    text(&ran.stdout).lines().map(figure).collect()
 }
 
-#[test]
-fn synced_writing_is_within_twice_of_what_fio_measures() {
+/// The same workload by our processes and by the tool: figures of these phases are within twice of
+/// each other. The machine may do something else meanwhile: the best of a few, by turns.
+fn agree(workload: &str, tool: &str, phases: &[&str]) {
     let bench = Bench::new(PLAN);
-    let own = || {
-        let options = ["-w", "-e", "-t", "1m", "-b", "128m", "--json"];
-        let ran = nuri(&[&["lab", "ior"], &options[..], &[&bench.str("dir")]].concat());
-        let record: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
-        record["interval"]["median"].as_f64().unwrap()
-    };
-    // The machine may do something else meanwhile: the best of a few, in turn.
-    let mut best = (0.0f64, 0.0f64);
+    let mut best = vec![(0.0f64, 0.0f64); phases.len()];
     for _ in 0..6 {
-        best = (best.0.max(own()), best.1.max(fio(&bench.path("dir/fio"))));
-        if best.0 < 2.0 * best.1 && best.1 < 2.0 * best.0 {
+        let own = figures(&bench, workload);
+        let other = figures(&bench, &format!("{workload} --tool {tool}"));
+        for (best, phase) in best.iter_mut().zip(phases) {
+            let value = |of: &BTreeMap<String, f64>| of.get(*phase).copied().unwrap_or(0.0);
+            *best = (best.0.max(value(&own)), best.1.max(value(&other)));
+        }
+        if best.iter().all(|(own, tool)| own < &(2.0 * tool) && tool < &(2.0 * own)) {
+            assert!(bench.leftovers().is_empty());
             return;
         }
     }
-    panic!("{:.0} MiB/s, fio {:.0} MiB/s", best.0, best.1);
+    panic!("{workload}, {phases:?}: by us and by {tool} {best:?}");
+}
+
+#[test]
+fn transfers_agree_with_fio() {
+    agree("ior -w -r -e -t 1m -b 128m", "fio", &["write", "read"]);
+    agree("ior --np 2 -w -r -e -C -F -t 64k -b 64m", "fio", &["write", "read"]);
+}
+
+#[test]
+fn blocks_agree_with_bonnie() {
+    agree("bonnie -f --warm -s 1g:16k", "bonnie++", &["write", "rewrite"]);
+}
+
+#[test]
+fn a_tool_that_is_not_there_is_named() {
+    let bench = Bench::new(PLAN);
+    let dir = bench.str("dir");
+    let mut command = Command::new(NURI);
+    command.args(["lab", "ior", "--tool", "fio", &dir]).env("PATH", bench.path("bin"));
+    fs::create_dir(bench.path("bin")).unwrap();
+    let found = Command::new("sh").args(["-c", "command -v setpriv"]).output().unwrap();
+    let setpriv = text(&found.stdout);
+    std::os::unix::fs::symlink(setpriv.trim(), bench.path("bin/setpriv")).unwrap();
+    let said = text(&command.output().unwrap().stderr);
+    assert!(said.contains("fio is not installed: install it"), "{said}");
+    assert!(bench.leftovers().is_empty());
+    refused(&["lab", "bonnie", "--tool", "bonnie++", &dir], "say --warm");
+    refused(&["lab", "ior", "--tool", "iozone", &dir], "possible values: fio");
 }

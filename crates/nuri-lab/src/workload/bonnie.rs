@@ -14,6 +14,7 @@ use super::pattern::Pattern;
 use super::{LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::size::human;
+use crate::tool::bonnie as tool;
 use crate::{LabError, Result, at};
 
 /// Of the C library's streams, through which Bonnie's characters go.
@@ -44,6 +45,9 @@ pub struct Bonnie {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
+    /// Let another program do it: bonnie++ (which drops no caches: needs --warm)
+    #[arg(long, value_name = "PROGRAM", value_parser = [tool::NAME])]
+    pub tool: Option<String>,
 }
 
 /// Bytes of a file and of a chunk.
@@ -71,11 +75,34 @@ impl Bonnie {
             let (file, chunk) = (human(file), human(chunk));
             return Err(LabError(format!("-s: {file} is not a multiple of the chunk, {chunk}")));
         }
-        Ok(())
+        if self.tool.is_none() {
+            return Ok(());
+        }
+        let fits = chunk.is_power_of_two() && chunk <= 1 << 20 && file.is_multiple_of(1 << 20);
+        match (self.np, self.warm, fits) {
+            (1, true, true) => Ok(()),
+            (1, true, false) => Err(LabError::new(
+                "--tool bonnie++ wants files of whole MiB and chunks of a power of two, at most 1m",
+            )),
+            (1, false, _) => Err(LabError::new("--tool bonnie++ drops no caches: say --warm")),
+            _ => Err(LabError::new("--tool bonnie++ is one process: leave --np out")),
+        }
+    }
+
+    pub(crate) fn chunk(&self) -> u64 {
+        self.shape.chunk
+    }
+
+    pub(crate) fn seeks(&self) -> u64 {
+        self.seeks
+    }
+
+    pub(crate) fn is_fast(&self) -> bool {
+        self.fast
     }
 
     /// Bytes of all files.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.shape.file.saturating_mul(self.np as u64)
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::striping::Striping;
 use super::{LARGEST, Phase};
 use crate::size::{self, human};
+use crate::tool::fio;
 use crate::{LabError, Result};
 
 const DEFAULT_BLOCK: u64 = 1 << 20;
@@ -73,6 +74,9 @@ pub struct Ior {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
+    /// Let another program do it: fio
+    #[arg(long, value_name = "PROGRAM", value_parser = [fio::NAME])]
+    pub tool: Option<String>,
     #[command(flatten)]
     striping: Striping,
 }
@@ -110,6 +114,9 @@ impl Ior {
         if self.bytes().is_none_or(|bytes| bytes > i64::MAX as u64) {
             return refuse("-b, -s and --np together are too large for any file system".into());
         }
+        if self.tool.is_some() && (self.segments > 1 || self.verify_write || self.verify_read) {
+            return refuse("--tool fio has no -s, -W, -R".into());
+        }
         self.check_name()
     }
 
@@ -134,7 +141,7 @@ impl Ior {
     }
 
     /// Bytes in a row.
-    pub(super) fn block(&self) -> u64 {
+    pub(crate) fn block(&self) -> u64 {
         let Some(total) = self.total else { return self.block.unwrap_or(DEFAULT_BLOCK) };
         let parts = (self.np as u64).saturating_mul(self.segments.max(1));
         total / parts / self.transfer * self.transfer
@@ -164,13 +171,13 @@ impl Ior {
     }
 
     /// The file with a rank's data.
-    pub(super) fn path(&self, dir: &Path, rank: usize) -> PathBuf {
+    pub(crate) fn path(&self, dir: &Path, rank: usize) -> PathBuf {
         let name = self.name.as_deref().unwrap_or("data");
         if self.has_own_files() { dir.join(format!("{name}.{rank:08}")) } else { dir.join(name) }
     }
 
     /// Where a rank's transfers begin in its file, in order.
-    pub(super) fn offsets(&self, rank: usize) -> impl Iterator<Item = u64> + use<> {
+    pub(crate) fn offsets(&self, rank: usize) -> impl Iterator<Item = u64> + use<> {
         let (block, transfer) = (self.block(), self.transfer);
         let (blocks, own) =
             if self.has_own_files() { (1, 0) } else { (self.np as u64, rank as u64) };
