@@ -13,23 +13,38 @@ use crate::fs::Client;
 use crate::xattr::Privileges;
 
 /// See the module's text.
-pub(crate) enum Brought<'a> {
+pub struct Brought<'a>(Kind<'a>);
+
+enum Kind<'a> {
     Bytes(&'a [u8]),
     Block(Arc<Bytes>),
 }
 
+impl Brought<'_> {
+    /// A block that can be kept.
+    pub(crate) fn block(&self) -> Option<&Arc<Bytes>> {
+        if let Kind::Block(block) = &self.0 { Some(block) } else { None }
+    }
+}
+
 impl<'a> From<&'a [u8]> for Brought<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Brought::Bytes(bytes)
+        Brought(Kind::Bytes(bytes))
+    }
+}
+
+impl From<OwnBlock> for Brought<'_> {
+    fn from(block: OwnBlock) -> Self {
+        Brought(Kind::Block(Arc::new(block.0)))
     }
 }
 
 impl std::ops::Deref for Brought<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        match self {
-            Brought::Bytes(bytes) => bytes,
-            Brought::Block(block) => block,
+        match &self.0 {
+            Kind::Bytes(bytes) => bytes,
+            Kind::Block(block) => block,
         }
     }
 }
@@ -58,18 +73,25 @@ impl OwnBlock {
 }
 
 impl Client {
-    /// As [`Client::write`], of a whole block at a multiple of [`OwnBlock::LEN`].
+    /// As [`Client::write`] at an offset, by one whom no kernel keeps from doing so while the file
+    /// is cut, grown or synced. All privileges are taken. A block is kept as it is where it begins
+    /// at a multiple of [`OwnBlock::LEN`].
     ///
     /// # Errors
     /// As [`Client::write`].
-    pub fn write_block(
+    pub fn write_past<'a>(
         &self,
-        file: (Ino, u64),
+        (ino, fh): (Ino, u64),
         offset: u64,
-        block: OwnBlock,
-        taken: Privileges,
+        data: impl Into<Brought<'a>>,
     ) -> Result<u64, Status> {
-        self.write_bytes(file, Position::At(offset), Brought::Block(Arc::new(block.0)), taken)
+        let node = self.opened_node(fh)?;
+        let _no_change_of_size = match cfg!(nuri_break = "past_truncate") {
+            true => None,
+            false => Some(node.resizing.read()),
+        };
+        let position = Position::At(offset);
+        self.write_bytes((ino, fh), position, data.into(), Privileges::All)
     }
 }
 

@@ -111,6 +111,10 @@ impl Client {
         self.handle(fh).map(|handle| (handle.node.ino, handle.access))
     }
 
+    pub(crate) fn opened_node(&self, fh: u64) -> Result<Arc<Node>, Status> {
+        self.handle(fh).map(|handle| handle.node.clone())
+    }
+
     /// Closes a file.
     pub fn release(&self, fh: u64) {
         let Some(handle) = self.shared.handles.lock().remove(&fh) else {
@@ -355,6 +359,8 @@ impl Client {
             Sync::Data => SyncScope::Data,
             Sync::All => SyncScope::All,
         };
+        // Else it might never end.
+        let _no_writes_past_the_kernel = handle.node.resizing.write();
         // With the names that lead to it.
         let told = self.shared.tell_log();
         let outcome = told.and_then(|()| self.shared.sync_node(&handle.node, scope));
@@ -364,6 +370,13 @@ impl Client {
 
     /// Sets the size, with whatever else is to change.
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let node = self.shared.with(change.ino, |node, _| node.clone());
+        let _no_writes_past_the_kernel = node.resizing.write();
+        self.truncate_alone(change)
+    }
+
+    /// Under the node's `resizing`.
+    fn truncate_alone(&self, change: &SetAttr) -> Result<Attr, Status> {
         let size = change.size.unwrap_or(0);
         if size > MAX_FILE {
             return Err(Status::FBIG);
@@ -404,13 +417,15 @@ impl Client {
     /// The servers'.
     pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
         let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
+        let node = self.shared.with(ino, |node, _| node.clone());
+        let _no_writes_past_the_kernel = node.resizing.write();
         self.shared.ensure_placed(ino)?;
         let extend = matches!(how, Allocate::Extend | Allocate::Zero);
         if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
             self.punch(ino, at, end)?;
         }
         if extend && self.getattr(ino)?.size < end {
-            self.truncate(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
+            self.truncate_alone(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())
     }
@@ -500,8 +515,8 @@ fn buffer_write(file: &mut FileData, at: u64, data: &Brought<'_>) -> (u64, Vec<u
         let pos = at + done as u64;
         let within = pos % BLOCK;
         let len = ((BLOCK - within) as usize).min(data.len() - done);
-        let (charged, fill) = match data {
-            Brought::Block(block) if len as u64 == BLOCK => file.buffer.put(pos / BLOCK, block),
+        let (charged, fill) = match data.block() {
+            Some(block) if len as u64 == BLOCK => file.buffer.put(pos / BLOCK, block),
             _ => file.buffer.write(pos / BLOCK, within as u32, &data[done..done + len]),
         };
         used += charged;

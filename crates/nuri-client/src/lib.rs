@@ -36,7 +36,7 @@ mod trim;
 mod writeback;
 mod xattr;
 
-pub use brought::OwnBlock;
+pub use brought::{Brought, OwnBlock};
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
 pub use file::{Access, Allocate, Position, Sync};

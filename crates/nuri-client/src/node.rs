@@ -13,7 +13,7 @@ use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use nuri_proto::range_map::Span;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::ahead::Ahead;
 use crate::buffer::WriteBuffer;
@@ -33,6 +33,9 @@ pub(crate) struct Node {
     pub(crate) sync: Mutex<()>,
     /// Held while a file's data is taken over with a lease.
     pub(crate) taking_over: Mutex<()>,
+    /// Written under by those whom the kernel's lock of the inode does not keep apart from changes
+    /// of the file's size and from syncs; these hold it alone.
+    pub(crate) resizing: RwLock<()>,
     /// When it was asked for last (`trim.rs`).
     pub(crate) used: AtomicU32,
 }
@@ -292,8 +295,8 @@ impl Node {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Node {
         let state = NodeState { hold: Hold::none(recalled), ..NodeState::default() };
         let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
-        let used = AtomicU32::new(0);
-        Node { ino, state: Mutex::new(state), changed, sync, taking_over, used }
+        let (used, resizing) = (AtomicU32::new(0), RwLock::new(()));
+        Node { ino, state: Mutex::new(state), changed, sync, taking_over, resizing, used }
     }
 
     pub(crate) fn note_use(&self, now: u32) {

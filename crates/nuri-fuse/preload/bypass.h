@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+_Static_assert(sizeof(off_t) == 8 && sizeof(long) == 8, "64-bit machines only");
+
 /* As in src/bypass/wire.rs. */
 struct ticket {
     uint32_t version, largest;

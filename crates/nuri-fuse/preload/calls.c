@@ -11,22 +11,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 /* Seen by programs. */
 #define OPEN __attribute__((visibility("default")))
 
-enum { POSITIONS = 64, CACHESTAT = 451 };
+enum { PAGE = 4096, CACHESTAT = 451, MOST = 0x7ffff000 };
 
 /* Shorter transfers are the kernel's. */
 static size_t from = 256 << 10;
 static bool is_off;
 /* Where to tell at the end what was moved: programs close their standard error before. */
 static int teller = -1;
+static struct stat teller_is;
 /* Set while a thread is in here: what a signal handler does meanwhile is the kernel's. */
 static _Thread_local bool inside;
-static pthread_mutex_t positions[POSITIONS];
 static atomic_ulong moved[3];
 
 static ssize_t (*kernel_read)(int, void *, size_t);
@@ -58,7 +59,7 @@ static void fork_parent(void) {
 static void fork_child(void) {
     nuri_mount_fork_done(true);
     nuri_file_fork_done();
-    for (int i = 0; i < POSITIONS; i++) pthread_mutex_init(&positions[i], NULL);
+    moved[READ] = moved[WRITE] = 0;
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -66,17 +67,19 @@ __attribute__((constructor)) static void start(void) {
     kernel_write = (ssize_t(*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
     kernel_pread = (ssize_t(*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread64");
     kernel_pwrite = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, "pwrite64");
-    for (int i = 0; i < POSITIONS; i++) pthread_mutex_init(&positions[i], NULL);
     const char *word = getenv("NURI_PRELOAD"), *least = getenv("NURI_PRELOAD_FROM");
     is_off = word && strcmp(word, "off") == 0;
     if (word && strcmp(word, "verbose") == 0) teller = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, HIGH);
-    if (least && atol(least) > 0) from = atol(least);
+    if (teller >= 0 && fstat(teller, &teller_is) != 0) teller = -1;
+    if (least && atol(least) > 2 * PAGE) from = atol(least);
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
 __attribute__((destructor)) static void end(void) {
     unsigned long read = moved[READ], written = moved[WRITE];
-    if (teller >= 0) dprintf(teller, "nuri-preload: %lu bytes read, %lu bytes written\n", read, written);
+    struct stat now;
+    bool is_own = teller >= 0 && fstat(teller, &now) == 0 && now.st_ino == teller_is.st_ino && now.st_dev == teller_is.st_dev;
+    if (is_own) dprintf(teller, "nuri-preload: %lu bytes read, %lu bytes written\n", read, written);
 }
 
 /* Whether the kernel has some of the range in its cache, or does not say. */
@@ -94,38 +97,79 @@ static bool is_limited(size_t len, off_t at) {
     return limit.rlim_cur != RLIM_INFINITY && (rlim_t)at + len > limit.rlim_cur;
 }
 
-/* Moves bytes past the kernel, if that is the better way. NOT_HERE, or as the call. */
-static ssize_t move_at(enum direction what, int fd, const struct ticket *ticket, void *bytes, size_t len, off_t at) {
-    if (at < 0 || len > SSIZE_MAX - (size_t)at) return NOT_HERE;
-    if (what == READ ? is_cached(fd, len, at) : is_limited(len, at)) return NOT_HERE;
-    /* What a mapping changed: it is to be read, or must not come after what is written now. */
-    unsigned int wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (sync_file_range(fd, at, len, wait) != 0) return NOT_HERE;
-    ssize_t done = nuri_move(what, fd, ticket, bytes, len, at);
+/* The kernel's idea of the file's end, by which it maps and copies, follows what was written. */
+static void note_end(int fd, off_t end) {
+    struct statx about;
+    int known = statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE, &about);
+    if (known != 0 || about.stx_size < (uint64_t)end) statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &about);
+}
+
+static ssize_t count(enum direction what, ssize_t done) {
     if (done > 0) atomic_fetch_add_explicit(&moved[what], done, memory_order_relaxed);
     return done;
 }
 
+/* The kernel writes the rest of what was written up to here. */
+static ssize_t finish(int fd, const char *bytes, size_t done, size_t len, off_t at) {
+    if (done == len) return done;
+    ssize_t more = real_pwrite(fd, bytes + done, len - done, at + done);
+    if (more >= 0) return done + more;
+    return done > 0 ? (ssize_t)done : more;
+}
+
+/* Writes whole pages past the kernel and what is left of others by it: a page that somebody else
+ * changes by a mapping is written out as a whole. */
+static ssize_t write_at(int fd, const struct ticket *ticket, char *bytes, size_t len, off_t at) {
+    size_t head = -(size_t)at % PAGE, pages = (len - head) / PAGE * PAGE;
+    if (head > 0) {
+        ssize_t done = real_pwrite(fd, bytes, head, at);
+        if (done < (ssize_t)head) return done;
+    }
+    ssize_t done = count(WRITE, nuri_move(WRITE, fd, ticket, bytes + head, pages, at + head));
+    if (done == NOT_HERE) return finish(fd, bytes, head, len, at);
+    if (done < 0) return head > 0 ? (ssize_t)head : done;
+    note_end(fd, at + head + done);
+    if (done < (ssize_t)pages) return head + done;
+    return finish(fd, bytes, head + pages, len, at);
+}
+
+/* Moves bytes past the kernel, if that is the better way. NOT_HERE, or as the call. */
+static ssize_t move_at(enum direction what, int fd, const struct ticket *ticket, void *bytes, size_t len, off_t at) {
+    if (at < 0 || at > INT64_MAX - MOST) return NOT_HERE;
+    if (what == WRITE) return is_limited(len, at) ? NOT_HERE : write_at(fd, ticket, bytes, len, at);
+    return is_cached(fd, len, at) ? NOT_HERE : count(READ, nuri_move(READ, fd, ticket, bytes, len, at));
+}
+
+/* Where the descriptor is. The range is taken at first, as others may share the position. */
 static ssize_t move_here(enum direction what, int fd, const struct ticket *ticket, void *bytes, size_t len) {
-    pthread_mutex_t *position = &positions[fd % POSITIONS];
-    pthread_mutex_lock(position);
-    off_t at = lseek(fd, 0, SEEK_CUR);
-    ssize_t done = at < 0 ? NOT_HERE : move_at(what, fd, ticket, bytes, len, at);
-    if (done > 0) lseek(fd, at + done, SEEK_SET);
-    pthread_mutex_unlock(position);
+    off_t end = lseek(fd, len, SEEK_CUR);
+    if (end < 0) return NOT_HERE;
+    off_t at = end - (off_t)len;
+    ssize_t done = move_at(what, fd, ticket, bytes, len, at);
+    if (done == NOT_HERE) {
+        done = what == READ ? real_pread(fd, bytes, len, at) : real_pwrite(fd, bytes, len, at);
+    }
+    if (done < (ssize_t)len) {
+        int error = errno;
+        lseek(fd, (done > 0 ? done : 0) - (off_t)len, SEEK_CUR);
+        errno = error;
+    }
     return done;
 }
 
 /* At an offset, or (-1) where the descriptor is. */
 static ssize_t move(enum direction what, int fd, void *bytes, size_t len, off_t at) {
-    if (len < from || is_off || inside) return NOT_HERE;
-    int error = errno;
+    if (len < from || len > MOST || is_off || inside) return NOT_HERE;
+    int error = errno, cancel;
     struct ticket ticket;
     inside = true;
+    /* Nobody ends the thread while it holds a connection. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     ssize_t done = NOT_HERE;
     if (nuri_file(fd, &ticket)) {
         done = at < 0 ? move_here(what, fd, &ticket, bytes, len) : move_at(what, fd, &ticket, bytes, len, at);
     }
+    pthread_setcancelstate(cancel, NULL);
     inside = false;
     if (done != -1) errno = error;
     return done;

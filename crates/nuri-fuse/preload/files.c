@@ -46,22 +46,33 @@ static bool ask(int fd, struct ticket *ticket) {
     return ioctl(fd, TICKET, ticket) == 0 && ticket->version == VERSION && ticket->largest > 0;
 }
 
-bool nuri_file(int fd, struct ticket *ticket) {
-    struct file now = {0};
-    if (fd < 0 || fd >= REMEMBERED || !look(fd, &now)) return false;
+/* Writes to the end, writes that are to be durable at once, and access times that are to stay are the
+ * kernel's to tell the mount of. */
+static bool is_plain(const struct file *file) {
+    return (file->flags & (O_APPEND | O_SYNC | O_DSYNC | O_NOATIME | O_PATH)) == 0;
+}
+
+/* Gets what is remembered of the descriptor, if it is still that. */
+static bool recall(int fd, const struct file *now, struct file *known) {
     pthread_mutex_lock(&lock);
-    struct file *known = &files[fd];
-    if (known->flags != now.flags || known->inode != now.inode || known->device != now.device) {
-        /* Writes to the end, writes that are to be durable at once, and access times that are to stay
-         * are the kernel's to tell the mount of. */
-        bool plain = (now.flags & (O_APPEND | O_SYNC | O_DSYNC | O_NOATIME | O_PATH)) == 0;
-        now.ours = plain && ask(fd, &now.ticket);
-        *known = now;
-    }
-    bool ours = known->ours;
-    *ticket = known->ticket;
+    *known = files[fd];
     pthread_mutex_unlock(&lock);
-    return ours;
+    return known->flags == now->flags && known->inode == now->inode && known->device == now->device;
+}
+
+bool nuri_file(int fd, struct ticket *ticket) {
+    struct file now = {0}, known;
+    if (fd < 0 || fd >= REMEMBERED || !look(fd, &now)) return false;
+    if (!recall(fd, &now, &known)) {
+        /* Without the lock: a file system of somebody else may hang. */
+        now.ours = is_plain(&now) && ask(fd, &now.ticket);
+        known = now;
+        pthread_mutex_lock(&lock);
+        files[fd] = now;
+        pthread_mutex_unlock(&lock);
+    }
+    *ticket = known.ticket;
+    return known.ours;
 }
 
 void nuri_file_forget(int fd) {

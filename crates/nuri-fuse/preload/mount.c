@@ -25,7 +25,9 @@ enum { SOCKET, FROM, TO };
 struct link {
     char name[sizeof(((struct ticket *)0)->name)];
     int fds[PARTS];
+    dev_t devices[PARTS];
     ino_t inodes[PARTS];
+    pid_t owner; /* a child that was made without our knowledge must not share it */
     bool used;
 };
 
@@ -38,20 +40,28 @@ struct request {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct link resting[RESTING];
 
-/* Closes those that are still the link's. */
+/* Whether a descriptor is still the link's. */
+static bool is_own(const struct link *link, int i) {
+    struct stat about;
+    if (fstat(link->fds[i], &about) != 0) return false;
+    return about.st_ino == link->inodes[i] && about.st_dev == link->devices[i];
+}
+
 static void drop(struct link *link) {
     for (int i = 0; i < PARTS; i++) {
-        struct stat about;
-        if (fstat(link->fds[i], &about) == 0 && about.st_ino == link->inodes[i]) close(link->fds[i]);
+        if (is_own(link, i)) close(link->fds[i]);
     }
 }
 
-static bool whole(const struct link *link) {
-    for (int i = 0; i < PARTS; i++) {
-        struct stat about;
-        if (fstat(link->fds[i], &about) != 0 || about.st_ino != link->inodes[i]) return false;
-    }
-    return true;
+static bool is_whole(const struct link *link) {
+    return link->owner == getpid() && is_own(link, SOCKET) && is_own(link, FROM) && is_own(link, TO);
+}
+
+/* Mounts are root's. Anybody could take the name of one that is gone, or in another network. */
+static bool is_mount(int socket) {
+    struct ucred who;
+    socklen_t size = sizeof who;
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == 0;
 }
 
 /* Moves a descriptor up; negative where that fails. */
@@ -74,7 +84,8 @@ static bool greet(int socket, int ends[2]) {
     ssize_t got;
     do got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     while (got < 0 && errno == EINTR);
-    struct cmsghdr *rights = got == sizeof hello ? CMSG_FIRSTHDR(&message) : NULL;
+    bool complete = got == sizeof hello && !(message.msg_flags & MSG_CTRUNC);
+    struct cmsghdr *rights = complete ? CMSG_FIRSTHDR(&message) : NULL;
     if (!rights || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(2 * sizeof(int))) return false;
     memcpy(ends, CMSG_DATA(rights), 2 * sizeof(int));
     return true;
@@ -87,7 +98,7 @@ static bool connect_to(const char *name, struct link *link) {
     int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), ends[2] = {-1, -1};
     if (made < 0) return false;
     socklen_t size = offsetof(struct sockaddr_un, sun_path) + 1 + len;
-    if (connect(made, (struct sockaddr *)&address, size) != 0 || !greet(made, ends)) {
+    if (connect(made, (struct sockaddr *)&address, size) != 0 || !is_mount(made) || !greet(made, ends)) {
         close(made);
         return false;
     }
@@ -97,9 +108,10 @@ static bool connect_to(const char *name, struct link *link) {
         struct stat about;
         link->fds[i] = raise_fd(all[i]);
         good = good && link->fds[i] >= 0 && fstat(link->fds[i], &about) == 0;
-        if (good) link->inodes[i] = about.st_ino;
+        if (good) link->inodes[i] = about.st_ino, link->devices[i] = about.st_dev;
     }
     memcpy(link->name, name, sizeof link->name);
+    link->owner = getpid();
     if (good) return true;
     for (int i = 0; i < PARTS; i++) close(link->fds[i]);
     return false;
@@ -113,7 +125,7 @@ static bool take(const char *name, struct link *link) {
         if (!one->used || memcmp(one->name, name, sizeof one->name) != 0) continue;
         *link = *one;
         one->used = false;
-        if (whole(link)) {
+        if (is_whole(link)) {
             pthread_mutex_unlock(&lock);
             return true;
         }
@@ -123,17 +135,21 @@ static bool take(const char *name, struct link *link) {
     return connect_to(name, link);
 }
 
+/* Keeps it for the next transfer, in place of another one where there is no room. */
 static void rest(struct link *link) {
+    static unsigned int oldest;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < RESTING; i++) {
-        if (resting[i].used) continue;
-        resting[i] = *link;
-        resting[i].used = true;
-        pthread_mutex_unlock(&lock);
-        return;
+    struct link *place = NULL;
+    for (int i = 0; i < RESTING && !place; i++) {
+        if (!resting[i].used) place = &resting[i];
     }
+    if (!place) {
+        place = &resting[oldest++ % RESTING];
+        drop(place);
+    }
+    *place = *link;
+    place->used = true;
     pthread_mutex_unlock(&lock);
-    drop(link);
 }
 
 /* Puts references to the bytes into the pipe. A mount that went away must not end the program. */
@@ -181,31 +197,60 @@ static bool call(struct link *link, const struct request *request, char *bytes, 
     return request->what != READ || *result <= 0 || fill(link->fds[FROM], bytes, *result);
 }
 
-ssize_t nuri_move(enum direction what, int fd, const struct ticket *ticket, void *bytes, size_t len, off_t offset) {
-    struct link link;
-    if (!take(ticket->name, &link)) return NOT_HERE;
+/* Writes out what mappings changed in the range: it is to be read, or must not come after what is
+ * written now. 0, NOT_HERE, or -1 where bytes of the file were lost: nobody else would be told. */
+static int settle(int fd, off_t at, size_t len) {
+    unsigned int wait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    if (sync_file_range(fd, at, len, wait) == 0) return 0;
+    return errno == EIO || errno == ENOSPC || errno == EDQUOT ? -1 : NOT_HERE;
+}
+
+/* All requests of a transfer, as nuri_move. */
+static ssize_t transfer(struct link *link, struct request request, int fd, uint32_t largest, char *bytes, size_t len) {
     size_t done = 0;
-    int64_t result = 0;
+    off_t offset = request.offset;
     while (done < len) {
-        struct request request = {.what = what, .offset = offset + done, .len = len - done};
-        if (request.len > ticket->largest) request.len = ticket->largest;
-        memcpy(request.secret, ticket->secret, sizeof request.secret);
-        if (!call(&link, &request, (char *)bytes + done, &result)) {
-            drop(&link);
+        int64_t result;
+        request.offset = offset + done;
+        request.len = len - done < largest ? len - done : largest;
+        int settled = settle(fd, request.offset, request.len);
+        if (settled != 0) return done > 0 ? (ssize_t)done : settled;
+        if (!call(link, &request, bytes + done, &result)) {
+            link->owner = 0;
             return done > 0 ? (ssize_t)done : NOT_HERE;
         }
-        if (result < 0) break;
+        if (result == -ESTALE) {
+            nuri_file_forget(fd);
+            return done > 0 ? (ssize_t)done : NOT_HERE;
+        }
+        if (result < 0) {
+            errno = -result;
+            return done > 0 ? (ssize_t)done : -1;
+        }
         done += result;
         if (result < (int64_t)request.len) break;
     }
-    rest(&link);
-    if (done > 0 || result >= 0) return done;
-    if (result == -ESTALE) {
+    return done;
+}
+
+ssize_t nuri_move(enum direction what, int fd, const struct ticket *ticket, void *bytes, size_t len, off_t offset) {
+    struct link link;
+    if (!take(ticket->name, &link)) {
         nuri_file_forget(fd);
         return NOT_HERE;
     }
-    errno = -result;
-    return -1;
+    struct request request = {.what = what, .offset = offset};
+    memcpy(request.secret, ticket->secret, sizeof request.secret);
+    ssize_t done = transfer(&link, request, fd, ticket->largest, bytes, len);
+    int error = errno;
+    /* One that broke off in mid-request is of no use. */
+    if (link.owner == 0) {
+        drop(&link);
+    } else {
+        rest(&link);
+    }
+    errno = error;
+    return done;
 }
 
 void nuri_mount_fork_prepare(void) { pthread_mutex_lock(&lock); }

@@ -50,11 +50,13 @@ impl Dispatcher {
         }
     }
 
-    /// Which opens bypass the page cache: those that say so, and those that cannot read, for
-    /// which pages would only be copied once more.
+    /// Which opens bypass the page cache: those that say so, those that cannot read, for which
+    /// pages would only be copied once more, and those that append, whose pages the kernel would
+    /// put where it believes that the file ends.
     pub(crate) fn open_flags(&self, flags: i32) -> u32 {
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-        if flags & libc::O_DIRECT != 0 || write_only {
+        let appends = flags & libc::O_APPEND != 0 && !cfg!(nuri_break = "append_in_pages");
+        if flags & libc::O_DIRECT != 0 || write_only || appends {
             abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
             abi::FOPEN_KEEP_CACHE

@@ -105,7 +105,10 @@ pub fn serve(
         long_setxattr: flags & SETXATTR_EXT != 0,
         read_only: config.read_only,
     };
-    let bypass = Bypass::start(client.clone(), notifier, config.read_only);
+    let bypass = match kernel.epochs {
+        true => Bypass::start(client.clone(), notifier, config.read_only),
+        false => Err(io::Error::other("it needs Linux 6.16")),
+    };
     let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
     let dispatcher = Arc::new(Dispatcher::new(client, kernel, bypass.clone()));
     let serving = Serving::default();

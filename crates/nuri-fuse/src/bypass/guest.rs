@@ -3,12 +3,13 @@
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nuri_client::{Access, OwnBlock, Position};
+use nuri_client::{Access, OwnBlock};
 use nuri_ipc::lent_pages::LentPages;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_proto::limit::MAX_FILE;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
@@ -18,7 +19,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Bypass;
 use super::wire::{Answer, Ask, LARGEST, READ, WRITE};
-use crate::dispatch::privileges;
 
 /// A program that says nothing for so long makes room for others.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +26,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Guest<'b> {
     bypass: &'b Bypass,
     socket: OwnedFd,
-    uid: u32,
     /// Pipe to the program: references to `pages`.
     to: OwnedFd,
     /// Pipe from the program: references to its pages.
@@ -37,7 +36,7 @@ pub(super) struct Guest<'b> {
 
 impl<'b> Guest<'b> {
     /// Makes the pipes and gives the program its ends.
-    pub(super) fn welcome(bypass: &'b Bypass, socket: OwnedFd, uid: u32) -> io::Result<Guest<'b>> {
+    pub(super) fn welcome(bypass: &'b Bypass, socket: OwnedFd) -> io::Result<Guest<'b>> {
         let (theirs_out, to) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from, theirs_in) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setpipe_size(&to, LARGEST as usize)?;
@@ -50,7 +49,7 @@ impl<'b> Guest<'b> {
         let bytes = [IoSlice::new(hello.as_bytes())];
         rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
         let pages = LentPages::new(LARGEST as usize).map_err(io::Error::other)?;
-        Ok(Guest { bypass, socket, uid, to, from, pages, scratch: Vec::new() })
+        Ok(Guest { bypass, socket, to, from, pages, scratch: Vec::new() })
     }
 
     /// Answers requests until the program is gone.
@@ -111,25 +110,17 @@ impl<'b> Guest<'b> {
     /// As [`Guest::read`]. The bytes are taken out of the pipe whatever becomes of them.
     fn write(&mut self, ask: &Ask) -> io::Result<Result<usize, Status>> {
         let (client, len) = (&self.bypass.client, ask.len as usize);
-        let taken = privileges(self.uid != 0);
+        let fits = ask.offset.checked_add(ask.len).is_some_and(|end| end <= MAX_FILE);
+        let file = if fits { self.file(ask) } else { Err(Status::FBIG) };
         let is_block = ask.len == OwnBlock::LEN && ask.offset.is_multiple_of(OwnBlock::LEN);
-        let file = self.file(ask);
+        let until = Instant::now() + PATIENCE;
         let written = if is_block {
-            let block = OwnBlock::fill(|bytes| take(&self.from, bytes))?;
-            file.and_then(|file| client.write_block(file, ask.offset, block, taken).map(|_| file))
+            let block = OwnBlock::fill(|bytes| take(&self.from, bytes, until))?;
+            file.and_then(|file| client.write_past(file, ask.offset, block).map(|_| file))
         } else {
-            self.scratch.clear();
-            self.scratch.reserve_exact(len);
-            while self.scratch.len() < len {
-                if take(&self.from, &mut self.scratch)? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            if self.scratch.len() > len {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            let (position, data) = (Position::At(ask.offset), &self.scratch[..]);
-            file.and_then(|file| client.write(file, position, data, taken).map(|_| file))
+            fill(&self.from, &mut self.scratch, len, until)?;
+            let data = &self.scratch[..];
+            file.and_then(|file| client.write_past(file, ask.offset, data).map(|_| file))
         };
         let outcome = written.map(|(ino, _)| {
             if !cfg!(nuri_break = "stale_pages_stay") {
@@ -141,10 +132,23 @@ impl<'b> Guest<'b> {
     }
 }
 
+/// Takes so many bytes out of a pipe.
+fn fill(pipe: &OwnedFd, into: &mut Vec<u8>, len: usize, until: Instant) -> io::Result<()> {
+    into.clear();
+    into.reserve_exact(len);
+    while into.len() < len {
+        if take(pipe, into, until)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    if into.len() == len { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
 /// Appends what a program has put into its pipe, as far as there is room.
-fn take(pipe: &OwnedFd, into: &mut Vec<u8>) -> io::Result<usize> {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&patience))? == 0 {
+fn take(pipe: &OwnedFd, into: &mut Vec<u8>, until: Instant) -> io::Result<usize> {
+    let left = until.saturating_duration_since(Instant::now());
+    let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    if poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&left))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     Ok(rustix::io::read(pipe, spare_capacity(into))?)

@@ -7,7 +7,9 @@
 //!    program's own, or those that this connection alone reads into.
 //! B3 Nothing is held while a program is waited for.
 //! B4 The kernel's pages of what was written are dropped before the write is answered. (Those that
-//!    a mapping changed are written out by the program before it asks.)
+//!    a mapping changed are written out by the program before it asks, so that kernels before 6.16,
+//!    which do not wait for that, give no tickets.) What the kernel's lock of an inode keeps apart,
+//!    writes and changes of the size, the client does.
 //! B5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
 
 mod guest;
@@ -78,9 +80,10 @@ impl Bypass {
         Ok(bypass)
     }
 
-    /// No more programs are let in.
+    /// No more programs are let in, and those that are get no answer: the mount is gone.
     pub(crate) fn stop(&self) {
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
+        *self.tickets.lock() = Tickets::default();
     }
 
     /// The ticket of an open file.
@@ -130,8 +133,9 @@ impl Bypass {
             let bypass = &place.bypass;
             // A program that does not keep to the protocol, or is gone.
             let _ = sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+                .and_then(|()| sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)))
                 .map_err(io::Error::from)
-                .and_then(|()| Guest::welcome(bypass, socket, uid)?.serve());
+                .and_then(|()| Guest::welcome(bypass, socket)?.serve());
         };
         let _ = std::thread::Builder::new().name("bypass".into()).spawn(body);
     }

@@ -1,5 +1,5 @@
 //! What `libnuri_preload` and a mount say to each other, in native byte order: both are on one
-//! machine. The same in C: `preload/door.h`.
+//! machine. The same in C: `preload/bypass.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -54,9 +54,8 @@ impl Hands for Program {
         let line = self.line.as_ref().map(|(_, line)| line.as_str()).unwrap_or_default();
         let Some(rate) = rate(line, order.phase)? else {
             let name = order.phase.metric().unwrap_or_default();
-            eprintln!(
-                "{name}: no figure of bonnie++ for what took less than half a second; use a larger -s"
-            );
+            let why = "bonnie++ has none for what took less than half a second";
+            eprintln!("{name}: no figure: {why}; use a larger -s");
             return Ok(None);
         };
         let (seconds, moved) = match order.phase {

@@ -163,6 +163,28 @@ fn a_read_that_takes_long_is_waited_for() {
     space.down_clean();
 }
 
+/// What is appended is read where it is, also by a mount that did not look where that is.
+#[test]
+fn pages_that_are_appended_lie_where_the_file_ended() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt().join("f"), space.mount("b").join("f"));
+    let open = |path: &std::path::Path| {
+        fs::OpenOptions::new().read(true).append(true).create(true).open(path).unwrap()
+    };
+    let (mut here, mut there) = (open(&a), open(&b));
+    for round in 0..8u8 {
+        here.write_all(&[2 * round; 4096]).unwrap();
+        there.write_all(&[2 * round + 1; 4096]).unwrap();
+    }
+    for path in [&a, &b] {
+        let found = fs::read(path).unwrap();
+        let wanted: Vec<u8> = (0..16u8).flat_map(|i| [i; 4096]).collect();
+        assert!(found == wanted, "{}", path.display());
+    }
+    drop((here, there));
+    space.down_clean();
+}
+
 #[test]
 fn appends_of_two_mounts_do_not_overlap() {
     let mut space = Space::up(&[]);

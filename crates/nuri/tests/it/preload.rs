@@ -139,7 +139,13 @@ fn programs_do_what_they_do_without() {
     assert!(fs::read(a).unwrap() == wanted);
 
     let job = ["--name=f", "--rw=randwrite", "--bs=1M", "--size=16M", "--ioengine=psync"];
-    let more = ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--thread"];
+    let more = [
+        "--verify_state_save=0",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+        "--thread",
+    ];
     let name = format!("--directory={dir}");
     let fio = preload.run(&[&["fio"], &job[..], &more[..], &[&name]].concat());
     assert!(fio.written == 16 * MIB, "{fio:?}");
@@ -302,6 +308,97 @@ fn a_mount_that_is_gone_is_an_error() {
         drop(mount);
     }
     assert!(is_mounted(&preload.space.mnt()));
+    preload.space.down_clean();
+}
+
+/// A program maps, copies and appends to what another way just made longer.
+#[test]
+fn the_kernel_knows_where_a_file_ends() {
+    let preload = Preload::new();
+    let program = preload.space.str("file_end");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/file_end.c");
+    let args = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-O1", source, "-o", &program];
+    assert!(Command::new("cc").args(args).status().unwrap().success());
+    let (file, copy) = (preload.file("f"), preload.file("copy"));
+    let words = [&program[..], file.to_str().unwrap(), copy.to_str().unwrap()];
+    let moved = preload.run(&words);
+    assert_eq!(moved.written, 5 * MIB, "{moved:?}");
+    preload.space.down_clean();
+}
+
+/// A file that is made longer beforehand, and one that is cut, while others write to it.
+#[test]
+fn changes_of_the_size_and_writes_do_not_mix() {
+    let preload = Preload::new();
+    let script = "import os,sys,threading\n\
+        b=b'w'*(1<<20)\n\
+        for i in range(150):\n\
+        \x20 f=os.open(sys.argv[1]+str(i),os.O_RDWR|os.O_CREAT)\n\
+        \x20 t=threading.Thread(target=lambda: os.pwrite(f,b,8<<20)); t.start()\n\
+        \x20 os.posix_fallocate(f,0,4<<20); t.join()\n\
+        \x20 assert os.fstat(f).st_size==9<<20, (i, os.fstat(f).st_size)\n\
+        \x20 assert os.pread(f,1<<20,8<<20)==b, i\n\
+        \x20 t=threading.Thread(target=lambda: os.pwrite(f,b,1<<20)); t.start()\n\
+        \x20 os.ftruncate(f,0); t.join(); end=os.fstat(f).st_size\n\
+        \x20 assert end in (0,2<<20), (i, end)\n\
+        \x20 os.ftruncate(f,3<<20); d=os.pread(f,3<<20,0)\n\
+        \x20 assert d==(bytes(1<<20)+b+bytes(1<<20) if end else bytes(3<<20)), (i, end)\n\
+        \x20 os.close(f); os.unlink(sys.argv[1]+str(i))\n";
+    let moved = preload.python(script, &preload.file("f"));
+    assert!(moved.written > 100 * MIB, "{moved:?}");
+    preload.space.down_clean();
+}
+
+/// Processes that share a position write one after the other, and none over another one's bytes.
+#[test]
+fn a_shared_position_moves_for_all() {
+    let preload = Preload::new();
+    let script = "import os,sys\n\
+        f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)\n\
+        for c in range(1,5):\n\
+        \x20 if os.fork()==0:\n\
+        \x20\x20 for i in range(8): assert os.write(f,bytes([c])*(1<<20))==1<<20\n\
+        \x20\x20 os._exit(0)\n\
+        for c in range(1,5): assert os.wait()[1]==0\n\
+        assert os.lseek(f,0,os.SEEK_CUR)==32<<20\n\
+        seen=[os.pread(f,1<<20,i<<20) for i in range(32)]\n\
+        assert all(len(set(s))==1 for s in seen), 'torn'\n\
+        assert sorted(s[0] for s in seen)==[c for c in range(1,5) for i in range(8)]\n";
+    preload.python(script, &preload.file("f"));
+    preload.space.down_clean();
+}
+
+/// Bytes of a mapping beside those that are written, in the same page, and an impostor at a name.
+#[test]
+fn parts_of_pages_are_the_kernels() {
+    let preload = Preload::new();
+    let script = "import os,sys,mmap,threading\n\
+        f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT); os.ftruncate(f,4<<20)\n\
+        m=mmap.mmap(f,4<<20); stop=[]; n=[0]\n\
+        def stores():\n\
+        \x20 while not stop: n[0]=(n[0]+1)%250; m[50]=n[0]\n\
+        t=threading.Thread(target=stores,daemon=True); t.start()\n\
+        for i in range(200):\n\
+        \x20 b=bytes([i+1])*(1<<20); assert os.pwrite(f,b,100)==len(b)\n\
+        \x20 assert m[100:100+(1<<20)]==b, i\n\
+        stop.append(1); t.join(); assert m[50]==n[0]\n";
+    let moved = preload.python(script, &preload.file("f"));
+    assert!(moved.written > 150 * MIB, "{moved:?}");
+    preload.space.down_clean();
+}
+
+/// In another network somebody else may have the mount's name: nothing is said to anybody but root.
+#[test]
+fn an_impostor_is_told_nothing() {
+    let preload = Preload::new();
+    let file = preload.file("f");
+    fs::write(&file, bytes(MIB, 1)).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/impostor.py");
+    let library = preload.library.to_str().unwrap();
+    let words = [SECONDS, "unshare", "-n", "python3", script, file.to_str().unwrap(), library];
+    let output = Command::new("timeout").args(words).output().unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(fs::read(&file).unwrap(), vec![b'n'; MIB]);
     preload.space.down_clean();
 }
 
