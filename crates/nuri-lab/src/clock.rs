@@ -24,6 +24,15 @@ pub fn utc(unix: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// For people: weekday, date and minute.
+pub fn day_and_minute(unix: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let (year, month, day) = civil(unix / DAY);
+    let (hour, minute) = (unix % DAY / 3600, unix % 3600 / 60);
+    let name = DAYS[(unix / DAY % 7) as usize];
+    format!("{name} {year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
 /// The date so many days after 1970-01-01. Years are counted from 1 March, which puts the leap day
 /// at their end.
 fn civil(days: u64) -> (u64, u64, u64) {
@@ -56,6 +65,12 @@ mod tests {
         for (unix, text) in cases {
             assert_eq!(utc(unix), text);
         }
+    }
+
+    #[test]
+    fn weekdays() {
+        assert_eq!(day_and_minute(0), "Thu 1970-01-01 00:00 UTC");
+        assert_eq!(day_and_minute(1_735_689_599), "Tue 2024-12-31 23:59 UTC");
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Stop {
 
 /// Runs `work` in the inner process, and waits for it in the outer one. `dirs` are those in which
 /// it makes working directories.
-pub fn guarded(dirs: &[PathBuf], work: impl FnOnce(Stop) -> Result<()>) -> Result<ExitCode> {
+pub fn guarded(dirs: &[PathBuf], work: impl FnOnce(Stop) -> Result<ExitCode>) -> Result<ExitCode> {
     if std::env::var_os(INNER).is_none() {
         return outer(dirs);
     }
@@ -42,7 +42,7 @@ pub fn guarded(dirs: &[PathBuf], work: impl FnOnce(Stop) -> Result<()>) -> Resul
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         asked.ask();
     });
-    work(stop).map(|()| ExitCode::SUCCESS)
+    work(stop)
 }
 
 fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {

@@ -24,6 +24,7 @@ pub mod size;
 pub mod stats;
 pub mod testbed;
 mod tool;
+pub mod watch;
 pub mod work;
 pub mod workload;
 

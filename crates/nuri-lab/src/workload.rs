@@ -8,7 +8,7 @@ pub mod ior;
 pub mod ipc;
 pub mod mdtest;
 mod pattern;
-mod striping;
+pub(crate) mod striping;
 mod transfer;
 
 use std::path::PathBuf;

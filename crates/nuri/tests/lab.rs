@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -560,4 +561,103 @@ fn a_tool_that_is_not_there_is_named() {
     assert!(bench.leftovers().is_empty());
     refused(&["lab", "bonnie", "--tool", "bonnie++", &dir], "say --warm");
     refused(&["lab", "ior", "--tool", "iozone", &dir], "possible values: fio");
+}
+
+/// Looks at a directory once more; what was said, and whether all is as usual.
+fn look(bench: &Bench, more: &[&str]) -> (String, bool) {
+    let (dir, space) = (bench.str("dir"), bench.str("space"));
+    let ran = nuri(&[&["lab", "watch", "--space", &space, "--size", "1m", &dir], more].concat());
+    (text(&ran.stdout) + &text(&ran.stderr), ran.status.success())
+}
+
+/// A history in which a figure is many times what any disk reaches.
+fn fast_history(bench: &Bench, looks: u64) {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let line = |i: u64| {
+        let look = serde_json::json!({
+            "time": now - (looks - i) * 600, "dir": bench.str("dir"), "what": "small synced writes",
+            "unit": "op/s", "value": 1e9,
+        });
+        format!("{look}\n")
+    };
+    let text: String = (0..looks).map(line).collect();
+    fs::write(bench.path("space/watch.jsonl"), text).unwrap();
+}
+
+#[test]
+fn what_became_slow_is_told_with_its_time() {
+    let bench = Bench::new(PLAN);
+    let (said, _) = look(&bench, &["--once"]);
+    assert!(said.contains("is no directory for the history: give --space DIR"), "{said}");
+    fs::create_dir(bench.path("space")).unwrap();
+    let (said, _) = look(&bench, &["--last"]);
+    assert!(said.contains("holds no looks yet"), "{said}");
+
+    let (said, fine) = look(&bench, &["--once"]);
+    assert!(fine && said.contains("figures: 0 slow, 0 as usual, 4 not known"), "{said}");
+    fast_history(&bench, 10);
+    for _ in 0..2 {
+        let (said, fine) = look(&bench, &["--once"]);
+        assert!(fine && said.contains("figures: 0 slow, 1 as usual"), "{said}");
+    }
+    let (said, fine) = look(&bench, &["--once"]);
+    let wanted = "dir: small synced writes 100 % slower than its 14-day normal since ";
+    assert!(!fine && said.contains(wanted), "{said}");
+    assert!(said.contains("figures: 1 slow, 0 as usual, 3 not known"), "{said}");
+    let (said, fine) = look(&bench, &["--last", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(!fine && told["slow"][0].as_str().unwrap().contains(wanted), "{said}");
+    let figures = told["figures"].as_array().unwrap();
+    assert!(figures.iter().any(|f| f["state"] == "slow" && f["since"].is_string()), "{said}");
+    assert!(bench.leftovers().is_empty());
+}
+
+#[test]
+fn a_watch_goes_on_until_it_is_ended() {
+    let bench = Bench::new(PLAN);
+    fs::create_dir(bench.path("space")).unwrap();
+    fast_history(&bench, 10);
+    let (dir, space) = (bench.str("dir"), bench.str("space"));
+    let mut command = Command::new(NURI);
+    command.args(["lab", "watch", "--every", "1", "--size", "1m", "--space", &space, &dir]);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = || fs::read_to_string(bench.path("space/watch.jsonl")).unwrap().lines().count();
+    wait("five looks", Duration::from_secs(30), || lines() >= 10 + 5 * 4);
+    kill_process(Pid::from_child(&watch), Signal::INT).unwrap();
+    let mut said = String::new();
+    watch.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    watch.wait().unwrap();
+    assert_eq!(said.matches("slower than its 14-day normal").count(), 1, "told once: {said}");
+    wait("its files are gone", Duration::from_secs(10), || bench.leftovers().is_empty());
+    // A directory that cannot be looked at is an error.
+    let gone = bench.str("gone");
+    refused(&["lab", "watch", "--once", "--space", &space, &gone], "gone");
+    refused(&["lab", "watch", "--once", "--size", "1000t", "--space", &space, &dir], "are free");
+}
+
+/// Each group of a space is looked at, and `nuri status` tells what is slow.
+#[test]
+fn a_space_is_watched_group_by_group() {
+    let space = support::Space::up(&["--shape", "stripe"]);
+    let (dir, mnt) = (space.dir(), space.str("mnt"));
+    let ran = nuri(&["lab", "watch", "--once", "--size", "1m", "--space", &dir, "--json", &mnt]);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let parts: Vec<_> =
+        told["figures"].as_array().unwrap().iter().map(|f| f["part"].clone()).collect();
+    let groups = parts.iter().filter(|part| part.as_str().unwrap().starts_with("group ")).count();
+    assert_eq!(groups, 2 * 4, "each of four targets, writing and reading: {told}");
+    let history = space.path("space/watch.jsonl");
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let line = |i: u64, value: u64| {
+        let look = serde_json::json!({
+            "time": now - 6000 + i * 600, "dir": mnt, "part": "group 2", "what": "writing",
+            "unit": "MiB/s", "value": value,
+        });
+        format!("{look}\n")
+    };
+    let looks: String = (0..10).map(|i| line(i, if i < 8 { 200 } else { 100 })).collect();
+    fs::write(&history, looks + &line(10, 100)).unwrap();
+    let status = text(&nuri(&["status", "--dir", &dir]).stdout);
+    assert!(status.contains("group 2: writing 50 % slower than its 14-day normal"), "{status}");
+    space.down_clean();
 }

@@ -20,12 +20,17 @@ pub struct Striping {
 }
 
 impl Striping {
+    /// Over so many groups.
+    pub(crate) fn of_width(groups: u16) -> Striping {
+        Striping { stripe_count: Some(groups), stripe_size: None }
+    }
+
     pub(super) fn is_asked(&self) -> bool {
         *self != Striping::default()
     }
 
     /// Files made in the directory from here on are striped so.
-    pub(super) fn set(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn set(&self, dir: &Path) -> Result<()> {
         if !self.is_asked() {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use nuri_lab::run::Request;
 use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
+use nuri_lab::watch::Watch;
 use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::database::DbStress;
 use nuri_lab::workload::io500::Io500;
@@ -44,6 +45,8 @@ pub(crate) enum Lab {
     Io500(Box<Once<Io500>>),
     /// Send messages between two processes of this machine
     Ipc(Box<Between>),
+    /// Look at places again and again, and say what became slow since when
+    Watch(Box<Watch>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did

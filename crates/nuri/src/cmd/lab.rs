@@ -30,7 +30,7 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         Lab::Show { study } => show(&study),
         Lab::Run(request) => {
             let dirs = request.dirs();
-            Ok(guarded(&dirs, |stop| run::run(&request, stop))?)
+            Ok(guarded(&dirs, |stop| run::run(&request, stop).map(done))?)
         }
         Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
@@ -39,8 +39,9 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
         Lab::Io500(args) => once(&Workload::Io500(args.options), &args.place),
         Lab::Ipc(args) => {
             let (workload, dirs) = (Workload::Ipc(args.options), [std::env::temp_dir()]);
-            Ok(guarded(&dirs, |stop| single::run(&workload, &dirs, &args.how, stop))?)
+            Ok(guarded(&dirs, |stop| single::run(&workload, &dirs, &args.how, stop).map(done))?)
         }
+        Lab::Watch(watch) => Ok(guarded(&watch.dirs, |stop| watch.run(&stop))?),
         Lab::Report(args) => report::run(&args).map(done),
         Lab::Compare(args) => compare::run(&args),
         Lab::Testbed(args) => testbed::run(args).map(done),
@@ -49,7 +50,8 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
 }
 
 fn once(workload: &Workload, place: &Where) -> Result<ExitCode, Failure> {
-    Ok(guarded(&place.dirs, |stop| single::run(workload, &place.dirs, &place.how, stop))?)
+    let work = |stop| single::run(workload, &place.dirs, &place.how, stop).map(done);
+    Ok(guarded(&place.dirs, work)?)
 }
 
 #[derive(Serialize)]
