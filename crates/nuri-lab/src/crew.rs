@@ -52,6 +52,8 @@ pub(crate) struct Timed {
     pub(crate) straggling: Option<f64>,
     pub(crate) moved: Moved,
     pub(crate) used: Usage,
+    /// KiB of all ranks at most, if that is known.
+    pub(crate) memory: Option<u64>,
 }
 
 /// Who does a workload's phases.
@@ -181,13 +183,14 @@ fn timed(done: &[Done], used: Usage) -> Result<Timed> {
     let (Some(start), Some(first), Some(last)) = (start, first, last) else {
         return Err(LabError::new("no rank did anything"));
     };
-    let sum = |of: fn(&Moved) -> u64| done.iter().map(|d| of(&d.moved)).sum();
+    let sum = |of: fn(&Done) -> u64| done.iter().map(of).sum();
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     Ok(Timed {
         seconds: seconds(last - start),
         straggling: Some(seconds(last - first)),
-        moved: Moved { bytes: sum(|m| m.bytes), operations: sum(|m| m.operations) },
+        moved: Moved { bytes: sum(|d| d.moved.bytes), operations: sum(|d| d.moved.operations) },
         used,
+        memory: Some(sum(|d| d.memory)),
     })
 }
 
@@ -199,11 +202,11 @@ mod tests {
     fn a_phase_lasts_from_the_first_start_to_the_last_end() {
         let moved = Moved { bytes: 10, operations: 1 };
         let done = [
-            Done { start: 2_000_000_000, end: 3_000_000_000, moved },
-            Done { start: 1_000_000_000, end: 5_000_000_000, moved },
+            Done { start: 2_000_000_000, end: 3_000_000_000, moved, memory: 1 },
+            Done { start: 1_000_000_000, end: 5_000_000_000, moved, memory: 2 },
         ];
         let timed = timed(&done, Usage::default()).unwrap();
-        assert_eq!((timed.seconds, timed.straggling), (4.0, Some(2.0)));
+        assert_eq!((timed.seconds, timed.straggling, timed.memory), (4.0, Some(2.0), Some(3)));
         assert_eq!(timed.moved, Moved { bytes: 20, operations: 2 });
         assert!(super::timed(&[], Usage::default()).is_err());
     }

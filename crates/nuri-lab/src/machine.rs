@@ -1,4 +1,5 @@
 //! What the whole machine was used for: processors and network devices, all processes together.
+//! And how much memory this process took.
 
 /// Ticks per second in /proc/stat: the same on every Linux.
 const TICKS: f64 = 100.0;
@@ -55,6 +56,19 @@ impl Usage {
     }
 }
 
+/// The process's highest memory counts from now on.
+pub(crate) fn forget_peak() {
+    // Where that is not allowed it counts from the process's start.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// Resident memory at most, in KiB.
+pub(crate) fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
 /// Both directions of every device; loopback once, where what is sent is what is received: nodes
 /// of one machine talk over it.
 fn wire(net_dev: &str) -> u64 {
@@ -79,6 +93,16 @@ mod tests {
         assert_eq!(used.cpu_seconds(), 2.0);
         assert_eq!(used.stolen_share(), 0.25);
         assert_eq!(Usage::default().stolen_share(), 0.0);
+    }
+
+    #[test]
+    fn the_peak_is_known_and_can_be_forgotten() {
+        let large = std::hint::black_box(vec![1u8; 64 << 20]);
+        let with = peak_kib();
+        assert!(with > 64 << 10, "{with}");
+        drop(large);
+        forget_peak();
+        assert!(peak_kib() < with);
     }
 
     #[test]

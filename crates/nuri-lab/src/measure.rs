@@ -121,6 +121,7 @@ fn costs(timed: Timed) -> Costs {
         cpu_us_per_op: cpu.and_then(|cpu| per(cpu * 1e6, operations)),
         wire_bytes_per_byte: used.and_then(|used| per(used.wire as f64, bytes)),
         straggling: timed.straggling,
+        memory_mib: timed.memory.map(|kib| kib as f64 / 1024.0),
     }
 }
 
@@ -131,7 +132,7 @@ mod tests {
 
     fn timed(seconds: f64, bytes: u64, operations: u64) -> Timed {
         let moved = Moved { bytes, operations };
-        Timed { seconds, straggling: Some(0.1), moved, used: Usage::default() }
+        Timed { seconds, straggling: Some(0.1), moved, used: Usage::default(), memory: Some(2048) }
     }
 
     #[test]
@@ -139,6 +140,7 @@ mod tests {
         let cold = Caches { name: "cold", warning: Some("w".into()) };
         let read = sample(Phase::Read, timed(2.0, 64 << 20, 64), cold.clone()).unwrap();
         assert_eq!((read.value, read.caches.as_str()), (32.0, "cold"));
+        assert_eq!(read.costs.memory_mib, Some(2.0));
         assert_eq!(read.warnings, ["w"]);
         let stat = Phase::Stat(crate::workload::Entry::File);
         let stat = sample(stat, timed(0.01, 0, 10), cold.clone()).unwrap();

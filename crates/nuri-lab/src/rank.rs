@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Phase, Workload};
-use crate::{LabError, Result, at, clock};
+use crate::{LabError, Result, at, clock, machine};
 
 /// The first line that a rank reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,6 +59,8 @@ pub struct Done {
     pub start: u64,
     pub end: u64,
     pub moved: Moved,
+    /// KiB of the process at most, in this phase.
+    pub memory: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -113,7 +115,8 @@ fn say(said: &Said) -> Result<()> {
 }
 
 fn timed(part: &mut dyn Part) -> Result<Done> {
+    machine::forget_peak();
     let start = clock::monotonic();
     let moved = part.run()?;
-    Ok(Done { start, end: clock::monotonic(), moved })
+    Ok(Done { start, end: clock::monotonic(), moved, memory: machine::peak_kib() })
 }

@@ -60,6 +60,8 @@ pub struct Costs {
     pub wire_bytes_per_byte: Option<f64>,
     /// Seconds between the first process that was done and the last.
     pub straggling: Option<f64>,
+    /// MiB that the workload's own processes had resident at most, together.
+    pub memory_mib: Option<f64>,
 }
 
 /// The machine that ran it.

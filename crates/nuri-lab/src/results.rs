@@ -132,6 +132,7 @@ fn costs(samples: &[&Sample]) -> Costs {
         cpu_us_per_op: middle(|c| c.cpu_us_per_op),
         wire_bytes_per_byte: middle(|c| c.wire_bytes_per_byte),
         straggling: middle(|c| c.straggling),
+        memory_mib: middle(|c| c.memory_mib),
     }
 }
 

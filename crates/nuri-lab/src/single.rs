@@ -71,14 +71,23 @@ fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Res
 /// A head and a row for each record, then what is to be known of them.
 fn table(records: &[Record]) -> Vec<String> {
     let mut lines = vec![format!(
-        "{:<17} {:>12} {:>12} {:>12}       {:<11} {:>10} {:>10} {:>10} {:>11}",
-        "", "median", "low", "high", "caches", "CPU s/GiB", "CPU us/op", "wire B/B", "straggling"
+        "{:<17} {:>12} {:>12} {:>12}       {:<11} {:>10} {:>10} {:>10} {:>11} {:>8}",
+        "",
+        "median",
+        "low",
+        "high",
+        "caches",
+        "CPU s/GiB",
+        "CPU us/op",
+        "wire B/B",
+        "straggling",
+        "MiB"
     )];
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
     for record in records {
         let (i, costs) = (&record.interval, &record.costs);
         lines.push(format!(
-            "{:<17} {:>12.1} {:>12.1} {:>12.1} {:<5} {:<11} {:>10} {:>10} {:>10} {:>9} s",
+            "{:<17} {:>12.1} {:>12.1} {:>12.1} {:<5} {:<11} {:>10} {:>10} {:>10} {:>9} s {:>8}",
             record.metric,
             i.median,
             i.low,
@@ -89,6 +98,7 @@ fn table(records: &[Record]) -> Vec<String> {
             number(costs.cpu_us_per_op),
             number(costs.wire_bytes_per_byte),
             number(costs.straggling),
+            number(costs.memory_mib),
         ));
     }
     let warned = records.iter().flat_map(|r| r.warnings.iter().map(move |w| (&r.metric, w)));

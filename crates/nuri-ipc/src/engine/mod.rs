@@ -214,8 +214,11 @@ impl Engine {
         }
     }
 
-    /// Our link to a rank is over.
+    /// Our link to a rank is over. What it answered before counts.
     fn lose_out(&mut self, rank: u32, why: &Error) {
+        if !cfg!(nuri_break = "end_before_answer") {
+            self.hear_answer(rank);
+        }
         if let Some(out) = self.peers[rank as usize].out.take() {
             self.desk.cut(out.id);
         }

@@ -76,6 +76,22 @@ impl Engine {
         Ok(request)
     }
 
+    /// Ends the send that a rank was to read from our memory, if it has said how that went.
+    pub(super) fn hear_answer(&mut self, rank: u32) {
+        let peer = &mut self.peers[rank as usize];
+        let (Some(out), Some(request)) = (&peer.out, peer.queue.front().copied()) else { return };
+        let Some(sending) = self.requests.sending(request) else { return };
+        let status = Status { source: rank, tag: sending.tag, len: sending.from.len() as u64 };
+        let Some(number) = sending.remote else { return };
+        let result = match remote_end(out, sending, number) {
+            Push::Whole => Ok(status),
+            Push::Failed(why) => Err(why),
+            Push::Part | Push::Nothing => return,
+        };
+        peer.queue.pop_front();
+        self.requests.finish(request, result);
+    }
+
     /// Pushes what is queued for a rank as far as there is room.
     pub(super) fn push(&mut self, rank: u32) -> bool {
         let here = self.desk.bell().cpu();

@@ -94,6 +94,23 @@ fn messages_are_read_from_their_senders_memory() {
     assert_eq!(done(&a, unmapped).result.unwrap_err(), Error::NotRead { rank: 1 });
 }
 
+/// What a peer has read before its end was sent well, whichever is seen first.
+/// Catches `nuri_break = "end_before_answer"`.
+#[test]
+fn a_message_that_was_read_counts_though_its_reader_is_gone() {
+    let session = Session::of(2);
+    let always = session.config(0).cross_memory(CrossMemory::From(2000));
+    let (a, b) = (Endpoint::open(always).unwrap(), session.open(1));
+    a.send(1, 0, b"hello").unwrap();
+    let request = a.isend(1, 1, pattern(4096, 4)).unwrap();
+    assert_eq!(recv(&b, Selector::exact(0, 1), 4096).unwrap().1, pattern(4096, 4));
+    drop(b);
+    // Until its end is known here.
+    sleep(Duration::from_millis(300));
+    assert_eq!(done(&a, request).result.unwrap().len, 4096);
+    assert_eq!(a.send(1, 1, b"more"), Err(Error::PeerGone { rank: 1 }));
+}
+
 #[test]
 fn parts_are_gathered_and_scattered() {
     let session = Session::of(2);

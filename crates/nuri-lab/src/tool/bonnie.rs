@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::run;
 use crate::crew::{Control, Hands, Timed};
-use crate::machine::Usage;
 use crate::rank::{Moved, Order};
 use crate::workload::Phase;
 use crate::workload::bonnie::Bonnie;
@@ -70,7 +69,8 @@ impl Hands for Program {
             }
         };
         // What each phase cost is not known: the tool does not stop between them.
-        Ok(Some(Timed { seconds, straggling: None, moved, used: Usage::default() }))
+        let (used, memory) = Default::default();
+        Ok(Some(Timed { seconds, straggling: None, moved, used, memory }))
     }
 }
 

@@ -71,7 +71,7 @@ impl Hands for Fio {
         let printed = run(NAME, &self.args(order), &self.control)?;
         let used = Usage::now().since(before);
         let (seconds, moved) = parse(&printed, order.phase)?;
-        Ok(Some(Timed { seconds, straggling: None, moved, used }))
+        Ok(Some(Timed { seconds, straggling: None, moved, used, memory: None }))
     }
 }
 

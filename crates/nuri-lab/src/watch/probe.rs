@@ -1,5 +1,6 @@
-//! A short measurement that disturbs little: some MiB and some names for each place, in a directory of
-//! its own. Of a few tries the best counts: what else goes on makes figures smaller, never larger.
+//! A short measurement that disturbs little: some MiB and some names for each place, in a directory
+//! of its own. Of a few tries the best counts: what else goes on makes figures smaller, never
+//! larger.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -21,7 +22,8 @@ const TRIES: usize = 3;
 const NAMES: usize = 200;
 const SYNCS: usize = 20;
 const SMALL: usize = 4096;
-/// Files that are made to find all groups of a space; so many in a row without a new one are enough.
+/// Files that are made to find all groups of a space; so many in a row without a new one are
+/// enough.
 const MOST_FILES: usize = 256;
 const IN_VAIN: usize = 16;
 /// Shows where a file of a Nuri space lies.
