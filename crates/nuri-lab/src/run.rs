@@ -256,8 +256,9 @@ impl Session {
             let Trial { point, options, workload, .. } = &self.trials[i];
             let (rounds, samples) = recalled(workload, &self.output.of(point, options));
             (self.trials[i].rounds, self.trials[i].samples) = (rounds, samples);
-            let whole = self.records(i, None).iter().all(|record| self.output.has(record));
-            self.trials[i].is_written = whole;
+            let known = self.records(i, None);
+            let is_whole = known.iter().all(|record| self.output.has(record));
+            self.trials[i].is_written = is_whole && !known.is_empty();
         }
     }
 
