@@ -185,6 +185,26 @@ fn pages_that_are_appended_lie_where_the_file_ended() {
     space.down_clean();
 }
 
+/// The kernel never asks for the root, and keeps names there as anywhere. Also where what a mount
+/// did in it by itself was just told.
+#[test]
+fn names_in_the_root_are_recalled_as_others() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    let name = |mount: &std::path::Path, i: usize| mount.join(format!("f{i}"));
+    for round in 0..5 {
+        let files = round * 40..round * 40 + 40;
+        files.clone().for_each(|i| fs::write(name(&a, i), "").unwrap());
+        fs::File::open(&a).unwrap().sync_all().unwrap();
+        for i in files {
+            assert!(name(&a, i).exists());
+            fs::remove_file(name(&b, i)).unwrap();
+            assert!(!name(&a, i).exists(), "removed by the other mount: {i}");
+        }
+    }
+    space.down_clean();
+}
+
 #[test]
 fn appends_of_two_mounts_do_not_overlap() {
     let mut space = Space::up(&[]);
