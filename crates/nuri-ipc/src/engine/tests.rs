@@ -253,6 +253,24 @@ fn messages_to_oneself() {
     assert_eq!(completion.buffer.unwrap(), pattern(3000, 0));
 }
 
+/// Who was heard of and ended is gone, not absent, though nothing was sent to it before.
+#[test]
+fn a_peer_that_ends_before_the_first_send_to_it_is_gone() {
+    for round in 0..10 {
+        let session = Session::of(2);
+        let (a, b) = (session.open(0), session.open(1));
+        b.send(0, 1, b"here").unwrap();
+        recv(&a, Selector::exact(1, 1), 4).unwrap();
+        drop(b);
+        // What is sent before its end is known may fit into its ring: then the next one tells.
+        let refused = (0..1000).find_map(|_| {
+            sleep(Duration::from_millis(1));
+            a.send(1, 1, b"x").err()
+        });
+        assert_eq!(refused, Some(Error::PeerGone { rank: 1 }), "round {round}");
+    }
+}
+
 #[test]
 fn closing_ends_waits_once_all_was_read() {
     let session = Session::of(2);
@@ -462,6 +480,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A receive that ended: its place in the order of posting, its selector, sender and number.
 type Got = (usize, Selector, u32, u64, u64);
 
+/// How many receives end for sure: those that take anything, as far as there is something.
+fn least(steps: &[Step]) -> usize {
+    let sent = steps.iter().filter(|s| matches!(s, Step::Send(..))).count();
+    let wild = steps.iter().filter(|s| matches!(s, Step::Receive(Selector::ANY))).count();
+    sent.min(wild)
+}
+
 /// Runs the steps until nothing has moved for a while; every byte that came was right.
 fn run(ends: &[Endpoint; 3], steps: &[Step]) -> Vec<Got> {
     let (mut sends, mut receives, mut got) = (Vec::new(), Vec::new(), Vec::new());
@@ -478,7 +503,9 @@ fn run(ends: &[Endpoint; 3], steps: &[Step]) -> Vec<Got> {
         }
     }
     let mut moved = Instant::now();
-    while moved.elapsed() < Duration::from_millis(20) {
+    // A machine that is busy with others may stand still for longer than what is sure to come.
+    let patience = |got: &[Got]| if got.len() < least(steps) { 5000 } else { 20 };
+    while moved.elapsed() < Duration::from_millis(patience(&got)) {
         sends.retain(|(from, r)| ends[*from as usize].test(*r).unwrap().is_none());
         receives.retain(|(i, selector, request)| {
             let Some(completion) = ends[0].test(*request).unwrap() else { return true };
@@ -510,8 +537,6 @@ proptest! {
                 }
             }
         }
-        let sent = steps.iter().filter(|s| matches!(s, Step::Send(..))).count();
-        let wild = steps.iter().filter(|s| matches!(s, Step::Receive(Selector::ANY))).count();
-        prop_assert!(got.len() >= sent.min(wild), "who takes all takes one each");
+        prop_assert!(got.len() >= least(&steps), "who takes all takes one each");
     }
 }
