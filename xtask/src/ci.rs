@@ -54,6 +54,14 @@ const SUITES: &[Suite] = &[
         test.env("LOOM_MAX_PREEMPTIONS", "3");
         run_tests(&mut test, 10 * MINUTE)
     }),
+    ("memory under a sanitizer", || {
+        let args =
+            ["test", "-p", "nuri-ipc", "-p", "nuri-io", "--lib", "--tests", "--target", HOST];
+        let mut test = cargo(&args);
+        // The stable compiler has what the option needs; miri is not in it.
+        test.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+        run_tests(test.env("CARGO_TARGET_DIR", target().join("sanitizer")), 10 * MINUTE)
+    }),
     ("binary, mounts, crashes", || {
         let args = ["test", "-p", "nuri", "--", "--test-threads=2"];
         run_tests(cargo(&args).env("NURI_TRANSPORT", "uring"), 15 * MINUTE)

@@ -24,6 +24,7 @@ pub mod transport;
 mod uring;
 mod xattr;
 
+pub use bypass::Passed;
 pub use mount::{MountError, mount, unmount};
 pub use server::{FuseConfig, serve};
 pub use transport::Transport;

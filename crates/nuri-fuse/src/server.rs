@@ -15,7 +15,7 @@ use crate::abi::{
     SETXATTR_EXT,
 };
 use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH, MINOR_PRUNE};
-use crate::bypass::Bypass;
+use crate::bypass::{Bypass, Passed};
 use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
 use crate::dispatch::{Dispatcher, Kernel};
@@ -31,18 +31,21 @@ pub const MAX_WRITE: u32 = 1 << 20;
 const FIRST_READERS: usize = 4;
 
 /// Settings of the door.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FuseConfig {
     /// How far the kernel may read ahead, bytes.
     pub max_readahead: u32,
     pub transport: Transport,
     /// Nothing may be changed through this mount.
     pub read_only: bool,
+    /// Where what goes past the kernel is counted.
+    pub passed: Arc<Passed>,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        FuseConfig { max_readahead: 8 << 20, transport: Transport::default(), read_only: false }
+        let (transport, passed) = Default::default();
+        FuseConfig { max_readahead: 8 << 20, transport, read_only: false, passed }
     }
 }
 
@@ -93,7 +96,7 @@ pub fn serve(
     config: FuseConfig,
     point: &Path,
 ) -> io::Result<()> {
-    let Agreed { minor, flags, rings } = handshake(&device, config)?;
+    let Agreed { minor, flags, rings } = handshake(&device, &config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
     let notifier =
@@ -106,7 +109,7 @@ pub fn serve(
         read_only: config.read_only,
     };
     let bypass = match kernel.epochs {
-        true => Bypass::start(client.clone(), notifier, config.read_only),
+        true => Bypass::start(client.clone(), notifier, config.read_only, config.passed),
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
     let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
@@ -129,7 +132,7 @@ pub fn serve(
 }
 
 /// Answers INIT; says what the kernel offers.
-fn handshake(device: &Device, config: FuseConfig) -> io::Result<Agreed> {
+fn handshake(device: &Device, config: &FuseConfig) -> io::Result<Agreed> {
     let mut buf = vec![0; BUFFER];
     let len = device.read(&mut buf)?;
     let protocol = || io::Error::other("the kernel's FUSE protocol is not the one we know");
@@ -160,7 +163,7 @@ fn init_out(
     init: &InitIn,
     offered: u64,
     rings: &Result<Probe, NoRings>,
-    config: FuseConfig,
+    config: &FuseConfig,
 ) -> InitOut {
     let wanted = ASYNC_READ
         | POSIX_LOCKS

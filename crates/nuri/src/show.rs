@@ -3,7 +3,7 @@
 pub(crate) use nuri_lab::size::human;
 use nuri_proto::id::NodeId;
 use nuri_proto::map::{Map, Node, Standing, TargetState};
-use nuri_proto::op::cluster::{ClusterState, Link, Path, Scrub};
+use nuri_proto::op::cluster::{ClusterState, Link, Path, Programs, Scrub};
 use serde::Serialize;
 
 use crate::health::Health;
@@ -129,6 +129,28 @@ pub(crate) struct MountView {
     /// That it remembers.
     pub(crate) inodes: u64,
     pub(crate) links: Vec<LinkView>,
+    pub(crate) programs: ProgramsView,
+}
+
+/// Programs that move bytes past the kernel.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct ProgramsView {
+    pub(crate) connections: u32,
+    /// Both ways.
+    pub(crate) bytes: u64,
+    /// Between program and mount.
+    pub(crate) copies_per_byte: f64,
+}
+
+impl ProgramsView {
+    fn new(programs: &Programs) -> ProgramsView {
+        let Programs { connections, bytes, copied } = *programs;
+        ProgramsView { connections, bytes, copies_per_byte: copies_per_byte(bytes, copied) }
+    }
+}
+
+fn copies_per_byte(bytes: u64, copied: u64) -> f64 {
+    copied as f64 / bytes.max(1) as f64
 }
 
 /// A mount's connections to one server.
@@ -149,7 +171,7 @@ impl LinkView {
             Path::Unix => "unix",
             Path::SingleCopy => "single-copy",
         };
-        let copies_per_byte = link.copied as f64 / link.bytes.max(1) as f64;
+        let copies_per_byte = copies_per_byte(link.bytes, link.copied);
         LinkView { address: link.address.clone(), path, bytes: link.bytes, copies_per_byte }
     }
 }
@@ -172,6 +194,7 @@ impl StatusView {
             session: m.session,
             inodes: m.inodes,
             links: m.links.iter().map(LinkView::new).collect(),
+            programs: ProgramsView::new(&m.programs),
         };
         StatusView {
             format: FORMAT,
@@ -249,6 +272,14 @@ impl StatusView {
                 println!(
                     "    to {}  {:<12} {bytes:>10}, {copies:.2} copies per byte",
                     link.address, link.path
+                );
+            }
+            let ProgramsView { connections, bytes, copies_per_byte } = m.programs;
+            if bytes > 0 || connections > 0 {
+                println!(
+                    "    to {connections} program connections  pipe {:>10}, {copies_per_byte:.2} \
+                     copies per byte",
+                    human(bytes)
                 );
             }
         }

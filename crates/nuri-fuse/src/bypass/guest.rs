@@ -103,6 +103,8 @@ impl<'b> Guest<'b> {
         });
         if let Ok(len) = read {
             self.pages.lend(&self.to, len).map_err(io::Error::other)?;
+            // The program's own, out of the pipe.
+            self.bypass.passed.count(len, 1);
         }
         Ok(read)
     }
@@ -123,6 +125,8 @@ impl<'b> Guest<'b> {
             file.and_then(|file| client.write_past(file, ask.offset, data).map(|_| file))
         };
         let outcome = written.map(|(ino, _)| {
+            // Out of the pipe, and what is no block from there into the write buffer.
+            self.bypass.passed.count(len, if is_block { 1 } else { 2 });
             if !cfg!(nuri_break = "stale_pages_stay") {
                 self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
             }

@@ -13,6 +13,7 @@
 //! B5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
 
 mod guest;
+mod passed;
 mod ticket;
 mod wire;
 
@@ -29,6 +30,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use guest::{Guest, PATIENCE};
+pub use passed::Passed;
 use ticket::Tickets;
 pub(crate) use wire::TICKET;
 use wire::{LARGEST, Ticket};
@@ -49,6 +51,7 @@ pub(crate) struct Bypass {
     tickets: Mutex<Tickets>,
     /// Connections by user.
     guests: Mutex<HashMap<u32, usize>>,
+    passed: Arc<Passed>,
 }
 
 impl Bypass {
@@ -60,6 +63,7 @@ impl Bypass {
         client: Arc<Client>,
         kernel: Arc<dyn KernelCache>,
         read_only: bool,
+        passed: Arc<Passed>,
     ) -> io::Result<Arc<Bypass>> {
         let random = ticket::random().map_err(|status| io::Error::other(status.to_string()))?;
         let mut name = [0; 32];
@@ -73,7 +77,7 @@ impl Bypass {
         rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(&name[..31])?)?;
         rustix::net::listen(&listener, MOST as i32)?;
         let (tickets, guests) = Default::default();
-        let bypass = Bypass { client, kernel, read_only, name, listener, tickets, guests };
+        let bypass = Bypass { client, kernel, read_only, name, listener, tickets, guests, passed };
         let bypass = Arc::new(bypass);
         let own = bypass.clone();
         std::thread::Builder::new().name("bypass".into()).spawn(move || own.listen())?;
@@ -128,6 +132,7 @@ impl Bypass {
             }
             *own += 1;
         }
+        self.passed.connected();
         let place = Place { bypass: self.clone(), uid };
         let body = move || {
             let bypass = &place.bypass;
@@ -149,6 +154,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.bypass.passed.ended();
         let mut guests = self.bypass.guests.lock();
         if let Some(count) = guests.get_mut(&self.uid) {
             *count -= 1;

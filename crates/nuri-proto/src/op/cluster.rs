@@ -150,8 +150,19 @@ pub struct MountReport {
     /// That it remembers.
     pub inodes: u64,
     pub links: Vec<Link>,
+    pub programs: Programs,
 }
 call!(MountReport => ());
+
+/// What went between a mount and programs past the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// Connections now; a program has some for its threads.
+    pub connections: u32,
+    /// Both ways, and how many bytes were copied for them between program and mount.
+    pub bytes: u64,
+    pub copied: u64,
+}
 
 /// What a mount and a server sent each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -83,7 +83,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
             return Err(Failure::new(error));
         }
     };
-    report_mount(&cluster, &client, host, &point);
+    report_mount(&cluster, &client, &config, host, &point);
     let served = nuri_fuse::serve(device, client.clone(), config, &point);
     client.close();
     if served.is_err() {
@@ -111,8 +111,14 @@ fn transport(wanted: Transport) -> Result<Transport, Failure> {
 }
 
 /// Tells the authority regularly that this mount lives.
-fn report_mount(cluster: &Cluster, client: &Arc<Client>, host: String, point: &Path) {
-    let (cluster, client) = (cluster.clone(), client.clone());
+fn report_mount(
+    cluster: &Cluster,
+    client: &Arc<Client>,
+    config: &FuseConfig,
+    host: String,
+    point: &Path,
+) {
+    let (cluster, client, passed) = (cluster.clone(), client.clone(), config.passed.clone());
     let mountpoint = point.display().to_string();
     let body = move || {
         loop {
@@ -120,8 +126,8 @@ fn report_mount(cluster: &Cluster, client: &Arc<Client>, host: String, point: &P
             let (pid, session) = (std::process::id(), client.session());
             // Only a display: an authority that does not answer is noticed elsewhere.
             let inodes = client.inodes() as u64;
-            let links = cluster.links();
-            let report = MountReport { host, pid, mountpoint, session, inodes, links };
+            let (links, programs) = (cluster.links(), passed.counts());
+            let report = MountReport { host, pid, mountpoint, session, inodes, links, programs };
             let _ = cluster.report_mount(report);
             std::thread::sleep(HEARTBEAT * 2);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::support::{Space, is_mounted, text, wait};
+use crate::support::{Space, is_mounted, nuri, text, wait};
 use crate::transport::{Foreground, TRANSPORTS};
 
 const MIB: usize = 1 << 20;
@@ -80,6 +80,26 @@ fn moved(output: &Output) -> Moved {
 /// Bytes of which no two pages are alike.
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i >> 12) as u8 ^ (i as u8).wrapping_mul(31) ^ seed).collect()
+}
+
+/// What `nuri status` tells of a mount's programs is what they say themselves.
+#[test]
+fn what_programs_move_is_in_the_status() {
+    let preload = Preload::new();
+    let file = preload.file("a");
+    let script = "import sys\n\
+                  f=open(sys.argv[1],'w+b',buffering=0); f.write(bytes(4<<20))\n\
+                  f.seek(0); f.truncate(3<<20); print(len(f.read(3<<20)))";
+    let moved = preload.python(script, &file);
+    assert_eq!((moved.written, moved.read > 0), (4 * MIB, true), "{moved:?}");
+    let programs = || preload.space.status()["mounts"][0]["programs"].clone();
+    wait("the mount reports", Duration::from_secs(20), || {
+        let told = programs();
+        told["bytes"] == moved.written + moved.read && told["connections"] == 0
+    });
+    assert_eq!(programs()["copies_per_byte"], 1.0, "whole blocks and reads are copied once");
+    let plain = nuri(&["status", "--dir", &preload.space.dir()]);
+    assert!(text(&plain.stdout).contains(" to 0 program connections  pipe "), "{plain:?}");
 }
 
 fn forget_pages() {
