@@ -44,6 +44,7 @@ impl Sink for Late {
         for change in changes {
             match change {
                 Change::SetLen(len) => self.disk.set_len(len)?,
+                Change::Zero { at, len } => self.disk.write_at(at, &vec![0; len as usize])?,
                 Change::Write { at, len } => {
                     let (now, later) = data.split_at(len as usize);
                     self.disk.write_at(at, now)?;

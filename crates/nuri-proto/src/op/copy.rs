@@ -56,8 +56,16 @@ pub enum CopyFile {
 /// One change of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
-    Write { at: u64, len: u32 },
+    Write {
+        at: u64,
+        len: u32,
+    },
     SetLen(u64),
+    /// Writes zeros, which are not in the payload; at most as many as a payload may have bytes.
+    Zero {
+        at: u64,
+        len: u32,
+    },
 }
 
 /// The authority's map, durable before the answer.

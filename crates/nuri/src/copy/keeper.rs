@@ -19,6 +19,7 @@ use nuri_io::file::OpenMode;
 use nuri_io::uring::open_disk;
 use nuri_proto::Status;
 use nuri_proto::id::ClusterId;
+use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::Op;
 use nuri_proto::op::copy::{
     Change, CopyBegin, CopyFile, CopyLatest, CopyMap, CopyWhole, CopyWrite, Origin,
@@ -117,6 +118,10 @@ impl Keeper {
         for change in &call.changes {
             let done = match *change {
                 Change::SetLen(len) => disk.set_len(len),
+                Change::Zero { len, .. } if len as usize > MAX_PAYLOAD => {
+                    return Err(Status::INVAL);
+                }
+                Change::Zero { at, len } => disk.write_at(at, &vec![0; len as usize]),
                 Change::Write { at, len } => {
                     let (now, later) = data.split_at_checked(len as usize).ok_or(Status::INVAL)?;
                     data = later;

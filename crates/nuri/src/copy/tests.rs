@@ -13,6 +13,7 @@ use nuri_kv::engine::{Batch, Engine};
 use nuri_proto::Status;
 use nuri_proto::codec;
 use nuri_proto::id::{ClusterId, Epoch, NodeId};
+use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::map::Map;
 use nuri_proto::op::Call;
 use nuri_proto::op::copy::{
@@ -120,6 +121,8 @@ fn changes_that_do_not_fit_their_bytes_are_refused() {
     assert_eq!(write(vec![Change::Write { at: 0, len: 11 }]), Err(Status::INVAL));
     assert_eq!(write(vec![Change::Write { at: u64::MAX - 3, len: 10 }]), Err(Status::IO));
     assert_eq!(write(vec![Change::SetLen(u64::MAX)]), Err(Status::IO));
+    let too_much = MAX_PAYLOAD as u32 + 1;
+    assert_eq!(write(vec![Change::Zero { at: 0, len: too_much }]), Err(Status::INVAL));
     assert_eq!(write(vec![Change::SetLen(9), Change::Write { at: 9, len: 10 }]), Ok(()));
     assert_eq!(fs::read(copy_path(dir.path(), 1).join(META_LOG)).unwrap().len(), 19);
 }
