@@ -39,21 +39,28 @@ impl Bed {
         self.dir.path().join("bed").display().to_string()
     }
 
-    fn names(&self) -> Result<Vec<String>, String> {
+    /// All studies, and whether they make their clusters.
+    fn studies(&self) -> Result<Vec<(String, bool)>, String> {
         let listed = script(&format!("{} lab list --json", self.nuri), LIMIT)?;
         let studies: serde_json::Value =
             serde_json::from_str(&listed).map_err(|e| e.to_string())?;
         let names = studies.as_array().into_iter().flatten();
-        Ok(names.filter_map(|study| Some(study["study"].as_str()?.to_string())).collect())
+        let study = |study: &serde_json::Value| {
+            Some((study["study"].as_str()?.to_string(), study["testbed"].as_bool()?))
+        };
+        Ok(names.filter_map(study).collect())
     }
 
-    fn run(&self, study: &str, results: &Path) -> Result<(), String> {
+    fn run(&self, (study, is_made): &(String, bool), results: &Path) -> Result<(), String> {
         let (nuri, bed, dir) = (&self.nuri, self.place(), self.dir.path().display());
         let file = results.join(format!("{study}.jsonl"));
+        let place = match is_made {
+            true => format!("--testbed {dir}/made"),
+            false => format!("--dir {bed}/mnt0 --dir {bed}/mnt1"),
+        };
         let run = format!(
             "rm -f {file}
-             {nuri} lab run {study} --quick --dir {bed}/mnt0 --dir {bed}/mnt1 --local {dir}/local \
-                -o {file}",
+             {nuri} lab run {study} --quick {place} --local {dir}/local -o {file}",
             file = file.display()
         );
         script(&run, LIMIT).map(drop).map_err(|e| format!("{study}: {e}"))
@@ -71,11 +78,12 @@ pub(crate) fn run(every: usize) -> Result<(), String> {
     let results: PathBuf = root().join("target/studies");
     std::fs::create_dir_all(&results).map_err(|e| format!("{}: {e}", results.display()))?;
     let bed = Bed::up()?;
-    let names = bed.names()?;
+    let studies = bed.studies()?;
     let mut runs = String::new();
-    for study in todays_share(&names, every) {
+    for study in todays_share(&studies, every) {
         let start = Instant::now();
         bed.run(study, &results)?;
+        let study = &study.0;
         println!("{study:<16} {:5.1} s", start.elapsed().as_secs_f64());
         runs.push_str(&format!(" {}/{study}.jsonl", results.display()));
     }

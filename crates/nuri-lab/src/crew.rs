@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::guard::Stop;
 use crate::machine::Usage;
 use crate::rank::{Done, Job, Moved, Order, Said, Told};
+use crate::testbed::network::Network;
 use crate::workload::Workload;
 use crate::{LabError, Result, at};
 
@@ -25,6 +26,8 @@ pub struct Control {
     pub stop: Stop,
     /// A phase that takes longer hangs.
     pub patience: Duration,
+    /// Of the testbed that is measured, if it is one.
+    pub network: Option<Network>,
 }
 
 pub struct Crew {
@@ -127,10 +130,11 @@ impl Hands for Crew {
     fn run(&mut self, order: Order) -> Result<Option<Timed>> {
         self.tell_all(Told::Prepare(order))?;
         self.answers()?;
-        let before = Usage::now();
+        let network = self.control.network.clone();
+        let before = Usage::now(network.as_ref());
         self.tell_all(Told::Go)?;
         let done = self.answers()?;
-        let used = Usage::now().since(before);
+        let used = Usage::now(network.as_ref()).since(before);
         timed(&done.into_iter().flatten().collect::<Vec<_>>(), used).map(Some)
     }
 }

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{LabError, Result, at, work};
+use crate::{LabError, Result, at, testbed, work};
 
 const INNER: &str = "NURI_LAB_INNER";
 
@@ -57,6 +57,7 @@ fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {
     let status = inner.wait().map_err(at("cannot wait for a process"))?;
     drop(pipe);
     if let Some(signal) = status.signal() {
+        testbed::sweep(inner.id())?;
         work::sweep(dirs, inner.id());
         return Err(LabError(format!(
             "the run was killed by signal {signal}; its working directories were removed"

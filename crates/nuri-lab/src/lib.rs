@@ -1,10 +1,12 @@
 //! Measures a cluster as the authors of five published studies did: plans that say what to vary,
 //! workloads that many processes run at once, records with host facts, reports from records alone.
 
+mod bed;
 mod caches;
 pub mod clock;
 pub mod compare;
 pub mod crew;
+mod ground;
 pub mod guard;
 pub mod host;
 pub mod limit;
@@ -16,6 +18,7 @@ mod progress;
 pub mod rank;
 pub mod record;
 pub mod report;
+pub mod request;
 pub mod results;
 pub mod run;
 mod score;

@@ -18,6 +18,8 @@ use crate::{LabError, Result, at};
 
 pub const MEMORY: &str = "memory copy";
 pub const STREAM: &str = "loopback TCP";
+/// Of the cables of all nodes that mount, between two nodes each.
+pub const WIRE: &str = "wire";
 pub const DISK_WRITE: &str = "disk write";
 pub const DISK_READ: &str = "disk read";
 
@@ -41,7 +43,7 @@ impl Limits {
     pub fn measure(scratch: Option<&Path>) -> (Limits, Vec<String>) {
         let mut limits = vec![Limit { name: MEMORY.into(), value: memory_copy() }];
         let mut left_out = Vec::new();
-        match stream() {
+        match loopback() {
             Ok(value) => limits.push(Limit { name: STREAM.into(), value }),
             Err(error) => left_out.push(format!("the limit of loopback TCP is unknown: {error}")),
         }
@@ -54,6 +56,12 @@ impl Limits {
             None => left_out.push("the disk's limits are unknown without --scratch".into()),
         }
         (Limits(limits), left_out)
+    }
+
+    /// With one that was measured elsewhere.
+    pub(crate) fn with(mut self, name: &str, value: f64) -> Limits {
+        self.0.push(Limit { name: name.into(), value });
+        self
     }
 
     /// The lowest of those named that are known.
@@ -90,11 +98,15 @@ fn memory_copy() -> f64 {
     })
 }
 
-/// One connection.
-fn stream() -> Result<f64> {
+fn loopback() -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(LabError::new)?;
     let address = listener.local_addr().map_err(LabError::new)?;
-    let mut out = TcpStream::connect(address).map_err(LabError::new)?;
+    let out = TcpStream::connect(address).map_err(LabError::new)?;
+    stream(&listener, out)
+}
+
+/// What one connection carries: `out`, which the listener has not accepted yet.
+pub(crate) fn stream(listener: &TcpListener, mut out: TcpStream) -> Result<f64> {
     let (mut into, _) = listener.accept().map_err(LabError::new)?;
     std::thread::scope(|scope| {
         let sender = scope.spawn(move || {

@@ -1,6 +1,8 @@
 //! What the whole machine was used for: processors and network devices, all processes together.
 //! And how much memory this process took.
 
+use crate::testbed::network::Network;
+
 /// Ticks per second in /proc/stat: the same on every Linux.
 const TICKS: f64 = 100.0;
 
@@ -11,15 +13,20 @@ pub(crate) struct Usage {
     busy: u64,
     stolen: u64,
     total: u64,
-    /// Bytes that network devices sent and received.
+    /// Bytes that network devices sent and received, or that the switch of a testbed received.
     pub(crate) wire: u64,
 }
 
 impl Usage {
-    pub(crate) fn now() -> Usage {
+    /// Of the whole machine, with the network of a testbed in place of its own.
+    pub(crate) fn now(network: Option<&Network>) -> Usage {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let usage = Usage::of_stat(&read("/proc/stat"));
-        Usage { wire: wire(&read("/proc/net/dev")), ..usage }
+        let wire = match network {
+            Some(network) => network.carried().unwrap_or_default(),
+            None => wire(&read("/proc/net/dev")),
+        };
+        Usage { wire, ..usage }
     }
 
     pub(crate) fn since(self, earlier: Usage) -> Usage {

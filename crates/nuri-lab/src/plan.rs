@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bed::Bed;
 use crate::record::Unit;
 use crate::{LabError, Result, at};
 
@@ -23,6 +24,10 @@ const BUILT_IN: &[&str] = &[
     include_str!("../plans/ipc-throughput.toml"),
     include_str!("../plans/metadata.toml"),
     include_str!("../plans/parallel-io.toml"),
+    include_str!("../plans/sios-bandwidth.toml"),
+    include_str!("../plans/sios-clients.toml"),
+    include_str!("../plans/sios-nodes.toml"),
+    include_str!("../plans/sios-paths.toml"),
     include_str!("../plans/stripe-sweep.toml"),
     include_str!("../plans/transfer-size.toml"),
 ];
@@ -41,6 +46,8 @@ pub struct Plan {
     #[serde(default)]
     pub setup: String,
     pub workload: Workload,
+    /// The cluster that is made for each point. Without it the study runs where it is told to.
+    pub testbed: Option<Bed>,
     /// Every combination of these runs, the last name varying fastest. The name `place` says on
     /// which directories: `space` (those given) or `local` (the reference).
     pub sweep: Vec<Axis>,
@@ -202,13 +209,43 @@ impl Plan {
             if let (true, Some(odd)) = (places, odd) {
                 return Err(LabError(format!("place '{odd}': there are 'space' and 'local'")));
             }
-            if !places && !self.workload.options.contains(&format!("{{{}}}", axis.name)) {
+            if !places && !self.is_of_workload(&axis.name) && !self.is_of_cluster(&axis.name) {
                 let name = &axis.name;
                 return Err(LabError(format!("the workload's options never use {{{name}}}")));
             }
         }
         let point = self.points()?.into_iter().next().unwrap_or_default();
+        self.testbed.iter().try_for_each(|bed| bed.at(&point).map(drop))?;
         self.options(&point).map(drop)
+    }
+
+    fn is_of_workload(&self, axis: &str) -> bool {
+        self.workload.options.contains(&format!("{{{axis}}}"))
+    }
+
+    fn is_of_cluster(&self, axis: &str) -> bool {
+        self.testbed.as_ref().is_some_and(|bed| bed.names(axis))
+    }
+
+    /// Only the points with these values, which need not be among those of the plan.
+    pub fn pinned(mut self, values: &[(String, String)]) -> Result<Plan> {
+        for (name, value) in values {
+            let Some(axis) = self.sweep.iter_mut().find(|axis| axis.name == *name) else {
+                let known: Vec<_> = self.sweep.iter().map(|axis| axis.name.as_str()).collect();
+                let (study, known) = (&self.study, known.join(", "));
+                return Err(LabError(format!("{study} does not vary '{name}', but {known}")));
+            };
+            axis.values = vec![value.clone()];
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// What differs only with the cluster, and so cannot be varied on one that is there.
+    pub fn varied_by_clusters(&self) -> Vec<&Axis> {
+        let only =
+            |axis: &&Axis| self.is_of_cluster(&axis.name) && !self.is_of_workload(&axis.name);
+        self.sweep.iter().filter(only).filter(|axis| axis.values.len() > 1).collect()
     }
 
     /// This plan in its short form.
@@ -247,17 +284,22 @@ impl Plan {
 
     /// The workload's options at a point, as words.
     pub fn options(&self, point: &Point) -> Result<Vec<String>> {
-        let mut options = self.workload.options.clone();
-        for (name, value) in point {
-            options = options.replace(&format!("{{{name}}}"), value);
-        }
-        if let Some(open) = options.find('{') {
-            let rest = &options[open..];
-            return Err(LabError(format!(
-                "the workload's options name {rest}, which nothing sweeps"
-            )));
-        }
+        let options = filled(&self.workload.options, point).map_err(|rest| {
+            LabError(format!("the workload's options name {rest}, which nothing sweeps"))
+        })?;
         Ok(options.split_whitespace().map(String::from).collect())
+    }
+}
+
+/// With the values of a point for the names in it; the error is what begins with another name.
+pub(crate) fn filled(text: &str, point: &Point) -> std::result::Result<String, String> {
+    let mut text = text.to_string();
+    for (name, value) in point {
+        text = text.replace(&format!("{{{name}}}"), value);
+    }
+    match text.find('{') {
+        Some(open) => Err(text[open..].to_string()),
+        None => Ok(text),
     }
 }
 

@@ -1,122 +1,23 @@
 //! A study, point by point: rounds go over all points, so that what changes on the machine
-//! meanwhile touches all of them alike.
+//! meanwhile touches all of them alike. Where clusters are made, over all points of one.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use clap::Args;
-
+use crate::bed::Cluster;
 use crate::crew::Control;
+use crate::ground::{Ground, room};
 use crate::guard::Stop;
-use crate::limit::{DISK_READ, DISK_WRITE, Limits, MEMORY, STREAM, free};
+use crate::limit::{DISK_READ, DISK_WRITE, Limits, MEMORY, STREAM, WIRE, free};
 use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
-use crate::record::{Host, Limit, Record, Unit};
+use crate::record::{Limit, Record, Unit};
+use crate::request::Request;
 use crate::results::{Origin, Subject, recalled, records};
 use crate::size::human;
-use crate::work::WorkDir;
 use crate::workload::{Phase, Workload};
-use crate::{LabError, Result, clock, host};
-
-/// What is run and where.
-#[derive(Args, Clone, Debug)]
-pub struct Request {
-    /// A study of `nuri lab list`, or the file of a plan
-    study: String,
-    /// A directory of what is measured; repeat for other mounts of the same, which processes use
-    /// in turn. Studies of messages between processes need none
-    #[arg(long, value_name = "DIR")]
-    dir: Vec<PathBuf>,
-    /// A directory on a local disk, as the reference; without it those points are left out
-    #[arg(long, value_name = "DIR")]
-    local: Option<PathBuf>,
-    /// A directory on the disk whose limits are measured (default: that of --local)
-    #[arg(long, value_name = "DIR")]
-    scratch: Option<PathBuf>,
-    /// The study's short form
-    #[arg(long)]
-    quick: bool,
-    /// How often each point is measured (default: as the study says)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    repeat: Option<u16>,
-    /// The file of results (default: one with the study's name and the time in runs/)
-    #[arg(short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Go on with a run that was interrupted: what its file has is not measured again
-    #[arg(long, value_name = "FILE", conflicts_with = "output")]
-    resume: Option<PathBuf>,
-    #[command(flatten)]
-    patience: Patience,
-}
-
-#[derive(Args, Clone, Debug)]
-pub struct Patience {
-    /// A phase that takes longer has hung, and ends the run
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
-        value_parser = clap::value_parser!(u64).range(1..))]
-    patience: u64,
-}
-
-impl Patience {
-    pub(crate) fn control(&self, stop: Stop) -> Control {
-        Control { stop, patience: Duration::from_secs(self.patience) }
-    }
-}
-
-impl Request {
-    /// Where working directories may be made.
-    pub fn dirs(&self) -> Vec<PathBuf> {
-        let given = self.dir.iter().chain(&self.local).chain(self.scratch()).cloned();
-        given.chain([std::env::temp_dir()]).collect()
-    }
-
-    /// With the directories that the plan works in.
-    fn placed(&self, plan: &Plan) -> Result<Request> {
-        let mut request = self.clone();
-        if !Workload::is_placed(&plan.workload.name) {
-            request.dir = vec![std::env::temp_dir()];
-            (request.local, request.scratch) = (None, None);
-        }
-        if request.dir.is_empty() {
-            return Err(LabError::new("say what is to be measured: --dir DIR"));
-        }
-        let (local, scratch) = (request.local.iter(), request.scratch());
-        check_dirs(request.dir.iter().chain(local).chain(scratch))?;
-        if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
-            return Err(LabError::new("--local and --dir are to be different directories"));
-        }
-        Ok(request)
-    }
-
-    fn scratch(&self) -> Option<&PathBuf> {
-        self.scratch.as_ref().or(self.local.as_ref())
-    }
-
-    /// Where points with `place=local` run.
-    fn local_dir(&self) -> &Path {
-        self.local.as_ref().unwrap_or(&self.dir[0])
-    }
-
-    fn plan(&self) -> Result<Plan> {
-        let mut plan = Plan::open(&self.study)?;
-        if self.quick {
-            plan = plan.quickened();
-        }
-        plan.repeat = self.repeat.map_or(plan.repeat, usize::from);
-        Ok(plan)
-    }
-
-    fn open(&self, plan: &Plan) -> Result<Output> {
-        if let Some(path) = &self.resume {
-            return Output::resume(path, &plan.study);
-        }
-        let time = clock::utc(clock::unix_now()).replace(['-', ':'], "");
-        let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));
-        Output::create(&self.output.clone().unwrap_or_else(name))
-    }
-}
+use crate::{LabError, Result};
 
 /// A point and what is known of it.
 struct Trial {
@@ -124,19 +25,13 @@ struct Trial {
     workload: Workload,
     options: String,
     is_local: bool,
+    /// What is made for it, unless it runs in directories that are given.
+    cluster: Option<Cluster>,
     samples: Vec<Sample>,
     /// Rounds that an earlier run measured.
     rounds: usize,
     /// Its records are in the file.
     is_written: bool,
-}
-
-/// Directories are there; refused otherwise.
-pub(crate) fn check_dirs<'a>(mut dirs: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
-    match dirs.find(|dir| !dir.is_dir()) {
-        Some(dir) => Err(LabError(format!("{} is no directory", dir.display()))),
-        None => Ok(()),
-    }
 }
 
 /// Runs a study and writes its file.
@@ -145,15 +40,15 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
     let request = &request.placed(&plan)?;
     let trials = trials(&plan, request)?;
     for trial in &trials {
-        fits(&trial.workload, trial.dir(request))?;
+        let (place, room) = trial.room(request)?;
+        fits_in(trial.workload.space(), &place, room)?;
     }
     let (limits, unknown) = match Workload::is_placed(&plan.workload.name) {
         true => Limits::measure(request.scratch().map(PathBuf::as_path)),
         false => Default::default(),
     };
     unknown.iter().for_each(|text| tell(text));
-    let space = WorkDir::make(&request.dir)?;
-    let local = request.local.clone().map(|dir| WorkDir::make(&[dir])).transpose()?;
+    let local = request.local.clone().map(|dir| Ground::of(&[dir], &limits)).transpose()?;
     let output = request.open(&plan)?;
     let id = output.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let run = output.run().map(String::from).or(id).unwrap_or_default();
@@ -161,20 +56,21 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
         origin: Origin { run, study: plan.study.clone() },
         rounds: plan.repeat,
         control: request.patience.control(stop),
-        hosts: [host::facts(&request.dir[0]), host::facts(request.local_dir())],
         progress: Progress::new(0.0),
         trials,
         output,
         limits,
-        space,
+        request: request.clone(),
+        ground: None,
         local,
     };
     session.skip_known();
     session.announce(&plan)?;
-    session.all_rounds()
+    session.all_groups()
 }
 
 fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
+    let bed = request.bed(plan);
     let mut trials = Vec::new();
     let mut left_out = 0;
     for point in plan.points()? {
@@ -193,7 +89,9 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
             tell(&format!("{options} is left out: {why}"));
             continue;
         }
+        let made = bed.as_ref().filter(|_| !is_local);
         trials.push(Trial {
+            cluster: made.map(|bed| bed.at(&point)).transpose()?,
             point,
             workload,
             options,
@@ -215,7 +113,10 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
 
 /// Refuses what the file system has no room for.
 pub(crate) fn fits(workload: &Workload, dir: &Path) -> Result<()> {
-    let (needed, free) = (workload.space(), free(dir)?);
+    fits_in(workload.space(), dir, free(dir)?)
+}
+
+fn fits_in(needed: u64, dir: &Path, free: u64) -> Result<()> {
     if needed <= free {
         return Ok(());
     }
@@ -224,8 +125,14 @@ pub(crate) fn fits(workload: &Workload, dir: &Path) -> Result<()> {
 }
 
 impl Trial {
-    fn dir<'a>(&self, request: &'a Request) -> &'a Path {
-        if self.is_local { request.local_dir() } else { &request.dir[0] }
+    /// Where it works, and the bytes that it may write there.
+    fn room(&self, request: &Request) -> Result<(PathBuf, u64)> {
+        match (&request.local, &request.testbed) {
+            (Some(local), _) if self.is_local => Ok((local.clone(), free(local)?)),
+            // Copies and parity take room too.
+            (_, Some(dir)) => Ok((dir.clone(), room(request)? / 2)),
+            (_, None) => Ok((request.dir[0].clone(), room(request)?)),
+        }
     }
 
     fn name(&self) -> String {
@@ -243,10 +150,16 @@ struct Session {
     limits: Limits,
     control: Control,
     progress: Progress,
-    /// Of the space and of the local directory.
-    hosts: [Host; 2],
-    space: WorkDir,
-    local: Option<WorkDir>,
+    request: Request,
+    /// Of the points that are measured now, and of those with `place=local`.
+    ground: Option<Ground>,
+    local: Option<Ground>,
+}
+
+/// Points that share a ground.
+struct Group {
+    cluster: Option<Cluster>,
+    trials: Vec<usize>,
 }
 
 impl Session {
@@ -266,14 +179,20 @@ impl Session {
         let left: Vec<_> = self.trials.iter().filter(|trial| !trial.is_written).collect();
         let rounds = |trial: &Trial| self.rounds.saturating_sub(trial.rounds) as f64;
         let all: f64 = left.iter().map(|trial| rounds(trial) * self.guess(trial)).sum();
+        let groups = self.groups();
+        let clusters: Vec<_> = groups.iter().filter_map(|group| group.cluster.as_ref()).collect();
+        let all = all + clusters.iter().map(|cluster| cluster.guess()).sum::<f64>();
         let space = left.iter().map(|trial| trial.workload.space()).max().unwrap_or(0);
         tell(&format!("{}: {}", plan.study, plan.question));
         let (points, rounds) = (left.len(), self.rounds);
         let (time, space) = (duration(all), human(space));
-        let free = human(free(&self.space.views()[0])?);
+        let free = human(room(&self.request)?);
         tell(&format!(
             "points: {points}, rounds: {rounds}; {time} by guess; up to {space} of {free} free"
         ));
+        if let Some(dir) = self.request.testbed.as_ref().filter(|_| !clusters.is_empty()) {
+            tell(&format!("clusters that are made: {}, in {}", clusters.len(), dir.display()));
+        }
         tell(&format!("results: {}", self.output.path().display()));
         for Limit { name, value } in self.limits.all() {
             tell(&format!("limit: {name} {value:.0} MiB/s"));
@@ -282,19 +201,63 @@ impl Session {
         Ok(())
     }
 
-    /// Half of what the disk does, where that is known.
+    /// Half of what the disk does, where that is known, or of what the cables do.
     fn guess(&self, trial: &Trial) -> f64 {
         let disk = self.limits.lowest(&[DISK_WRITE, DISK_READ]);
         let rate = disk.map_or(MIB_PER_SECOND, |limit| (limit.value / 2.0).max(1.0));
-        guess(&trial.workload, rate)
+        let cables = trial.cluster.as_ref().and_then(Cluster::rate);
+        guess(&trial.workload, cables.map_or(rate, |cables| rate.min(cables / 2.0)))
     }
 
-    fn all_rounds(&mut self) -> Result<()> {
+    /// Of points that are not in the file. Local ones are measured beside others.
+    fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut local = Vec::new();
+        for (i, trial) in self.trials.iter().enumerate().filter(|(_, trial)| !trial.is_written) {
+            match groups.iter_mut().find(|group| group.cluster == trial.cluster) {
+                _ if trial.is_local => local.push(i),
+                Some(group) => group.trials.push(i),
+                None => groups.push(Group { cluster: trial.cluster.clone(), trials: vec![i] }),
+            }
+        }
+        match groups.first_mut() {
+            Some(group) => group.trials.extend(local),
+            None => groups.push(Group { cluster: None, trials: local }),
+        }
+        groups.iter_mut().for_each(|group| group.trials.sort_unstable());
+        groups
+    }
+
+    fn all_groups(&mut self) -> Result<()> {
+        for Group { cluster, trials } in self.groups() {
+            let Some(first) = trials.first().copied() else { continue };
+            self.enter(cluster.as_ref()).map_err(|error| self.give_up(first, error))?;
+            self.all_rounds(&trials)?;
+            self.ground.take().map_or(Ok(()), Ground::leave)?;
+        }
+        self.progress.end();
+        tell(&format!("results are in {}", self.output.path().display()));
+        Ok(())
+    }
+
+    fn enter(&mut self, cluster: Option<&Cluster>) -> Result<()> {
+        let (limits, dirs) = (&self.limits, &self.request.dir);
+        self.ground = match (cluster, &self.request.testbed) {
+            (Some(cluster), Some(dir)) => {
+                self.progress.show(&format!("making {cluster}"));
+                let ground = Ground::made(cluster, dir, limits)?;
+                self.progress.advance(cluster.guess());
+                Some(ground)
+            }
+            _ if dirs.is_empty() => None,
+            _ => Some(Ground::of(dirs, limits)?),
+        };
+        Ok(())
+    }
+
+    fn all_rounds(&mut self, trials: &[usize]) -> Result<()> {
         for round in 0..self.rounds {
-            for i in 0..self.trials.len() {
-                if self.trials[i].is_written {
-                    continue;
-                }
+            for i in trials.iter().copied() {
                 if round >= self.trials[i].rounds {
                     self.measure(round, i).map_err(|error| self.give_up(i, error))?;
                 }
@@ -303,9 +266,12 @@ impl Session {
                 }
             }
         }
-        self.progress.end();
-        tell(&format!("results are in {}", self.output.path().display()));
         Ok(())
+    }
+
+    /// Where a point runs.
+    fn place(&self, trial: &Trial) -> Option<&Ground> {
+        if trial.is_local { self.local.as_ref() } else { self.ground.as_ref() }
     }
 
     fn measure(&mut self, round: usize, i: usize) -> Result<()> {
@@ -314,15 +280,16 @@ impl Session {
         let (round_now, point) = (round + 1, i + 1);
         self.progress.show(&format!("round {round_now}/{rounds} point {point}/{points} {name}"));
         let guessed = self.guess(&self.trials[i]);
-        let trial = &mut self.trials[i];
-        let work = match &self.local {
-            Some(local) if trial.is_local => local,
-            _ => &self.space,
-        };
-        let (dirs, samples) = (work.views(), &mut trial.samples);
-        measure(&trial.workload, dirs, round as u64, &self.control, samples)?;
+        let mut samples = std::mem::take(&mut self.trials[i].samples);
+        let trial = &self.trials[i];
+        let place = self.place(trial);
+        let dirs = place.map_or(&[][..], Ground::views);
+        let network = place.and_then(Ground::network);
+        let control = Control { network, ..self.control.clone() };
+        let outcome = measure(&trial.workload, dirs, round as u64, &control, &mut samples);
+        self.trials[i].samples = samples;
         self.progress.advance(guessed);
-        Ok(())
+        outcome
     }
 
     /// Keeps what was measured.
@@ -354,12 +321,14 @@ impl Session {
 
     fn records(&self, i: usize, partial: Option<&str>) -> Vec<Record> {
         let trial = &self.trials[i];
-        let limit = |sample: &Sample| self.limits.lowest(passed(sample, trial.is_local));
+        let ground = self.place(trial);
+        let limits = ground.map_or(&self.limits, |ground| &ground.limits);
+        let limit = |sample: &Sample| limits.lowest(passed(sample, trial.is_local));
         let subject = Subject {
             point: &trial.point,
             options: trial.options.clone(),
             workload: &trial.workload,
-            host: self.hosts[usize::from(trial.is_local)].clone(),
+            host: ground.map(|ground| ground.host.clone()).unwrap_or_default(),
             limit: &limit,
         };
         records(&self.origin, &subject, &trial.samples, partial)
@@ -375,7 +344,7 @@ fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
         (_, "warm" | "not synced") => &[MEMORY],
         _ if is_local && writes => &[DISK_WRITE],
         _ if is_local => &[DISK_READ],
-        _ if writes => &[DISK_WRITE, STREAM],
-        _ => &[DISK_READ, STREAM],
+        _ if writes => &[DISK_WRITE, STREAM, WIRE],
+        _ => &[DISK_READ, STREAM, WIRE],
     }
 }

@@ -94,6 +94,15 @@ impl Testbed {
         })
     }
 
+    /// Another node has all the metadata: until then it is sent there, over cables that may be
+    /// slow.
+    pub(super) fn wait_for_copy(&self) -> Result<()> {
+        let copies = self.settings.nodes.min(2);
+        self.wait("no node has a copy of the metadata", || {
+            Ok(self.status()?["metadata"]["copies"].as_u64() >= Some(copies))
+        })
+    }
+
     fn status(&self) -> Result<serde_json::Value> {
         let mut command = self.command(0)?;
         command.args(["status", "--json", "--dir"]).arg(self.space()).stdout(Stdio::piped());

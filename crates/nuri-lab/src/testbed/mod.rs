@@ -37,7 +37,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Testbed {
     pub settings: Settings,
-    network: Network,
+    pub(crate) network: Network,
 }
 
 /// What may be done to a node or its link.
@@ -89,7 +89,8 @@ impl Testbed {
             tell(&format!("mounting at {}", self.mount_point(node).display()));
             self.mount(node)?;
         }
-        self.set_shape()
+        self.set_shape()?;
+        self.wait_for_copy()
     }
 
     /// The one with that directory; the only one where none is named.
@@ -114,6 +115,14 @@ impl Testbed {
     /// The directory of the space, as `nuri status --dir` takes it.
     pub fn space(&self) -> PathBuf {
         self.settings.dir.join("space")
+    }
+
+    /// What the cables of all mounts carry together, MiB/s. None where there is only one node.
+    pub fn wire(&self) -> Result<Option<f64>> {
+        if self.settings.nodes < 2 {
+            return Ok(None);
+        }
+        self.network.stream().map(|one| Some(one * self.settings.mounts as f64))
     }
 
     /// What is typed before a command that is to run on that node.
@@ -197,6 +206,12 @@ fn check(settings: &Settings) -> Result<()> {
         return Err(LabError(format!("{} {words}", dir.display())));
     }
     Ok(())
+}
+
+/// Takes away what a process that was killed made.
+pub(crate) fn sweep(pid: u32) -> Result<()> {
+    let left = list()?.into_iter().filter(|testbed| testbed.network.id == pid);
+    left.into_iter().try_for_each(|testbed| testbed.down())
 }
 
 /// All that run, and all that were left behind.

@@ -1,11 +1,14 @@
 //! Machines and their cables: network namespaces around a switch.
 
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use crate::{LabError, Result, at};
+use crate::{LabError, Result, at, limit};
 
 /// Bytes that may pass at once, whatever the rate: one segment as large as they get.
 const BURST: &str = "64kb";
@@ -123,6 +126,22 @@ impl Network {
         run_line(&format!("tc -n {switch} qdisc add dev {port} root {rate}")).map(drop)
     }
 
+    /// What one connection between the first two machines carries, MiB/s.
+    pub fn stream(&self) -> Result<f64> {
+        let address = || (Network::address(1), 0);
+        let listener = inside(&self.name(1), || TcpListener::bind(address()))?;
+        let whole = listener.local_addr().map_err(at("the network"))?;
+        let out = inside(&self.name(0), || TcpStream::connect(whole))?;
+        limit::stream(&listener, out)
+    }
+
+    /// Bytes that the switch received so far.
+    pub fn carried(&self) -> Result<u64> {
+        let devices =
+            inside(&self.switch(), || std::fs::read_to_string("/proc/thread-self/net/dev"))?;
+        Ok(received_by_ports(&devices))
+    }
+
     /// Pulls a machine's cable, or puts it in again.
     pub fn cable(&self, machine: u64, state: &str) -> Result<()> {
         run_line(&format!("ip -n {} link set eth0 {state}", self.name(machine))).map(drop)
@@ -168,9 +187,38 @@ impl Network {
     }
 }
 
+/// Does it in a network name space.
+fn inside<T: Send>(name: &str, act: impl FnOnce() -> std::io::Result<T> + Send) -> Result<T> {
+    let body = || {
+        let space = std::fs::File::open(format!("/run/netns/{name}"))?;
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))?;
+        act()
+    };
+    // A thread of its own, which ends there.
+    let done = std::thread::scope(|scope| scope.spawn(body).join());
+    done.map_err(|_| LabError::new("a thread panicked"))?.map_err(at(name))
+}
+
+fn received_by_ports(devices: &str) -> u64 {
+    let received = |line: &str| {
+        let (device, counts) = line.split_once(':')?;
+        device.trim().strip_prefix('p')?.parse::<u64>().ok()?;
+        counts.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    devices.lines().filter_map(received).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_switch_receives_comes_by_its_ports() {
+        let devices = "Inter-|   Receive\n face |bytes    packets\n    lo:  7 1 0 0 0 0 0 0 7 1\n\
+                       \x20  br0: 500 5 0 0 0 0 0 0 9 9\n    p0: 100 1 0 0 0 0 0 0 40 1\n\
+                       \x20  p12: 40 1 0 0 0 0 0 0 100 1\n";
+        assert_eq!(received_by_ports(devices), 140);
+    }
 
     #[test]
     fn rates_are_read_as_tc_writes_them() {

@@ -67,9 +67,10 @@ impl Fio {
 
 impl Hands for Fio {
     fn run(&mut self, order: Order) -> Result<Option<Timed>> {
-        let before = Usage::now();
+        let network = self.control.network.as_ref();
+        let before = Usage::now(network);
         let printed = run(NAME, &self.args(order), &self.control)?;
-        let used = Usage::now().since(before);
+        let used = Usage::now(network).since(before);
         let (seconds, moved) = parse(&printed, order.phase)?;
         Ok(Some(Timed { seconds, straggling: None, moved, used, memory: None }))
     }
@@ -118,7 +119,8 @@ mod tests {
     fn options_become_jobs() {
         let line = "ior --tool fio --np 2 -t 64k -b 1m -e -z -C";
         let Workload::Ior(ior) = workload(line).unwrap() else { panic!("no ior") };
-        let control = Control { stop: Stop::default(), patience: Default::default() };
+        let control =
+            Control { stop: Stop::default(), patience: Default::default(), network: None };
         let fio = Fio::new(ior, &["/a".into(), "/b:c".into()], &control);
         let args = fio.args(Order { phase: Phase::Write, seed: 7 }).join(" ");
         for part in [

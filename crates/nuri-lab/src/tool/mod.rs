@@ -75,7 +75,8 @@ mod tests {
     use crate::guard::Stop;
 
     fn control(patience: u64) -> Control {
-        Control { stop: Stop::default(), patience: Duration::from_secs(patience) }
+        let patience = Duration::from_secs(patience);
+        Control { stop: Stop::default(), patience, network: None }
     }
 
     fn told(program: &str, script: &str, patience: u64) -> std::result::Result<String, String> {

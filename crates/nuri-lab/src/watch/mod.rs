@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::guard::Stop;
-use crate::run::check_dirs;
+use crate::request::check_dirs;
 use crate::{LabError, Result, clock, size};
 use history::{History, Standing};
 use normal::{LEARNING, Verdict};

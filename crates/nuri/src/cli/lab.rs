@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use nuri_lab::run::Request;
+use nuri_lab::request::Request;
 use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
 use nuri_lab::watch::Watch;

@@ -59,17 +59,24 @@ struct Study {
     study: String,
     question: String,
     source: String,
+    /// It makes its clusters (`--testbed`).
+    testbed: bool,
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {
-    let study =
-        |plan: Plan| Study { study: plan.study, question: plan.question, source: plan.source };
+    let study = |plan: Plan| Study {
+        testbed: plan.testbed.is_some(),
+        study: plan.study,
+        question: plan.question,
+        source: plan.source,
+    };
     let studies: Vec<_> = built_in()?.into_iter().map(study).collect();
     if json {
         print_json(&studies)?;
     } else {
-        for Study { study, question, source } in &studies {
-            println!("{study:<16} {question}\n{:<16} {source}", "");
+        for Study { study, question, source, testbed } in &studies {
+            let clusters = if *testbed { "; makes its clusters (--testbed)" } else { "" };
+            println!("{study:<16} {question}\n{:<16} {source}{clusters}", "");
         }
     }
     Ok(ExitCode::SUCCESS)

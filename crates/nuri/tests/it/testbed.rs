@@ -137,3 +137,89 @@ fn what_a_killed_command_left_is_taken_away() {
     assert!(!run("ip", &["netns", "list"]).contains(&format!("nuri-lab-{id}-")));
     refused(&["lab", "testbed", "down", "--dir", &bed.str()], "no testbed runs in");
 }
+
+/// Varies the cluster itself.
+const PLAN: &str = r#"
+    study = "beds"
+    question = "Does it work?"
+    repeat = 1
+    sweep = [{ name = "link", values = ["none", "20mbit"] }]
+    testbed = { nodes = "3", mounts = "2", link = "{link}", target_size = "256m" }
+    workload = { name = "ior", options = "--np 2 -F -e -w -r -C -t 256k -b 1m" }
+    report = { x = "link" }
+"#;
+
+impl Bed {
+    /// `nuri lab run` of a plan that makes its clusters here.
+    fn study(&self, plan: &str, more: &[&str]) -> Command {
+        let file = self.tmp.path().join("plan.toml");
+        std::fs::write(&file, plan).unwrap();
+        let mut command = Command::new(NURI);
+        command.args(["lab", "run"]).arg(file).args(["--testbed", &self.str()]);
+        command.arg("-o").arg(self.tmp.path().join("out.jsonl")).args(more);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn is_gone(&self) -> bool {
+        !self.dir().exists() && self.entry().is_none()
+    }
+}
+
+#[test]
+fn a_study_makes_its_clusters_and_takes_them_away() {
+    let bed = Bed::named("nuri-bed-c");
+    let out = bed.study(PLAN, &["--local", &bed.tmp.path().display().to_string()]).output();
+    let out = out.unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let told = text(&out.stderr);
+    assert!(told.contains("clusters that are made: 2, in "), "{told}");
+    assert!(bed.is_gone());
+    let records = std::fs::read_to_string(bed.tmp.path().join("out.jsonl")).unwrap();
+    let records: Vec<serde_json::Value> =
+        records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.len(), 4);
+    for record in records.iter().filter(|record| record["point"]["link"] == "20mbit") {
+        assert_eq!(record["host"]["file_system"], "fuse.nuri");
+        // Two cables of 20 Mbit/s; a third of the bytes stays on a node.
+        let (limit, rate) = (&record["limit"], record["interval"]["median"].as_f64().unwrap());
+        let wire = limit["value"].as_f64().unwrap();
+        assert!(limit["name"] == "wire" && (2.0..4.8).contains(&wire), "{record}");
+        assert!(rate < 2.0 * wire, "{record}");
+        let passed = record["costs"]["wire_bytes_per_byte"].as_f64().unwrap();
+        assert!((0.4..2.0).contains(&passed), "{record}");
+    }
+    let fast = records.iter().find(|record| record["point"]["link"] == "none").unwrap();
+    assert!(fast["limit"]["name"].is_string(), "{fast}");
+
+    let plan = bed.tmp.path().join("plan.toml").display().to_string();
+    let dir = bed.tmp.path().display().to_string();
+    refused(&["lab", "run", &plan], "--testbed DIR makes the clusters of beds");
+    refused(&["lab", "run", &plan, "--dir", &dir], "say what yours has with --at link=VALUE");
+    refused(&["lab", "run", &plan, "--dir", &dir, "--at", "nodes=3"], "does not vary 'nodes'");
+    refused(&["lab", "run", &plan, "--testbed", &dir, "--at", "link=1"], "'1' is no rate");
+    refused(&["lab", "run", &plan, "--testbed", &dir], "is there and not empty");
+}
+
+/// The process that works, and the one that waits for it.
+#[test]
+fn a_study_that_is_killed_leaves_no_cluster() {
+    let long = PLAN.replace("-b 1m", "-b 64m -i 1000");
+    for inner in [true, false] {
+        let bed = Bed::named("nuri-bed-d");
+        let mut run = bed.study(&long, &[]).stderr(Stdio::null()).spawn().unwrap();
+        wait("it runs", Duration::from_secs(40), || {
+            let named = |entry: std::fs::DirEntry| {
+                entry.file_name().to_string_lossy().starts_with(".nuri-lab-")
+            };
+            let entries = std::fs::read_dir(bed.dir().join("mnt0"));
+            entries.is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(named)))
+        });
+        let working: i32 = bed.entry().unwrap().parse().unwrap();
+        let pid = if inner { working } else { run.id() as i32 };
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        assert!(!run.wait().unwrap().success());
+        wait("its cluster is gone", Duration::from_secs(20), || bed.is_gone());
+    }
+}

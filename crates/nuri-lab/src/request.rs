@@ -1,0 +1,160 @@
+//! What a user wants to be run, and where.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::bed::Bed;
+use crate::crew::Control;
+use crate::guard::Stop;
+use crate::output::Output;
+use crate::plan::{Axis, Plan};
+use crate::workload::Workload;
+use crate::{LabError, Result, clock};
+
+/// A study and its places.
+#[derive(Args, Clone, Debug)]
+pub struct Request {
+    /// A study of `nuri lab list`, or the file of a plan
+    study: String,
+    /// A directory of what is measured; repeat for other mounts of the same, which processes use
+    /// in turn. Studies of messages between processes need none
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Vec<PathBuf>,
+    /// Make clusters of network namespaces on this machine, as the study describes them, one after
+    /// the other, in this new directory. Needs root
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    pub(crate) testbed: Option<PathBuf>,
+    /// Only the points with this value, which need not be among those of the study; repeat for
+    /// others
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pin)]
+    at: Vec<(String, String)>,
+    /// A directory on a local disk, as the reference; without it those points are left out
+    #[arg(long, value_name = "DIR")]
+    pub(crate) local: Option<PathBuf>,
+    /// A directory on the disk whose limits are measured (default: that of --local)
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
+    /// The study's short form
+    #[arg(long)]
+    quick: bool,
+    /// How often each point is measured (default: as the study says)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: Option<u16>,
+    /// The file of results (default: one with the study's name and the time in runs/)
+    #[arg(short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Go on with a run that was interrupted: what its file has is not measured again
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    resume: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+}
+
+fn parse_pin(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as link=100mbit")?;
+    Ok((name.to_string(), value.to_string()))
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Patience {
+    /// A phase that takes longer has hung, and ends the run
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
+}
+
+impl Patience {
+    pub(crate) fn control(&self, stop: Stop) -> Control {
+        Control { stop, patience: Duration::from_secs(self.patience), network: None }
+    }
+}
+
+impl Request {
+    /// Where working directories may be made.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        let given = self.dir.iter().chain(&self.local).chain(self.scratch()).cloned();
+        given.chain([std::env::temp_dir()]).collect()
+    }
+
+    /// With the directories that the plan works in.
+    pub(crate) fn placed(&self, plan: &Plan) -> Result<Request> {
+        let mut request = self.clone();
+        if !Workload::is_placed(&plan.workload.name) {
+            request.dir = vec![std::env::temp_dir()];
+            (request.local, request.scratch, request.testbed) = (None, None, None);
+        }
+        if let Some(dir) = &mut request.testbed {
+            *dir = std::path::absolute(&*dir).map_err(LabError::new)?;
+        }
+        let (local, scratch) = (request.local.iter(), request.scratch());
+        check_dirs(request.dir.iter().chain(local).chain(scratch))?;
+        if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
+            return Err(LabError::new("--local and --dir are to be different directories"));
+        }
+        request.check_cluster(plan)?;
+        Ok(request)
+    }
+
+    /// There is one, and it is as the plan's points want it.
+    fn check_cluster(&self, plan: &Plan) -> Result<()> {
+        let study = &plan.study;
+        if self.testbed.is_some() {
+            return Ok(());
+        }
+        if self.dir.is_empty() {
+            let text = match plan.testbed {
+                Some(_) => format!(
+                    "say where: --testbed DIR makes the clusters of {study} on this machine (as \
+                     root), --dir DIR takes one that is there"
+                ),
+                None => "say what is to be measured: --dir DIR".into(),
+            };
+            return Err(LabError(text));
+        }
+        match plan.varied_by_clusters()[..] {
+            [] => Ok(()),
+            [Axis { name, values }, ..] => Err(LabError(format!(
+                "{study} varies the cluster itself ({name}: {}): say what yours has with --at \
+                 {name}=VALUE, or let clusters be made with --testbed DIR",
+                values.join(", ")
+            ))),
+        }
+    }
+
+    /// The cluster that points want, where clusters are made.
+    pub(crate) fn bed(&self, plan: &Plan) -> Option<Bed> {
+        self.testbed.as_ref().map(|_| plan.testbed.clone().unwrap_or_default())
+    }
+
+    pub(crate) fn scratch(&self) -> Option<&PathBuf> {
+        self.scratch.as_ref().or(self.local.as_ref())
+    }
+
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let mut plan = Plan::open(&self.study)?;
+        if self.quick {
+            plan = plan.quickened();
+        }
+        plan.repeat = self.repeat.map_or(plan.repeat, usize::from);
+        plan.pinned(&self.at)
+    }
+
+    pub(crate) fn open(&self, plan: &Plan) -> Result<Output> {
+        if let Some(path) = &self.resume {
+            return Output::resume(path, &plan.study);
+        }
+        let time = clock::utc(clock::unix_now()).replace(['-', ':'], "");
+        let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));
+        Output::create(&self.output.clone().unwrap_or_else(name))
+    }
+}
+
+/// Directories are there; refused otherwise.
+pub(crate) fn check_dirs<'a>(mut dirs: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
+    match dirs.find(|dir| !dir.is_dir()) {
+        Some(dir) => Err(LabError(format!("{} is no directory", dir.display()))),
+        None => Ok(()),
+    }
+}
