@@ -24,9 +24,11 @@ impl Bed {
         let nuri = root().join("target/release/nuri").display().to_string();
         let bed = Bed { nuri, dir };
         let (nuri, place) = (&bed.nuri, bed.place());
+        // PostgreSQL runs as another user and must reach what lies below.
         script(
             &format!(
-                "mkdir {dir}/local
+                "chmod 755 {dir}
+                 mkdir {dir}/local
                  {nuri} lab testbed --nodes {NODES} --mounts 2 --dir {place}",
                 dir = bed.dir.path().display()
             ),

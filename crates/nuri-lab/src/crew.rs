@@ -1,5 +1,5 @@
-//! The processes of a workload, as seen by the one that commands them. All prepare, then all go;
-//! a phase lasts from the first start to the last end. None survives the crew.
+//! The processes of a workload, as seen by the one that commands them. All prepare, then all go,
+//! then all rest; a phase lasts from the first start to the last end. None survives the crew.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -135,6 +135,8 @@ impl Hands for Crew {
         self.tell_all(Told::Go)?;
         let done = self.answers()?;
         let used = Usage::now(network.as_ref()).since(before);
+        self.tell_all(Told::Rest)?;
+        self.answers()?;
         timed(&done.into_iter().flatten().collect::<Vec<_>>(), used).map(Some)
     }
 }

@@ -17,6 +17,7 @@ const MOST_POINTS: usize = 10_000;
 const BUILT_IN: &[&str] = &[
     include_str!("../plans/cache-effect.toml"),
     include_str!("../plans/db-stress.toml"),
+    include_str!("../plans/db-stress-postgres.toml"),
     include_str!("../plans/flow-clients.toml"),
     include_str!("../plans/io500-like.toml"),
     include_str!("../plans/ipc-cores.toml"),

@@ -43,6 +43,8 @@ pub struct Order {
 pub enum Told {
     Prepare(Order),
     Go,
+    /// After a phase.
+    Rest,
 }
 
 /// What a rank answers.
@@ -75,6 +77,10 @@ pub trait Part {
     fn prepare(&mut self, order: Order) -> Result<()>;
     /// What is timed.
     fn run(&mut self) -> Result<Moved>;
+    /// What follows and is not timed.
+    fn rest(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The whole life of a rank's process.
@@ -86,6 +92,7 @@ pub fn serve() -> Result<()> {
         let said = match next(&lines)? {
             Told::Prepare(order) => part.prepare(order).map(|()| Said::Ready),
             Told::Go => timed(part.as_mut()).map(Said::Done),
+            Told::Rest => part.rest().map(|()| Said::Ready),
         };
         say(&said.unwrap_or_else(|LabError(text)| Said::Failed(text)))?;
     }

@@ -37,6 +37,9 @@ pub struct How {
 /// Runs a workload in one directory as several mounts show it and prints what came out.
 pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Result<()> {
     workload.check()?;
+    if let Some(why) = workload.obstacle() {
+        return Err(LabError(why));
+    }
     check_dirs(dirs.iter())?;
     fits(workload, &dirs[0])?;
     let records = measured(workload, dirs, how, stop)?;

@@ -71,7 +71,8 @@ fn shows(view: &Path) -> bool {
     true
 }
 
-fn remove(path: &Path) {
+/// With all that is in it, and that a process makes meanwhile which was killed.
+pub(crate) fn remove(path: &Path) {
     let start = Instant::now();
     while path.exists() && std::fs::remove_dir_all(path).is_err() && start.elapsed() < ENDING {
         std::thread::sleep(LOOK);

@@ -289,7 +289,11 @@ impl Workload {
 
     /// Why it cannot be measured on this machine.
     pub fn obstacle(&self) -> Option<String> {
-        if let Workload::Ipc(ipc) = self { ipc.obstacle() } else { None }
+        match self {
+            Workload::Ipc(ipc) => ipc.obstacle(),
+            Workload::DbStress(db) => db.obstacle(),
+            _ => None,
+        }
     }
 
     /// Whether the workload of that name measures a directory.
@@ -317,7 +321,8 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
-            Workload::Bonnie(_) | Workload::DbStress(_) => Ok(()),
+            Workload::Bonnie(_) => Ok(()),
+            Workload::DbStress(db) => db.lay_out(dirs),
             Workload::Ipc(ipc) => ipc.lay_out(&dirs[0]),
             Workload::Io500(io500) => io500.lay_out(dirs),
         }
@@ -329,7 +334,7 @@ impl Workload {
             Workload::Ior(ior) => ior.clear(dirs),
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
-            Workload::DbStress(db) => remove(&db.paths(&dirs[0])),
+            Workload::DbStress(db) => db.clear(dirs),
             Workload::Ipc(ipc) => remove(&ipc.paths(&dirs[0])),
             Workload::Io500(io500) => io500.clear(dirs),
         }
@@ -395,6 +400,9 @@ pub(crate) mod tests {
             ("db-stress --rows 100 --touched 21", "--touched 21: at most a fifth of --rows 100"),
             ("db-stress --commits 20000", "--commits 20000 is more than --touched 10000"),
             ("db-stress --journal memory", "invalid value 'memory'"),
+            ("db-stress --engine oracle", "invalid value 'oracle'"),
+            ("db-stress --engine postgres --journal wal", "--journal is of SQLite: leave it out"),
+            ("db-stress --cache 5t", "--cache is too large"),
             ("io500-like --easy 5k", "--easy 5.0 KiB is not a multiple of 1 MiB"),
             ("io500-like --records 0", "0 is not in 1.."),
             ("ipc -t 3", "-t: at least 4 bytes, at most 64.0 MiB"),

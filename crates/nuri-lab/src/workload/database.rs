@@ -1,8 +1,12 @@
-//! A database under stress: one table of ten columns in SQLite, filled in one transaction, then
-//! rows selected, updated and deleted one statement each, by primary key and by an index.
+//! A database under stress: one table of ten columns, filled in one transaction, then rows
+//! selected, updated and deleted one statement each, by primary key and by an index. The phases are
+//! the same for every database.
 
 mod client;
+mod engine;
+mod postgres;
 mod row;
+mod sqlite;
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use client::Client;
 
-use super::{Key, Phase};
+use super::{Key, Phase, remove};
 use crate::rank::Moved;
 use crate::{LabError, Result};
 
@@ -24,11 +28,13 @@ const ROW: u64 = 1400;
 /// many of these as long as a commit, which syncs a few times.
 const STATEMENTS: u64 = 3;
 const COMMIT: u64 = 40;
-/// The files of one database.
-const ENDINGS: [&str; 4] = ["", "-journal", "-wal", "-shm"];
+const MOST_CACHE: u64 = 1 << 42;
 
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DbStress {
+    /// The database
+    #[arg(long, value_enum, default_value_t = Program::Sqlite)]
+    engine: Program,
     /// Rows of the table, of about 1 KB; inserted in one transaction
     #[arg(long, value_name = "N", default_value_t = 1_000_000,
         value_parser = clap::value_parser!(u64).range(SETS..=MOST_ROWS))]
@@ -40,10 +46,10 @@ pub struct DbStress {
     /// Rows that are updated in a transaction each; 0 leaves that out
     #[arg(long, value_name = "N", default_value_t = 1000)]
     commits: u64,
-    /// How the database makes transactions whole
-    #[arg(long, value_enum, default_value_t = Journal::Delete)]
-    journal: Journal,
-    /// Memory of the database for its pages
+    /// How SQLite makes transactions whole (default: delete)
+    #[arg(long, value_enum)]
+    journal: Option<Journal>,
+    /// Memory of the database for its pages; of PostgreSQL, shared_buffers
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = crate::size::parse)]
     cache: u64,
     /// How often all is done
@@ -53,6 +59,14 @@ pub struct DbStress {
     /// Select without dropping caches first
     #[arg(long)]
     pub warm: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Program {
+    /// SQLite, in the measuring process
+    Sqlite,
+    /// PostgreSQL, a server that the run starts
+    Postgres,
 }
 
 /// SQLite's modes, each with the setting under which a commit survives the loss of power.
@@ -98,10 +112,30 @@ impl DbStress {
             let commits = self.commits;
             return Err(LabError(format!("--commits {commits} is more than --touched {touched}")));
         }
-        if self.cache > i64::MAX as u64 {
+        if self.cache > MOST_CACHE {
             return Err(LabError::new("--cache is too large"));
         }
+        if self.engine == Program::Postgres && self.journal.is_some() {
+            let text = "--journal is of SQLite: leave it out with --engine postgres";
+            return Err(LabError::new(text));
+        }
         Ok(())
+    }
+
+    pub(super) fn obstacle(&self) -> Option<String> {
+        match self.engine {
+            Program::Sqlite => None,
+            Program::Postgres => postgres::obstacle(),
+        }
+    }
+
+    /// For the process that uses it.
+    fn engine(&self, dirs: &[PathBuf]) -> Box<dyn engine::Engine> {
+        let (journal, cache) = (self.journal.unwrap_or(Journal::Delete), self.cache);
+        match self.engine {
+            Program::Sqlite => Box::new(sqlite::Sqlite { journal, cache }),
+            Program::Postgres => Box::new(postgres::Postgres::new(cache, dirs)),
+        }
     }
 
     pub(super) fn phases(&self) -> Vec<Phase> {
@@ -115,9 +149,13 @@ impl DbStress {
         phases
     }
 
-    /// Of the table and of what a transaction may have to undo.
+    /// Of the table and of what a transaction may have to undo or to do again.
     pub(super) fn space(&self) -> u64 {
-        self.rows.saturating_mul(2 * ROW)
+        let rows = self.rows.saturating_mul(ROW);
+        match self.engine {
+            Program::Sqlite => rows.saturating_mul(2),
+            Program::Postgres => postgres::space(rows, SETS * self.touched),
+        }
     }
 
     /// The table is written and checked; most other statements move a page or two.
@@ -131,12 +169,25 @@ impl DbStress {
         dir.join("database")
     }
 
+    /// The files of the database that may be there.
     pub(crate) fn paths(&self, dir: &Path) -> Vec<PathBuf> {
-        let path = |ending: &str| {
-            let mut name = self.path(dir).into_os_string();
-            name.push(ending);
-            PathBuf::from(name)
-        };
-        ENDINGS.iter().map(|ending| path(ending)).collect()
+        match self.engine {
+            Program::Sqlite => sqlite::files(&self.path(dir)),
+            Program::Postgres => postgres::files(&self.path(dir)),
+        }
+    }
+
+    pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
+        match self.engine {
+            Program::Sqlite => Ok(()),
+            Program::Postgres => postgres::lay_out(dirs),
+        }
+    }
+
+    pub(super) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
+        match self.engine {
+            Program::Sqlite => remove(&self.paths(&dirs[0])),
+            Program::Postgres => postgres::clear(dirs, &self.path(&dirs[0])),
+        }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) enum Lab {
     Mdtest(Box<Once<Mdtest>>),
     /// Write, rewrite and read files by characters and blocks as Bonnie does
     Bonnie(Box<Once<Bonnie>>),
-    /// Fill a table of a database, then select, update and delete its rows (SQLite, embedded)
+    /// Fill a table of a database, then select, update and delete its rows (SQLite or PostgreSQL)
     DbStress(Box<Once<DbStress>>),
     /// Do the easy and the hard phases of IO500 by our own workloads; no official score
     #[command(name = "io500-like")]

@@ -51,7 +51,8 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
 
 fn once(workload: &Workload, place: &Where) -> Result<ExitCode, Failure> {
     let work = |stop| single::run(workload, &place.dirs, &place.how, stop).map(done);
-    Ok(guarded(&place.dirs, work)?)
+    let dirs: Vec<_> = place.dirs.iter().cloned().chain([std::env::temp_dir()]).collect();
+    Ok(guarded(&dirs, work)?)
 }
 
 #[derive(Serialize)]

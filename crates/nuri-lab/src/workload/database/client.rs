@@ -1,48 +1,39 @@
-//! The process that uses the database: a connection for each phase.
+//! The process that uses the database: a session for each phase.
 
-use std::path::{Path, PathBuf};
-
-use rusqlite::{Connection, params};
+use std::path::PathBuf;
 
 use super::DbStress;
+use super::engine::{Engine, Fault, Outcome, Session, Value};
 use super::row::{Contents, Generation, TABLE};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::workload::transfer::shuffle;
-use crate::workload::{Key, Phase, remove};
+use crate::workload::{Key, Phase};
 use crate::{LabError, Result, at};
 
 const SELECT: [&str; 2] =
-    ["SELECT * FROM entries WHERE id = ?1", "SELECT * FROM entries WHERE code = ?1"];
+    ["SELECT * FROM entries WHERE id = $1", "SELECT * FROM entries WHERE code = $1"];
 const UPDATE: [&str; 2] = [
-    "UPDATE entries SET title = ?2, note = ?3 WHERE id = ?1",
-    "UPDATE entries SET title = ?2, note = ?3 WHERE code = ?1",
+    "UPDATE entries SET title = $1, note = $2 WHERE id = $3",
+    "UPDATE entries SET title = $1, note = $2 WHERE code = $3",
 ];
 const DELETE: [&str; 2] =
-    ["DELETE FROM entries WHERE id = ?1", "DELETE FROM entries WHERE code = ?1"];
-const INSERT: &str = "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-
-/// What ends a phase early.
-#[derive(Debug, thiserror::Error)]
-enum Fault {
-    #[error(transparent)]
-    Database(#[from] rusqlite::Error),
-    #[error("{0}")]
-    Found(String),
-}
-
-type Outcome<T> = std::result::Result<T, Fault>;
+    ["DELETE FROM entries WHERE id = $1", "DELETE FROM entries WHERE code = $1"];
+const DELETE_RANGE: &str = "DELETE FROM entries WHERE id BETWEEN $1 AND $2";
+const INSERT: &str = "INSERT INTO entries VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+const ALL: &str = "SELECT * FROM entries ORDER BY id";
 
 /// One rank: there is only one.
 pub(crate) struct Client {
     db: DbStress,
     job: Job,
+    engine: Box<dyn Engine>,
     ready: Option<Ready>,
 }
 
 struct Ready {
     phase: Phase,
     path: PathBuf,
-    open: Connection,
+    session: Box<dyn Session>,
     contents: Contents,
     /// Rows in random order, without those at the end, which go in one statement.
     order: Vec<u64>,
@@ -50,7 +41,8 @@ struct Ready {
 
 impl Client {
     pub(crate) fn new(db: DbStress, job: Job) -> Client {
-        Client { db, job, ready: None }
+        let engine = db.engine(&job.dirs);
+        Client { db, job, engine, ready: None }
     }
 
     /// Checking sees what another mount sees, where there is one.
@@ -59,10 +51,11 @@ impl Client {
         self.db.path(self.job.dir_of(mount))
     }
 
-    fn go(&self, ready: &Ready) -> Outcome<u64> {
+    fn go(&self, ready: &mut Ready) -> Outcome<u64> {
         let touched = self.db.touched as usize;
-        let set = |i: usize| &ready.order[i * touched..(i + 1) * touched];
-        let commits = &ready.order[..self.db.commits as usize];
+        let order = std::mem::take(&mut ready.order);
+        let set = |i: usize| &order[i * touched..(i + 1) * touched];
+        let commits = &order[..self.db.commits as usize];
         match ready.phase {
             Phase::Insert => in_one(ready, |ready| self.insert(ready)),
             Phase::Select(key) => in_one(ready, |ready| select(ready, key, set(key as usize))),
@@ -70,51 +63,48 @@ impl Client {
             Phase::Commit => update(ready, Key::Primary, commits, 2),
             Phase::Delete(key) => in_one(ready, |ready| delete(ready, key, set(2 + key as usize))),
             Phase::DeleteRange => in_one(ready, |ready| self.delete_range(ready)),
-            _ => self.verify(ready),
+            _ => self.verify(ready, &order),
         }
     }
 
-    fn insert(&self, ready: &Ready) -> Outcome<u64> {
-        let mut statement = ready.open.prepare(INSERT)?;
+    fn insert(&self, ready: &mut Ready) -> Outcome<u64> {
+        let mut statement = ready.session.prepare(INSERT)?;
         for id in 0..self.db.rows {
-            ready.contents.insert(&mut statement, id)?;
+            statement.execute(&ready.contents.values(id))?;
         }
         Ok(self.db.rows)
     }
 
-    fn delete_range(&self, ready: &Ready) -> Outcome<u64> {
+    fn delete_range(&self, ready: &mut Ready) -> Outcome<u64> {
         let (first, last) = (self.db.rows - self.db.touched, self.db.rows - 1);
-        let statement = "DELETE FROM entries WHERE id BETWEEN ?1 AND ?2";
-        let gone = ready.open.execute(statement, params![first as i64, last as i64])?;
-        if gone as u64 == self.db.touched { Ok(self.db.touched) } else { Err(wrong(first)) }
+        let values = [Value::id(first), Value::id(last)];
+        let gone = ready.session.prepare(DELETE_RANGE)?.execute(&values)?;
+        if gone == self.db.touched { Ok(gone) } else { Err(wrong(first)) }
     }
 
-    /// The file is sound, and holds all rows that it must, as they must be, and no other.
-    fn verify(&self, ready: &Ready) -> Outcome<u64> {
-        let sound: String = ready.open.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
-        if sound != "ok" {
-            return Err(Fault::Found(format!("is damaged: {sound}")));
+    /// The database is sound, and holds all rows that it must, as they must be, and no other.
+    fn verify(&self, ready: &mut Ready, order: &[u64]) -> Outcome<u64> {
+        if let Some(damage) = ready.session.damage()? {
+            return Err(Fault::Found(format!("is damaged: {damage}")));
         }
-        let mut expected = self.expected(ready).into_iter();
-        let mut statement = ready.open.prepare("SELECT * FROM entries ORDER BY id")?;
-        let mut rows = statement.query([])?;
+        let mut expected = self.expected(order).into_iter();
+        let contents = &ready.contents;
         let mut seen = 0;
-        while let Some(row) = rows.next()? {
+        ready.session.prepare(ALL)?.query(&[], &mut |row| {
             let Some((id, generation)) = expected.next() else {
-                return Err(wrong(row.get::<_, i64>(0)? as u64));
+                return Err(wrong(row.id()?));
             };
-            if !ready.contents.is_right(row, id, generation)? {
-                return Err(wrong(id));
-            }
             seen += 1;
-        }
+            let right = contents.is_right(row, id, generation)?;
+            if right { Ok(()) } else { Err(wrong(id)) }
+        })?;
         expected.next().map_or(Ok(seen), |(id, _)| Err(wrong(id)))
     }
 
     /// Rows after all phases, in order, each with its generation.
-    fn expected(&self, ready: &Ready) -> Vec<(u64, Generation)> {
+    fn expected(&self, order: &[u64]) -> Vec<(u64, Generation)> {
         const GONE: Generation = Generation::MAX;
-        let (touched, order) = (self.db.touched as usize, &ready.order);
+        let touched = self.db.touched as usize;
         let mut left = vec![0; order.len()];
         let mut mark = |ids: &[u64], how| ids.iter().for_each(|id| left[*id as usize] = how);
         mark(&order[..2 * touched], 1);
@@ -130,163 +120,252 @@ fn wrong(id: u64) -> Fault {
 }
 
 /// In one transaction.
-fn in_one(ready: &Ready, work: impl FnOnce(&Ready) -> Outcome<u64>) -> Outcome<u64> {
-    let transaction = ready.open.unchecked_transaction()?;
+fn in_one(ready: &mut Ready, work: impl FnOnce(&mut Ready) -> Outcome<u64>) -> Outcome<u64> {
+    ready.session.batch("BEGIN")?;
     let done = work(ready)?;
-    transaction.commit()?;
+    ready.session.batch("COMMIT")?;
     Ok(done)
 }
 
 /// By number or by code, as a statement wants it.
-fn value(ready: &Ready, key: Key, id: u64) -> rusqlite::types::Value {
+fn value(contents: &Contents, key: Key, id: u64) -> Value<'static> {
     match key {
-        Key::Primary => (id as i64).into(),
-        Key::Index => ready.contents.code(id).into(),
+        Key::Primary => Value::id(id),
+        Key::Index => contents.code(id).into(),
     }
 }
 
-fn select(ready: &Ready, key: Key, ids: &[u64]) -> Outcome<u64> {
-    let mut statement = ready.open.prepare(SELECT[key as usize])?;
+fn select(ready: &mut Ready, key: Key, ids: &[u64]) -> Outcome<u64> {
+    let contents = &ready.contents;
+    let mut statement = ready.session.prepare(SELECT[key as usize])?;
     for id in ids {
-        let right = |row: &rusqlite::Row| ready.contents.is_right(row, *id, 0);
-        if !statement.query_row([value(ready, key, *id)], right)? {
+        let (mut found, mut right) = (0, true);
+        statement.query(&[value(contents, key, *id)], &mut |row| {
+            found += 1;
+            right &= contents.is_right(row, *id, 0)?;
+            Ok(())
+        })?;
+        if found != 1 || !right {
             return Err(wrong(*id));
         }
     }
     Ok(ids.len() as u64)
 }
 
-fn update(ready: &Ready, key: Key, ids: &[u64], generation: Generation) -> Outcome<u64> {
-    let mut statement = ready.open.prepare(UPDATE[key as usize])?;
+fn update(ready: &mut Ready, key: Key, ids: &[u64], generation: Generation) -> Outcome<u64> {
+    let contents = &ready.contents;
+    let mut statement = ready.session.prepare(UPDATE[key as usize])?;
     for id in ids {
-        let [title, note] = ready.contents.updated(*id, generation);
-        let row = value(ready, key, *id);
-        if statement.execute(params![row, title, note])? != 1 {
+        let [title, note] = contents.updated(*id, generation).map(Value::from);
+        if statement.execute(&[title, note, value(contents, key, *id)])? != 1 {
             return Err(wrong(*id));
         }
     }
     Ok(ids.len() as u64)
 }
 
-fn delete(ready: &Ready, key: Key, ids: &[u64]) -> Outcome<u64> {
-    let mut statement = ready.open.prepare(DELETE[key as usize])?;
+fn delete(ready: &mut Ready, key: Key, ids: &[u64]) -> Outcome<u64> {
+    let mut statement = ready.session.prepare(DELETE[key as usize])?;
     for id in ids {
-        if statement.execute([value(ready, key, *id)])? != 1 {
+        if statement.execute(&[value(&ready.contents, key, *id)])? != 1 {
             return Err(wrong(*id));
         }
     }
     Ok(ids.len() as u64)
-}
-
-/// A connection, set as the workload says. Refused where the file system does not let the database
-/// work so.
-fn open(db: &DbStress, path: &Path) -> Outcome<Connection> {
-    let open = Connection::open(path)?;
-    let wanted = db.journal.name();
-    let set = format!("PRAGMA journal_mode = {wanted}");
-    let mode: String = open.query_row(&set, [], |row| row.get(0))?;
-    if mode != wanted {
-        let text = format!("the database works here with --journal {mode}, not {wanted}");
-        return Err(Fault::Found(text));
-    }
-    open.pragma_update(None, "synchronous", db.journal.synchronous())?;
-    // Negative numbers are KiB, others pages.
-    open.pragma_update(None, "cache_size", -((db.cache >> 10) as i64))?;
-    Ok(open)
 }
 
 impl Part for Client {
     fn prepare(&mut self, order: Order) -> Result<()> {
         let path = self.path(order.phase);
-        let name = path.display().to_string();
-        if order.phase == Phase::Insert {
-            remove(&self.db.paths(self.job.dir()))?;
-        }
-        let told = at(name);
-        let open = open(&self.db, &path).map_err(&told)?;
-        if order.phase == Phase::Insert {
-            open.execute_batch(TABLE).map_err(|error| told(error.into()))?;
+        let told = at(path.display().to_string());
+        let anew = order.phase == Phase::Insert;
+        let mut session = self.engine.open(&path, anew).map_err(&told)?;
+        if anew {
+            session.batch(TABLE).map_err(&told)?;
         }
         let mut ids: Vec<u64> = (0..self.db.rows - self.db.touched).collect();
         shuffle(&mut ids, order.seed);
         let contents = Contents::new(order.seed);
-        self.ready = Some(Ready { phase: order.phase, path, open, contents, order: ids });
+        self.ready = Some(Ready { phase: order.phase, path, session, contents, order: ids });
         Ok(())
     }
 
-    /// Closing counts: a log is folded into the table then.
+    /// Closing counts: SQLite folds a log into the table then.
     fn run(&mut self) -> Result<Moved> {
-        let ready = self.ready.take().ok_or(LabError::new("told to go unprepared"))?;
-        let operations = self.go(&ready).map_err(at(ready.path.display()))?;
-        ready.open.close().map_err(|(_, error)| at(ready.path.display())(error))?;
+        let mut ready = self.ready.take().ok_or(LabError::new("told to go unprepared"))?;
+        let told = at(ready.path.display().to_string());
+        let operations = self.go(&mut ready).map_err(&told)?;
+        ready.session.close().map_err(&told)?;
         Ok(Moved { bytes: 0, operations })
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        self.engine.rest().map_err(at(self.db.path(self.job.dir()).display()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
     use super::*;
+    use crate::workload::Workload;
     use crate::workload::tests::parse;
 
-    fn client(options: &str, dir: &Path) -> (Vec<Phase>, Box<dyn Part>) {
-        let workload = parse(&format!("db-stress {options}")).unwrap();
-        let dirs = vec![dir.to_path_buf(), dir.join(".")];
-        (workload.phases(), workload.clone().part(Job { workload, rank: 0, dirs }))
+    /// A rank and the directory in which it works.
+    struct Bench {
+        dirs: Vec<PathBuf>,
+        workload: Workload,
+        part: Option<Box<dyn Part>>,
+        tmp: tempfile::TempDir,
     }
 
-    fn run(part: &mut dyn Part, phase: Phase) -> Result<u64> {
-        part.prepare(Order { phase, seed: 3 })?;
-        Ok(part.run()?.operations)
+    impl Bench {
+        fn new(options: &str) -> Bench {
+            let tmp = tempfile::tempdir().unwrap();
+            // A server runs as another user where we are root.
+            std::fs::set_permissions(tmp.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            let dirs = vec![tmp.path().to_path_buf(), tmp.path().join(".")];
+            let workload = parse(&format!("db-stress {options}")).unwrap();
+            workload.lay_out(&dirs).unwrap();
+            let job = Job { workload: workload.clone(), rank: 0, dirs: dirs.clone() };
+            let part = Some(workload.clone().part(job));
+            Bench { dirs, workload, part, tmp }
+        }
+
+        fn run(&mut self, phase: Phase) -> Result<u64> {
+            let part = self.part.as_mut().unwrap();
+            part.prepare(Order { phase, seed: 3 })?;
+            let done = part.run();
+            part.rest()?;
+            Ok(done?.operations)
+        }
+
+        fn run_all(&mut self) -> Vec<u64> {
+            self.workload.phases().iter().map(|phase| self.run(*phase).unwrap()).collect()
+        }
+
+        fn told(&mut self) -> String {
+            self.run(Phase::Verify).unwrap_err().to_string()
+        }
+
+        fn path(&self) -> PathBuf {
+            self.tmp.path().join("database")
+        }
+
+        /// Changes one row behind the workload's back.
+        fn change(&self, statement: &str) {
+            let Workload::DbStress(db) = &self.workload else { panic!("another workload") };
+            let mut engine = db.engine(&self.dirs);
+            let mut session = engine.open(&self.path(), false).unwrap();
+            assert_eq!(session.prepare(statement).unwrap().execute(&[]).unwrap(), 1);
+            session.close().unwrap();
+            engine.rest().unwrap();
+        }
+
+        /// Nothing stays of it.
+        fn clear(mut self) {
+            self.part = None;
+            self.workload.clear(&self.dirs).unwrap();
+            let left: Vec<_> = std::fs::read_dir(self.tmp.path()).unwrap().flatten().collect();
+            let left =
+                left.iter().filter(|e| !["pg", "log"].map(Into::into).contains(&e.file_name()));
+            assert_eq!(left.count(), 0);
+        }
     }
+
+    const ENGINES: [&str; 2] = ["--engine sqlite", "--engine postgres"];
 
     #[test]
     fn every_phase_finds_what_the_others_left() {
-        for options in ["--journal delete", "--journal truncate", "--journal wal --warm"] {
-            let dir = tempfile::tempdir().unwrap();
-            let options = format!("--rows 100 --touched 20 --commits 5 {options}");
-            let (phases, mut part) = client(&options, dir.path());
-            assert_eq!(phases.len(), 10);
-            let done: Vec<u64> = phases.iter().map(|p| run(part.as_mut(), *p).unwrap()).collect();
-            assert_eq!(done, [100, 20, 20, 20, 20, 5, 20, 20, 20, 40], "{options}");
+        let journals = ["--journal delete", "--journal truncate", "--journal wal --warm"];
+        for options in journals.into_iter().chain(["--engine postgres"]) {
+            let mut bench = Bench::new(&format!("--rows 100 --touched 20 --commits 5 {options}"));
+            assert_eq!(bench.run_all(), [100, 20, 20, 20, 20, 5, 20, 20, 20, 40], "{options}");
+            bench.clear();
         }
     }
 
     #[test]
     fn wrong_missing_and_surplus_rows_are_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let (phases, mut part) = client("--rows 50 --touched 10 --commits 0", dir.path());
-        phases.iter().for_each(|phase| assert!(run(part.as_mut(), *phase).is_ok()));
-        let change = |statement: &str| {
-            let open = Connection::open(dir.path().join("database")).unwrap();
-            assert_eq!(open.execute(statement, []).unwrap(), 1);
-        };
-        let told = |part: &mut dyn Part| run(part, Phase::Verify).unwrap_err().to_string();
-        change("INSERT INTO entries (id, title) VALUES (1000, 'x')");
-        assert!(told(part.as_mut()).ends_with("does not hold what was written as row 1000"));
-        change("DELETE FROM entries WHERE id = 1000");
-        assert_eq!(run(part.as_mut(), Phase::Verify).unwrap(), 20);
-        change("UPDATE entries SET body = 'y' WHERE id = (SELECT max(id) FROM entries)");
-        assert!(told(part.as_mut()).contains("does not hold what was written as row"));
-        change("DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)");
-        assert!(told(part.as_mut()).contains("does not hold what was written as row"));
+        for engine in ENGINES {
+            let mut bench = Bench::new(&format!("--rows 50 --touched 10 --commits 0 {engine}"));
+            bench.run_all();
+            let wrong = "does not hold what was written as row";
+            bench.change("INSERT INTO entries (id, title) VALUES (1000, 'x')");
+            assert!(bench.told().ends_with(&format!("{wrong} 1000")), "{engine}");
+            bench.change("DELETE FROM entries WHERE id = 1000");
+            assert_eq!(bench.run(Phase::Verify).unwrap(), 20);
+            bench.change("UPDATE entries SET body = 'y' WHERE id = (SELECT max(id) FROM entries)");
+            assert!(bench.told().contains(wrong), "{engine}");
+            bench.change("DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)");
+            assert!(bench.told().contains(wrong), "{engine}");
+        }
     }
 
     #[test]
     fn a_damaged_file_and_an_older_state_are_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let (phases, mut part) = client("--rows 500 --touched 50 --commits 0", dir.path());
-        run(part.as_mut(), Phase::Insert).unwrap();
-        let path = dir.path().join("database");
+        let mut bench = Bench::new("--rows 500 --touched 50 --commits 0");
+        let phases = bench.workload.phases();
+        bench.run(Phase::Insert).unwrap();
+        let path = bench.path();
         let old = std::fs::read(&path).unwrap();
-        phases[1..].iter().for_each(|phase| assert!(run(part.as_mut(), *phase).is_ok()));
+        phases[1..].iter().for_each(|phase| assert!(bench.run(*phase).is_ok()));
         std::fs::write(&path, &old).unwrap();
-        let error = run(part.as_mut(), Phase::Verify).unwrap_err().to_string();
+        let error = bench.told();
         assert!(error.contains("does not hold what was written as row"), "{error}");
-        let mut torn = old;
-        let middle = torn.len() / 2;
-        torn[middle..middle + 4096].fill(0xff);
-        std::fs::write(&path, torn).unwrap();
-        let error = run(part.as_mut(), Phase::Verify).unwrap_err().to_string();
+        tear(&path);
+        let error = bench.told();
         assert!(error.contains("damaged") || error.contains("malformed"), "{error}");
+    }
+
+    /// A page in the middle.
+    fn tear(path: &Path) {
+        let mut bytes = std::fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle..middle + 4096].fill(0xff);
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_page_of_a_cluster_is_told() {
+        let mut bench = Bench::new("--rows 2000 --touched 50 --commits 0 --engine postgres");
+        bench.run(Phase::Insert).unwrap();
+        let Workload::DbStress(db) = &bench.workload else { panic!("another workload") };
+        let files = db.paths(bench.tmp.path()).into_iter().filter(|path| path.is_file());
+        let in_table = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "base");
+        let length = |path: &PathBuf| std::fs::metadata(path).unwrap().len();
+        let table = files.filter(in_table).max_by_key(length).unwrap();
+        assert!(length(&table) > 2000 * 1000);
+        tear(&table);
+        let error = bench.told();
+        assert!(error.contains("invalid page in block"), "{error}");
+    }
+
+    #[test]
+    fn a_commit_of_the_server_is_durable() {
+        let bench = Bench::new("--rows 50 --touched 10 --commits 0 --cache 5m --engine postgres");
+        let Workload::DbStress(db) = &bench.workload else { panic!("another workload") };
+        let mut engine = db.engine(&bench.dirs);
+        let mut session = engine.open(&bench.path(), true).unwrap();
+        let mut set = |name: &str| {
+            // Its number is in the row's first column, as in the table.
+            let ask = format!("SELECT 1, current_setting('{name}')");
+            let mut found = String::new();
+            let mut statement = session.prepare(&ask).unwrap();
+            let mut show = |row: &dyn super::super::engine::Row| {
+                found = row.text(1)?.to_owned();
+                Ok(())
+            };
+            statement.query(&[], &mut show).unwrap();
+            drop(statement);
+            found
+        };
+        for name in ["fsync", "synchronous_commit", "full_page_writes", "data_checksums"] {
+            assert_eq!(set(name), "on", "{name}");
+        }
+        assert_eq!(set("listen_addresses"), "");
+        assert_eq!(set("shared_buffers"), "5MB");
     }
 }

@@ -2,7 +2,8 @@
 //! was updated, so that each row that is read can be checked.
 
 use nuri_io::rng::Rng;
-use rusqlite::{Row, Statement, ToSql};
+
+use super::engine::{Outcome, Row, Value};
 
 /// The columns of the study: about 1 KB a row.
 pub(super) const TABLE: &str = "
@@ -72,34 +73,26 @@ impl Contents {
         UPDATED.map(|column| self.piece(id, column, generation))
     }
 
-    /// Inserts a row with this statement.
-    pub(super) fn insert(&self, into: &mut Statement, id: u64) -> rusqlite::Result<usize> {
-        let number = id as i64;
-        let mut values: Vec<&dyn ToSql> = vec![&number];
-        let (code, long) = (self.code(id), self.number(id));
-        let pieces: [&str; WIDTHS.len()] = std::array::from_fn(|i| self.piece(id, i, 0));
-        let mut rest = pieces.iter();
+    /// A new row, by columns.
+    pub(super) fn values(&self, id: u64) -> Vec<Value<'_>> {
+        let mut values = vec![Value::id(id)];
+        let mut pieces = 0..WIDTHS.len();
         for column in 1..COLUMNS {
             match column {
-                CODE => values.push(&code),
-                NUMBER => values.push(&long),
-                _ => values.extend(rest.next().map(|piece| piece as &dyn ToSql)),
+                CODE => values.push(self.code(id).into()),
+                NUMBER => values.push(self.number(id).into()),
+                _ => values.extend(pieces.next().map(|i| Value::from(self.piece(id, i, 0)))),
             }
         }
-        into.execute(&values[..])
+        values
     }
 
     /// Whether a row of all columns is what it must be.
-    pub(super) fn is_right(
-        &self,
-        row: &Row,
-        id: u64,
-        generation: Generation,
-    ) -> rusqlite::Result<bool> {
-        let mut right = row.get::<_, i64>(0)? == id as i64;
+    pub(super) fn is_right(&self, row: &dyn Row, id: u64, generation: Generation) -> Outcome<bool> {
+        let mut right = row.id()? == id;
         let mut pieces = 0;
         for column in 1..COLUMNS {
-            let found = row.get_ref(column)?.as_str()?;
+            let found = row.text(column)?;
             right &= match column {
                 CODE => found == self.code(id),
                 NUMBER => found == self.number(id),
