@@ -27,6 +27,7 @@ pub mod size;
 pub mod stats;
 pub mod testbed;
 mod tool;
+pub mod tune;
 pub mod watch;
 pub mod work;
 pub mod workload;

@@ -18,6 +18,8 @@ mod postgres;
 #[allow(dead_code)]
 #[path = "it/support.rs"]
 mod support;
+#[path = "lab/tune.rs"]
+mod tune;
 
 const PLAN: &str = r#"
     study = "tiny"

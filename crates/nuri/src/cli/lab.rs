@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use nuri_lab::request::Request;
 use nuri_lab::single::{How, Where};
 use nuri_lab::testbed::network::Link;
+use nuri_lab::tune::Tune;
 use nuri_lab::watch::Watch;
 use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::database::DbStress;
@@ -47,6 +48,8 @@ pub(crate) enum Lab {
     Ipc(Box<Between>),
     /// Look at places again and again, and say what became slow since when
     Watch(Box<Watch>),
+    /// Find out how new files of a directory are best striped, and set it if asked to
+    Tune(Box<Tune>),
     /// Tell what runs measured: tables, plots and plain words
     Report(Report),
     /// Find what became slower between two runs; the exit status is 1 where something did

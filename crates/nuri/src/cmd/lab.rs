@@ -42,6 +42,10 @@ pub(crate) fn run(lab: Lab) -> Result<ExitCode, Failure> {
             Ok(guarded(&dirs, |stop| single::run(&workload, &dirs, &args.how, stop).map(done))?)
         }
         Lab::Watch(watch) => Ok(guarded(&watch.dirs, |stop| watch.run(&stop))?),
+        Lab::Tune(tune) => {
+            let dirs = [tune.dir.clone()];
+            Ok(guarded(&dirs, |stop| tune.run(stop).map(done))?)
+        }
         Lab::Report(args) => report::run(&args).map(done),
         Lab::Compare(args) => compare::run(&args),
         Lab::Testbed(args) => testbed::run(args).map(done),
