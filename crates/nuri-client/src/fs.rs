@@ -23,7 +23,7 @@ use crate::cluster::Cluster;
 use crate::crew::Crew;
 use crate::data::DataPlane;
 use crate::file::Handle;
-use crate::found::FoundNames;
+use crate::found::{FoundNames, Seen};
 use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
 use crate::lock::Locks;
@@ -95,6 +95,7 @@ pub struct Listing {
     pub entries: Vec<ListingEntry>,
     pub parent: Ino,
     pub end: bool,
+    pub seen: Seen,
 }
 
 /// An entry of a directory page.
@@ -507,6 +508,16 @@ impl Client {
     pub fn cache_time(&self, ino: Ino) -> Duration {
         let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().hold.is_cacheable());
         if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
+    }
+
+    /// How long the kernel may cache names of a page of the directory. Within the gate: the kernel
+    /// takes them over in its own time, and the next recall waits for that.
+    pub fn listing_time(&self, dir: Ino, seen: Seen) -> Duration {
+        if !self.shared.is_still_so(dir, seen) {
+            return Duration::ZERO;
+        }
+        self.shared.with(dir, |_, state| state.listed = true);
+        self.shared.kernel_time()
     }
 
     /// The kernel dropped references.

@@ -20,6 +20,8 @@ use crate::node::Node;
 use crate::recall::KernelCache;
 
 const PAGE: u64 = 4096;
+/// Much longer than a listing's way from the reply to the kernel's names.
+const TAKEN_OVER: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(1);
 /// A call that waits for a page's lock in so many looks one after the other waits for the write.
 const LOOKS: u32 = 5;
@@ -73,12 +75,32 @@ impl Shared {
     /// that hold nothing.
     pub(crate) fn empty_kernel_for_recall(&self, node: &Node) {
         drop(self.gate.write());
-        let names = node.state.lock().names;
+        let (names, listed) = {
+            let mut state = node.state.lock();
+            (state.names, std::mem::take(&mut state.listed))
+        };
         let Some(kernel) = self.kernel.read().clone() else { return };
+        if listed {
+            self.await_listings(&kernel, node.ino);
+        }
         if names {
             kernel.invalidate_entries(node.ino);
         }
         while !empty_around(&self.crew, &kernel, node, (0, 0)) {}
+    }
+
+    /// The kernel gives the names of a listing the epoch in which it takes them over, some time
+    /// after it has the listing; so the epoch may only end after that. Bounded: an operation on the
+    /// directory may wait for what the caller does next, and the kernel for that operation.
+    fn await_listings(&self, kernel: &Arc<dyn KernelCache>, dir: Ino) {
+        let (kernel, (done, when_done)) = (kernel.clone(), channel());
+        let wait = move || {
+            kernel.await_listings(dir);
+            drop(done);
+        };
+        if self.crew.start(wait).is_ok() {
+            let _: Result<(), _> = when_done.recv_timeout(TAKEN_OVER);
+        }
     }
 
     /// As `empty_kernel_for_recall`, for the pages of some bytes.

@@ -276,6 +276,7 @@ impl Client {
         let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
         self.learn_dir(ino, reply.dir_lease);
         let age = self.shared.age_of(ino, before, reply.dir_lease);
+        let seen = self.shared.seen(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             let attr = e.inode.map(|inode| self.shared.learn(&inode));
             if attr.is_some() {
@@ -284,7 +285,7 @@ impl Client {
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
         };
         let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing { entries, parent: reply.parent, end: reply.end })
+        Ok(Listing { entries, parent: reply.parent, end: reply.end, seen })
     }
 
     /// The kernel took a reference to an inode of a listing.

@@ -30,6 +30,9 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
+    /// Waits until the kernel has taken over all listings of the directory that were answered. It
+    /// may wait for other operations on the directory, too.
+    fn await_listings(&self, dir: Ino);
     /// Drops those of the inodes that no program uses, with their names. False where the kernel
     /// cannot be told to.
     fn drop_unused(&self, inos: &[Ino]) -> bool;

@@ -1,6 +1,6 @@
 //! Listings, and layouts shown as text.
 
-use nuri_client::{Entry, Listing, ListingEntry};
+use nuri_client::{Entry, Listing, ListingEntry, Seen};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::layout::{ChunkSize, LayoutPolicy};
@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn};
 use crate::dispatch::Dispatcher;
-use crate::reply::Replier;
+use crate::reply::{Replier, entry_out};
 use crate::request::Request;
 
 const DT_DIR: u32 = 4;
@@ -55,14 +55,22 @@ impl Dispatcher {
         let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::Yes);
         // The page is fetched before the gate is taken: a recall must not wait for a server.
         let mut gathered = Vec::new();
-        fill(ino, call.offset, list, |entry, off| {
+        let seen = fill(ino, call.offset, list, |entry, off| {
             gathered.push((entry, off));
             true
         })?;
+        if cfg!(nuri_break = "listing_of_any_age") {
+            // Long enough for a lease to go and come back.
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
         self.note_access(ino, call.flags);
         reply.hold(self.client.reply_gate());
+        let valid = self.listing_time(ino, seen);
         for (entry, off) in &gathered {
-            let out = entry.attr.map(|attr| self.entry_out(ino, &Entry { ino: entry.ino, attr }));
+            let out = entry.attr.map(|attr| {
+                let entry = Entry { ino: entry.ino, attr };
+                entry_out(&entry, valid, self.client.cache_time(entry.ino))
+            });
             let plus = out.unwrap_or_default();
             let kind = u32::from(entry.kind);
             if !page.push(plus.as_bytes(), entry.ino, *off, kind, &entry.name) {
@@ -104,14 +112,16 @@ impl Page {
     }
 }
 
-/// Feeds one page of entries from position `from` to `push` until it refuses one.
+/// Feeds one page of entries from position `from` to `push` until it refuses one; says when they
+/// were so.
 fn fill(
     dir: Ino,
     from: u64,
     list: impl Fn(u64) -> Result<Listing, Status>,
     mut push: impl FnMut(ListingEntry, u64) -> bool,
-) -> Result<(), Status> {
+) -> Result<Seen, Status> {
     let listing = list(from.max(AFTER_DOTS))?;
+    let seen = listing.seen;
     let dots = [(AFTER_DOT, dir, &b"."[..]), (AFTER_DOTS, listing.parent, &b".."[..])];
     for (off, ino, name) in dots {
         let dot = || {
@@ -119,16 +129,16 @@ fn fill(
             ListingEntry { cookie: off, ino, kind, name, attr: None }
         };
         if from < off && !push(dot(), off) {
-            return Ok(());
+            return Ok(seen);
         }
     }
     for entry in listing.entries {
         let off = entry.cookie;
         if !push(entry, off) {
-            return Ok(());
+            break;
         }
     }
-    Ok(())
+    Ok(seen)
 }
 
 /// A layout as the text that `nuri fs layout get` prints.

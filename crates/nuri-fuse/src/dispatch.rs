@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Client, Entry, Privileges};
+use nuri_client::{Access, Client, Entry, Privileges, Seen};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -144,6 +144,11 @@ impl Dispatcher {
     /// How long the kernel may cache names of the directory.
     pub(crate) fn name_time(&self, dir: Ino) -> Duration {
         if self.kernel.epochs { self.client.cache_time(dir) } else { Duration::ZERO }
+    }
+
+    /// How long the kernel may cache names of a page of the directory.
+    pub(crate) fn listing_time(&self, dir: Ino, seen: Seen) -> Duration {
+        if self.kernel.epochs { self.client.listing_time(dir, seen) } else { Duration::ZERO }
     }
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that

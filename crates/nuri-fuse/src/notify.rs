@@ -9,7 +9,8 @@ use nuri_proto::id::Ino;
 use zerocopy::IntoBytes;
 
 use crate::abi::{
-    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInode, NotifyPrune, OutHeader,
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalEntry,
+    NotifyInvalInode, NotifyPrune, OutHeader,
 };
 use crate::device::Device;
 use crate::rings::Load;
@@ -46,6 +47,14 @@ impl KernelCache for Notifier {
     /// operation of ours that waits for another client's recall.
     fn invalidate_entries(&self, _: Ino) {
         self.send(NOTIFY_INC_EPOCH, &[]);
+    }
+
+    /// Takes the directory's lock, which a reader has until it has taken its listing over, for a
+    /// name that no file can have.
+    fn await_listings(&self, dir: Ino) {
+        let head = NotifyInvalEntry { parent: dir.0, namelen: 1, ..NotifyInvalEntry::default() };
+        let body = [head.as_bytes(), b"/\0"].concat();
+        self.send(NOTIFY_INVAL_ENTRY, &body);
     }
 
     fn drop_unused(&self, inos: &[Ino]) -> bool {

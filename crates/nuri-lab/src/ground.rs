@@ -68,7 +68,10 @@ impl Ground {
     fn take_down(&mut self) -> Result<()> {
         match self.bed.take() {
             // The working directory goes with the cluster.
-            Some(bed) => bed.down(),
+            Some(bed) => bed.down().map_err(|LabError(text)| {
+                let hint = "nuri lab testbed clean";
+                LabError(format!("the cluster is not taken away: {text}; {hint}"))
+            }),
             None => Ok(()),
         }
     }
@@ -77,7 +80,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         if let Err(LabError(text)) = self.take_down() {
-            tell(&format!("the cluster is not taken away: {text}; nuri lab testbed clean"));
+            tell(&text);
         }
     }
 }

@@ -57,8 +57,8 @@ fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {
     let status = inner.wait().map_err(at("cannot wait for a process"))?;
     drop(pipe);
     if let Some(signal) = status.signal() {
-        testbed::sweep(inner.id())?;
         work::sweep(dirs, inner.id());
+        testbed::sweep(inner.id())?;
         return Err(LabError(format!(
             "the run was killed by signal {signal}; its working directories were removed"
         )));

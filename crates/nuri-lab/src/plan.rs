@@ -230,7 +230,10 @@ impl Plan {
 
     /// Only the points with these values, which need not be among those of the plan.
     pub fn pinned(mut self, values: &[(String, String)]) -> Result<Plan> {
-        for (name, value) in values {
+        for (i, (name, value)) in values.iter().enumerate() {
+            if values[..i].iter().any(|(earlier, _)| earlier == name) {
+                return Err(LabError(format!("--at {name}=...: one value of each name")));
+            }
             let Some(axis) = self.sweep.iter_mut().find(|axis| axis.name == *name) else {
                 let known: Vec<_> = self.sweep.iter().map(|axis| axis.name.as_str()).collect();
                 let (study, known) = (&self.study, known.join(", "));
@@ -238,7 +241,6 @@ impl Plan {
             };
             axis.values = vec![value.clone()];
         }
-        self.check()?;
         Ok(self)
     }
 

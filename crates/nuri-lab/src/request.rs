@@ -11,7 +11,7 @@ use crate::guard::Stop;
 use crate::output::Output;
 use crate::plan::{Axis, Plan};
 use crate::workload::Workload;
-use crate::{LabError, Result, clock};
+use crate::{LabError, Result, at, clock, testbed};
 
 /// A study and its places.
 #[derive(Args, Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Request {
     #[arg(long, value_name = "DIR", conflicts_with = "dir")]
     pub(crate) testbed: Option<PathBuf>,
     /// Only the points with this value, which need not be among those of the study; repeat for
-    /// others
+    /// other names
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pin)]
     at: Vec<(String, String)>,
     /// A directory on a local disk, as the reference; without it those points are left out
@@ -86,7 +86,7 @@ impl Request {
             (request.local, request.scratch, request.testbed) = (None, None, None);
         }
         if let Some(dir) = &mut request.testbed {
-            *dir = std::path::absolute(&*dir).map_err(LabError::new)?;
+            *dir = resolved(dir)?;
         }
         let (local, scratch) = (request.local.iter(), request.scratch());
         check_dirs(request.dir.iter().chain(local).chain(scratch))?;
@@ -100,8 +100,8 @@ impl Request {
     /// There is one, and it is as the plan's points want it.
     fn check_cluster(&self, plan: &Plan) -> Result<()> {
         let study = &plan.study;
-        if self.testbed.is_some() {
-            return Ok(());
+        if let Some(dir) = &self.testbed {
+            return testbed::check_place(dir);
         }
         if self.dir.is_empty() {
             let text = match plan.testbed {
@@ -149,6 +149,16 @@ impl Request {
         let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));
         Output::create(&self.output.clone().unwrap_or_else(name))
     }
+}
+
+/// The whole path of a directory that is to be made, as the kernel shows it.
+fn resolved(dir: &Path) -> Result<PathBuf> {
+    let whole = std::path::absolute(dir).map_err(LabError::new)?;
+    let (parent, name) = (whole.parent(), whole.file_name());
+    let (Some(parent), Some(name)) = (parent, name) else {
+        return Err(LabError(format!("--testbed {}: name a new directory", dir.display())));
+    };
+    Ok(parent.canonicalize().map_err(at(parent.display()))?.join(name))
 }
 
 /// Directories are there; refused otherwise.

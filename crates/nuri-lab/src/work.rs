@@ -11,6 +11,9 @@ const SHOWING: Duration = Duration::from_secs(2);
 const ENDING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Ends the name of a directory for what must not lie in the working directory.
+pub(crate) const PRIVATE: &str = "-private";
+
 /// One directory, seen through one mount or several.
 #[derive(Debug)]
 pub struct WorkDir {
@@ -51,6 +54,7 @@ impl Drop for WorkDir {
 pub fn sweep(dirs: &[PathBuf], pid: u32) {
     for dir in dirs {
         remove(&dir.join(name(pid)));
+        remove(&dir.join(name(pid) + PRIVATE));
     }
 }
 

@@ -332,7 +332,11 @@ impl Engine {
         let failed = match self.connect(rank) {
             Ok(true) => return true,
             // It was there, and ended before it was linked to from here.
-            Ok(false) if self.peers[rank as usize].gone => Some(Error::PeerGone { rank }),
+            Ok(false) if self.peers[rank as usize].gone && !self.is_linked(rank) => {
+                self.peers[rank as usize].wanted = None;
+                self.fail_queue(rank, &Error::PeerGone { rank });
+                return true;
+            }
             Ok(false) if now - wanted.since < self.config.connect => None,
             Ok(false) => Some(Error::PeerAbsent { rank }),
             Err(e) => Some(e),

@@ -195,7 +195,11 @@ fn check(settings: &Settings) -> Result<()> {
         let (mounts, nodes) = (settings.mounts, settings.nodes);
         return Err(LabError(format!("{mounts} mounts: 1 to {nodes}, one per node, can be made")));
     }
-    let dir = &settings.dir;
+    check_place(&settings.dir)
+}
+
+/// A testbed can be made, and in that directory.
+pub(crate) fn check_place(dir: &Path) -> Result<()> {
     if !dir.is_absolute() {
         return Err(LabError(format!("{}: name the whole path", dir.display())));
     }

@@ -68,14 +68,15 @@ impl Layout {
         let no_space = || LabError(format!("{} is not on a mounted Nuri space", dir.display()));
         text.as_deref().and_then(Layout::parse).ok_or_else(no_space)
     }
+}
 
-    /// Sets it; the first time what was there before is kept for [`undo`].
-    pub(crate) fn apply(&self, dir: &Path, before: &Layout) -> Result<()> {
-        if attribute(dir, BEFORE)?.is_none() {
-            set(dir, BEFORE, &before.text)?;
-        }
-        set(dir, LAYOUT, &self.text)
+/// Sets it; the first time what was there before is kept for [`undo`].
+pub(crate) fn apply(setting: Setting, dir: &Path) -> Result<()> {
+    let before = Layout::of(dir)?;
+    if attribute(dir, BEFORE)?.is_none() {
+        set(dir, BEFORE, &before.text)?;
     }
+    set(dir, LAYOUT, &before.with(setting).text)
 }
 
 /// Sets what was there before the first change; says what that is.
@@ -83,7 +84,8 @@ pub(crate) fn undo(dir: &Path) -> Result<Setting> {
     let kept = attribute(dir, BEFORE)?.as_deref().and_then(Layout::parse);
     let nothing = || LabError(format!("{}: nothing was tuned there", dir.display()));
     let before = kept.ok_or_else(nothing)?;
-    set(dir, LAYOUT, &before.text)?;
+    // The shape is not ours: whoever changed it since meant it.
+    set(dir, LAYOUT, &Layout::of(dir)?.with(before.setting).text)?;
     removexattr(dir, BEFORE).map_err(at(dir.display()))?;
     Ok(before.setting)
 }

@@ -94,7 +94,7 @@ impl Tune {
         let found = self.search(before, stop)?;
         let best = found.best();
         if let (true, Some((setting, _))) = (self.apply, best) {
-            found.before.with(setting).apply(&self.dir, &found.before)?;
+            layout::apply(setting, &self.dir)?;
         }
         match self.json {
             true => println!("{}", self.as_json(&found)),
@@ -111,7 +111,8 @@ impl Tune {
         };
         let (np, size) = (self.np, self.size);
         let words = format!(
-            "--np {np} --total {size} -F -e -w -r {how} --stripe-count {width} --stripe-size {chunk}"
+            "--np {np} --total {size} -F -e -w -r {how} --stripe-count {width} \
+             --stripe-size {chunk}"
         );
         let words: Vec<_> = words.split(' ').map(String::from).collect();
         Workload::parse("ior", &words)
@@ -177,7 +178,10 @@ impl Tune {
     }
 
     fn as_json(&self, found: &Found) -> serde_json::Value {
-        let one = |(i, Setting { chunk, width }): (usize, &Setting)| json!({ "chunk_size": chunk, "width": width, "samples": found.race.scores(i) });
+        let one = |(i, Setting { chunk, width }): (usize, &Setting)| {
+            let samples = found.race.scores(i);
+            json!({ "chunk_size": chunk, "width": width, "samples": samples })
+        };
         let measured: Vec<_> = found.settings.iter().enumerate().map(one).collect();
         let best = found.best().map(|(Setting { chunk, width }, times)| {
             json!({ "chunk_size": chunk, "width": width, "times": times })

@@ -61,7 +61,8 @@ pub enum Change {
         len: u32,
     },
     SetLen(u64),
-    /// Writes zeros, which are not in the payload; at most as many as a payload may have bytes.
+    /// Writes zeros, which are not in the payload; in one call at most as many as a payload may
+    /// have bytes.
     Zero {
         at: u64,
         len: u32,

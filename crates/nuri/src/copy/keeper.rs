@@ -115,13 +115,15 @@ impl Keeper {
             CopyFile::Log => &open.log,
             CopyFile::Tables => &open.tables,
         };
+        // What one call may have written.
+        let mut zeros = MAX_PAYLOAD;
         for change in &call.changes {
             let done = match *change {
                 Change::SetLen(len) => disk.set_len(len),
-                Change::Zero { len, .. } if len as usize > MAX_PAYLOAD => {
-                    return Err(Status::INVAL);
+                Change::Zero { at, len } => {
+                    zeros = zeros.checked_sub(len as usize).ok_or(Status::INVAL)?;
+                    disk.write_at(at, &vec![0; len as usize])
                 }
-                Change::Zero { at, len } => disk.write_at(at, &vec![0; len as usize]),
                 Change::Write { at, len } => {
                     let (now, later) = data.split_at_checked(len as usize).ok_or(Status::INVAL)?;
                     data = later;

@@ -121,8 +121,10 @@ fn changes_that_do_not_fit_their_bytes_are_refused() {
     assert_eq!(write(vec![Change::Write { at: 0, len: 11 }]), Err(Status::INVAL));
     assert_eq!(write(vec![Change::Write { at: u64::MAX - 3, len: 10 }]), Err(Status::IO));
     assert_eq!(write(vec![Change::SetLen(u64::MAX)]), Err(Status::IO));
-    let too_much = MAX_PAYLOAD as u32 + 1;
-    assert_eq!(write(vec![Change::Zero { at: 0, len: too_much }]), Err(Status::INVAL));
+    let (half, most) = (MAX_PAYLOAD as u32 / 2, MAX_PAYLOAD as u32);
+    let zeros = |lens: &[u32]| lens.iter().map(|len| Change::Zero { at: 0, len: *len }).collect();
+    assert_eq!(write(zeros(&[most + 1])), Err(Status::INVAL));
+    assert_eq!(write(zeros(&[half, half, 1])), Err(Status::INVAL));
     assert_eq!(write(vec![Change::SetLen(9), Change::Write { at: 9, len: 10 }]), Ok(()));
     assert_eq!(fs::read(copy_path(dir.path(), 1).join(META_LOG)).unwrap().len(), 19);
 }

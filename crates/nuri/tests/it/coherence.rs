@@ -205,6 +205,35 @@ fn names_in_the_root_are_recalled_as_others() {
     space.down_clean();
 }
 
+/// A lease that goes and comes back under a listing does not make it new; and the kernel takes
+/// names over from a listing in its own time. Catches `nuri_break = "listing_of_any_age"`.
+#[test]
+fn a_listing_brings_no_name_back_that_was_removed() {
+    let mut space = Space::up(&[]);
+    let mounts = [space.mnt(), space.mount("other")];
+    let end = Instant::now() + Duration::from_secs(6);
+    // Each makes a name here and removes it there, or the other way round, beside the others.
+    let rounds = &|thread: usize| {
+        let name = format!("n{thread}");
+        for round in thread.. {
+            let (own, other) = (&mounts[round % 2], &mounts[(round + 1) % 2]);
+            fs::write(own.join(&name), "x").unwrap();
+            assert!(other.join(&name).exists(), "{name} was made, round {round}");
+            if round % 3 == 0 {
+                assert!(fs::read_dir(other).unwrap().count() > 0);
+            }
+            fs::remove_file(own.join(&name)).unwrap();
+            assert!(!other.join(&name).exists(), "{name} was removed, round {round}");
+            if Instant::now() > end {
+                assert!(round > 20, "{round}");
+                return;
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|thread| _ = scope.spawn(move || rounds(thread))));
+    space.down_clean();
+}
+
 #[test]
 fn appends_of_two_mounts_do_not_overlap() {
     let mut space = Space::up(&[]);

@@ -197,8 +197,12 @@ fn a_study_makes_its_clusters_and_takes_them_away() {
     refused(&["lab", "run", &plan], "--testbed DIR makes the clusters of beds");
     refused(&["lab", "run", &plan, "--dir", &dir], "say what yours has with --at link=VALUE");
     refused(&["lab", "run", &plan, "--dir", &dir, "--at", "nodes=3"], "does not vary 'nodes'");
-    refused(&["lab", "run", &plan, "--testbed", &dir, "--at", "link=1"], "'1' is no rate");
+    let new = bed.str();
+    refused(&["lab", "run", &plan, "--testbed", &new, "--at", "link=1"], "'1' is no rate");
+    let twice = ["--at", "link=none", "--at", "link=20mbit"];
+    refused(&[&["lab", "run", &plan, "--testbed", &new][..], &twice].concat(), "one value");
     refused(&["lab", "run", &plan, "--testbed", &dir], "is there and not empty");
+    assert!(!Path::new("runs").exists(), "what is refused leaves no results");
 }
 
 /// The process that works, and the one that waits for it.
