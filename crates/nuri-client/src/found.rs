@@ -51,15 +51,6 @@ impl Default for Age {
 pub(crate) struct Before {
     age: Age,
     is_held: bool,
-    /// Under the lease, whether or not the log answers for the names.
-    is_leased: bool,
-}
-
-/// When a page of a directory was so.
-#[derive(Clone, Copy, Debug)]
-pub struct Seen {
-    age: Age,
-    is_leased: bool,
 }
 
 /// Inodes by their directory and name.
@@ -103,28 +94,7 @@ impl NodeState {
 impl Shared {
     /// Before a call that finds names in the directory.
     pub(crate) fn before_finding(&self, dir: Ino) -> Before {
-        self.with(dir, |_, state| Before {
-            age: state.age,
-            is_held: state.names_hold().is_some(),
-            is_leased: state.hold.is_cacheable(),
-        })
-    }
-
-    /// When the names were so that the answer of a call tells.
-    pub(crate) fn seen(&self, dir: Ino, before: Before, lease: Option<Grant>) -> Seen {
-        let standing = self.session.standing();
-        let counts = |grant| self.with(dir, |_, state| state.hold.counts(grant, standing));
-        let is_leased = before.is_leased || lease.is_some_and(counts);
-        Seen { age: before.age, is_leased }
-    }
-
-    /// Whether the directory's names are still as they were then, and may be cached: a lease that
-    /// went and came back meanwhile says nothing of them.
-    pub(crate) fn is_still_so(&self, dir: Ino, seen: Seen) -> bool {
-        self.with(dir, |_, state| {
-            let holds = seen.is_leased && state.age == seen.age;
-            state.hold.is_cacheable() && (holds || cfg!(nuri_break = "listing_of_any_age"))
-        })
+        self.with(dir, |_, state| Before { age: state.age, is_held: state.names_hold().is_some() })
     }
 
     /// The age of the directory's names, as the call's answer told them: they hold where the lease

@@ -23,7 +23,7 @@ use crate::cluster::Cluster;
 use crate::crew::Crew;
 use crate::data::DataPlane;
 use crate::file::Handle;
-use crate::found::{FoundNames, Seen};
+use crate::found::FoundNames;
 use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
 use crate::lock::Locks;
@@ -95,7 +95,6 @@ pub struct Listing {
     pub entries: Vec<ListingEntry>,
     pub parent: Ino,
     pub end: bool,
-    pub seen: Seen,
 }
 
 /// An entry of a directory page.
@@ -104,7 +103,6 @@ pub struct ListingEntry {
     pub ino: Ino,
     pub kind: u8,
     pub name: Vec<u8>,
-    pub attr: Option<Attr>,
 }
 
 /// A lease that was asked for.
@@ -503,21 +501,20 @@ impl Client {
         self.shared.gate.read()
     }
 
-    /// How long the kernel may cache what the inode's lease covers: attributes of any inode,
-    /// names of a directory.
-    pub fn cache_time(&self, ino: Ino) -> Duration {
-        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().hold.is_cacheable());
-        if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
+    /// What the kernel may cache of an inode, and for how long: its attributes as they are now,
+    /// where its lease covers them. Those of an answer may be older than the lease, which goes and
+    /// comes back at any time before the gate.
+    pub fn cacheable(&self, ino: Ino) -> Option<(Attr, Duration)> {
+        let node = self.shared.find(ino)?;
+        let state = node.state.lock();
+        let attr = state.view().filter(|_| state.hold.is_cacheable())?;
+        Some((attr, self.shared.kernel_time()))
     }
 
-    /// How long the kernel may cache names of a page of the directory. Within the gate: the kernel
-    /// takes them over in its own time, and the next recall waits for that.
-    pub fn listing_time(&self, dir: Ino, seen: Seen) -> Duration {
-        if !self.shared.is_still_so(dir, seen) {
-            return Duration::ZERO;
-        }
-        self.shared.with(dir, |_, state| state.listed = true);
-        self.shared.kernel_time()
+    /// How long the kernel may cache names of a directory.
+    pub fn names_time(&self, ino: Ino) -> Duration {
+        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().hold.is_cacheable());
+        if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
     }
 
     /// The kernel dropped references.

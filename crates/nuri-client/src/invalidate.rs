@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
 use nuri_proto::range_map::Span;
@@ -20,9 +20,10 @@ use crate::node::Node;
 use crate::recall::KernelCache;
 
 const PAGE: u64 = 4096;
-/// Much longer than a listing's way from the reply to the kernel's names.
-const TAKEN_OVER: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(1);
+/// Much longer than the kernel takes from a reply to the inode.
+const TAKEN_OVER: Duration = Duration::from_secs(1);
+const TAKING_OVER: Duration = Duration::from_micros(100);
 /// A call that waits for a page's lock in so many looks one after the other waits for the write.
 const LOOKS: u32 = 5;
 
@@ -75,32 +76,13 @@ impl Shared {
     /// that hold nothing.
     pub(crate) fn empty_kernel_for_recall(&self, node: &Node) {
         drop(self.gate.write());
-        let (names, listed) = {
-            let mut state = node.state.lock();
-            (state.names, std::mem::take(&mut state.listed))
-        };
+        let names = node.state.lock().names;
         let Some(kernel) = self.kernel.read().clone() else { return };
-        if listed {
-            self.await_listings(&kernel, node.ino);
-        }
         if names {
             kernel.invalidate_entries(node.ino);
         }
+        await_inode(&*kernel, node);
         while !empty_around(&self.crew, &kernel, node, (0, 0)) {}
-    }
-
-    /// The kernel gives the names of a listing the epoch in which it takes them over, some time
-    /// after it has the listing; so the epoch may only end after that. Bounded: an operation on the
-    /// directory may wait for what the caller does next, and the kernel for that operation.
-    fn await_listings(&self, kernel: &Arc<dyn KernelCache>, dir: Ino) {
-        let (kernel, (done, when_done)) = (kernel.clone(), channel());
-        let wait = move || {
-            kernel.await_listings(dir);
-            drop(done);
-        };
-        if self.crew.start(wait).is_ok() {
-            let _: Result<(), _> = when_done.recv_timeout(TAKEN_OVER);
-        }
     }
 
     /// As `empty_kernel_for_recall`, for the pages of some bytes.
@@ -110,6 +92,19 @@ impl Shared {
         let from = bytes.start / PAGE * PAGE;
         let len = if bytes.end == Span::LAST { 0 } else { (bytes.end / PAGE + 1) * PAGE - from };
         while !empty_around(&self.crew, &kernel, node, (from, len)) {}
+    }
+}
+
+/// Waits until the kernel knows the inode that it was told of, so that it can be told to forget its
+/// attributes: who looked it up may still be on the way from the reply to the inode. Bounded: the
+/// lookup may not be answered yet, and wait for what the caller does next; then it is answered
+/// without a time.
+fn await_inode(kernel: &dyn KernelCache, node: &Node) {
+    let start = Instant::now();
+    let is_any = cfg!(nuri_break = "recall_of_unknown");
+    let is_known = || kernel.invalidate_attributes(node.ino) || is_any;
+    while !is_known() && node.state.lock().lookups > 0 && start.elapsed() < TAKEN_OVER {
+        std::thread::sleep(TAKING_OVER);
     }
 }
 
@@ -250,7 +245,37 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    /// Takes an inode over after so many calls.
+    struct Slow(AtomicU32);
+
+    impl KernelCache for Slow {
+        fn invalidate_inode(&self, _: Ino) {}
+        fn invalidate_attributes(&self, _: Ino) -> bool {
+            self.0.fetch_sub(1, Ordering::SeqCst) == 1
+        }
+        fn invalidate_pages(&self, _: Ino, _: u64, _: u64) {}
+        fn invalidate_entries(&self, _: Ino) {}
+        fn drop_unused(&self, _: &[Ino]) -> bool {
+            false
+        }
+    }
+
+    /// Catches `nuri_break = "recall_of_unknown"`.
+    #[test]
+    fn an_inode_on_its_way_to_the_kernel_is_waited_for() {
+        let calls_left = |lookups| {
+            let (node, kernel) = (Node::new(Ino(7), 0), Slow(AtomicU32::new(9)));
+            node.state.lock().lookups = lookups;
+            await_inode(&kernel, &node);
+            kernel.0.into_inner()
+        };
+        assert_eq!(calls_left(1), 0, "until it is known");
+        assert_eq!(calls_left(0), 8, "not where nobody looked it up");
+    }
 
     #[test]
     fn gaps_lie_around_the_pages() {

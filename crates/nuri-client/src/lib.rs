@@ -40,7 +40,6 @@ pub use brought::{Brought, OwnBlock};
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
 pub use file::{Access, Allocate, Position, Sync};
-pub use found::Seen;
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use lock::LockPlace;
 pub use log::queue;

@@ -276,20 +276,14 @@ impl Client {
         let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
         self.learn_dir(ino, reply.dir_lease);
         let age = self.shared.age_of(ino, before, reply.dir_lease);
-        let seen = self.shared.seen(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
-            let attr = e.inode.map(|inode| self.shared.learn(&inode));
-            if attr.is_some() {
+            if let Some(inode) = e.inode {
+                self.shared.learn(&inode);
                 self.shared.note_found(ino, &e.name, age, e.ino);
             }
-            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name, attr }
+            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
         };
         let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing { entries, parent: reply.parent, end: reply.end, seen })
-    }
-
-    /// The kernel took a reference to an inode of a listing.
-    pub fn refer_listed(&self, ino: Ino) {
-        self.shared.with(ino, |_, state| state.lookups += 1);
+        Ok(Listing { entries, parent: reply.parent, end: reply.end })
     }
 }

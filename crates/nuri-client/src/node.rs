@@ -57,8 +57,6 @@ pub(crate) struct NodeState {
     pub(crate) looking: u32,
     /// Names below it were told to the kernel: it is a directory.
     pub(crate) names: bool,
-    /// And a page of them, which the kernel may not have taken over yet.
-    pub(crate) listed: bool,
     /// Valid while a lease is held.
     pub(crate) attr: Option<Attr>,
     /// Of a directory's names; and where the inode was found itself.

@@ -26,13 +26,12 @@ use crate::writeback::SyncScope;
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode.
     fn invalidate_inode(&self, ino: Ino);
+    /// Attributes only, which waits for nothing. False: the kernel does not know the inode.
+    fn invalidate_attributes(&self, ino: Ino) -> bool;
     /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes.
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
-    /// Waits until the kernel has taken over all listings of the directory that were answered. It
-    /// may wait for other operations on the directory, too.
-    fn await_listings(&self, dir: Ino);
     /// Drops those of the inodes that no program uses, with their names. False where the kernel
     /// cannot be told to.
     fn drop_unused(&self, inos: &[Ino]) -> bool;

@@ -80,7 +80,6 @@ pub const RING_COMMIT_AND_FETCH: u32 = 2;
 
 // Notifications.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 pub const NOTIFY_PRUNE: i32 = 9;
 
@@ -209,7 +208,6 @@ wire! {
     }
 }
 wire! { Dirent { ino: u64, off: u64, namelen: u32, kind: u32, } }
-wire! { NotifyInvalEntry { parent: u64, namelen: u32, flags: u32, } }
 wire! { NotifyInvalInode { ino: u64, off: i64, len: i64, } }
 wire! {
     /// So many inode numbers follow.

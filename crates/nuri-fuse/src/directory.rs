@@ -1,6 +1,6 @@
 //! Listings, and layouts shown as text.
 
-use nuri_client::{Entry, Listing, ListingEntry, Seen};
+use nuri_client::{Listing, ListingEntry};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::layout::{ChunkSize, LayoutPolicy};
@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn};
 use crate::dispatch::Dispatcher;
-use crate::reply::{Replier, entry_out};
+use crate::reply::Replier;
 use crate::request::Request;
 
 const DT_DIR: u32 = 4;
@@ -30,56 +30,39 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
-        let ino = Self::ino(request);
-        let call: ReadIn = request.take()?;
-        let mut page = Page::new(call.size as usize);
-        let max = call.size / SMALLEST;
-        let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::No);
-        fill(ino, call.offset, list, |entry, off| {
-            page.push(&[], entry.ino, off, u32::from(entry.kind), &entry.name)
-        })?;
-        self.note_access(ino, call.flags);
-        reply.owned(page.bytes);
-        Ok(())
+        self.list(request, reply, WithAttrs::No)
     }
 
-    pub(crate) fn readdirplus<'g>(
-        &'g self,
+    /// The kernel will look up what is listed. Its names come with attributes to this mount, which
+    /// answers the lookups from them, and not to the kernel: that gives names of a listing the
+    /// epoch in which it takes them over (`fuse_direntplus_link`), so that no recall between could
+    /// end them.
+    pub(crate) fn readdirplus(
+        &self,
         request: &mut Request<'_>,
-        reply: &mut Replier<'g, '_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        self.list(request, reply, WithAttrs::Yes)
+    }
+
+    fn list(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+        attrs: WithAttrs,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: ReadIn = request.take()?;
+        // Node 0: nothing about the inode.
+        let plus = EntryOut::default();
+        let plus = if attrs == WithAttrs::Yes { plus.as_bytes() } else { &[] };
         let mut page = Page::new(call.size as usize);
-        let max = call.size / (SMALLEST + size_of::<EntryOut>() as u32);
-        let list = |cookie| self.client.readdir(ino, cookie, max, WithAttrs::Yes);
-        // The page is fetched before the gate is taken: a recall must not wait for a server.
-        let mut gathered = Vec::new();
-        let seen = fill(ino, call.offset, list, |entry, off| {
-            gathered.push((entry, off));
-            true
+        let max = call.size / (SMALLEST + plus.len() as u32);
+        let list = |cookie| self.client.readdir(ino, cookie, max, attrs);
+        fill(ino, call.offset, list, |entry, off| {
+            page.push(plus, entry.ino, off, u32::from(entry.kind), &entry.name)
         })?;
-        if cfg!(nuri_break = "listing_of_any_age") {
-            // Long enough for a lease to go and come back.
-            std::thread::sleep(std::time::Duration::from_millis(3));
-        }
         self.note_access(ino, call.flags);
-        reply.hold(self.client.reply_gate());
-        let valid = self.listing_time(ino, seen);
-        for (entry, off) in &gathered {
-            let out = entry.attr.map(|attr| {
-                let entry = Entry { ino: entry.ino, attr };
-                entry_out(&entry, valid, self.client.cache_time(entry.ino))
-            });
-            let plus = out.unwrap_or_default();
-            let kind = u32::from(entry.kind);
-            if !page.push(plus.as_bytes(), entry.ino, *off, kind, &entry.name) {
-                break;
-            }
-            if out.is_some() {
-                self.client.refer_listed(entry.ino);
-            }
-        }
         reply.owned(page.bytes);
         Ok(())
     }
@@ -112,24 +95,22 @@ impl Page {
     }
 }
 
-/// Feeds one page of entries from position `from` to `push` until it refuses one; says when they
-/// were so.
+/// Feeds one page of entries from position `from` to `push` until it refuses one.
 fn fill(
     dir: Ino,
     from: u64,
     list: impl Fn(u64) -> Result<Listing, Status>,
     mut push: impl FnMut(ListingEntry, u64) -> bool,
-) -> Result<Seen, Status> {
+) -> Result<(), Status> {
     let listing = list(from.max(AFTER_DOTS))?;
-    let seen = listing.seen;
     let dots = [(AFTER_DOT, dir, &b"."[..]), (AFTER_DOTS, listing.parent, &b".."[..])];
     for (off, ino, name) in dots {
         let dot = || {
             let (kind, name) = (DT_DIR as u8, name.to_vec());
-            ListingEntry { cookie: off, ino, kind, name, attr: None }
+            ListingEntry { cookie: off, ino, kind, name }
         };
         if from < off && !push(dot(), off) {
-            return Ok(seen);
+            return Ok(());
         }
     }
     for entry in listing.entries {
@@ -138,7 +119,7 @@ fn fill(
             break;
         }
     }
-    Ok(seen)
+    Ok(())
 }
 
 /// A layout as the text that `nuri fs layout get` prints.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Client, Entry, Privileges, Seen};
+use nuri_client::{Access, Client, Entry, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Exclusive, Make, MakeKind, MakeUnnamed, RemoveKind, RenameMode, SetAttr, SetTime, Time,
+    Attr, Exclusive, Make, MakeKind, MakeUnnamed, RemoveKind, RenameMode, SetAttr, SetTime, Time,
 };
 use zerocopy::IntoBytes;
 
@@ -143,12 +143,7 @@ impl Dispatcher {
 
     /// How long the kernel may cache names of the directory.
     pub(crate) fn name_time(&self, dir: Ino) -> Duration {
-        if self.kernel.epochs { self.client.cache_time(dir) } else { Duration::ZERO }
-    }
-
-    /// How long the kernel may cache names of a page of the directory.
-    pub(crate) fn listing_time(&self, dir: Ino, seen: Seen) -> Duration {
-        if self.kernel.epochs { self.client.listing_time(dir, seen) } else { Duration::ZERO }
+        if self.kernel.epochs { self.client.names_time(dir) } else { Duration::ZERO }
     }
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
@@ -158,8 +153,14 @@ impl Dispatcher {
         reply.value(&self.entry_out(parent, entry));
     }
 
+    /// Attributes for a reply, and how long the kernel may cache them. Within the gate.
+    fn attr_now(&self, ino: Ino, told: &Attr) -> (Attr, Duration) {
+        self.client.cacheable(ino).unwrap_or((*told, Duration::ZERO))
+    }
+
     pub(crate) fn entry_out(&self, parent: Ino, entry: &Entry) -> EntryOut {
-        entry_out(entry, self.name_time(parent), self.client.cache_time(entry.ino))
+        let (attr, valid) = self.attr_now(entry.ino, &entry.attr);
+        entry_out(&Entry { ino: entry.ino, attr }, self.name_time(parent), valid)
     }
 
     fn lookup<'g>(
@@ -221,7 +222,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         let attr = self.client.getattr(ino)?;
         reply.hold(self.client.reply_gate());
-        reply.value(&attr_out(&attr, self.client.cache_time(ino)));
+        let (attr, valid) = self.attr_now(ino, &attr);
+        reply.value(&attr_out(&attr, valid));
         Ok(())
     }
 
@@ -233,7 +235,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         let attr = self.client.getattr(ino)?;
         reply.hold(self.client.reply_gate());
-        reply.value(&statx_out(&attr, self.client.cache_time(ino)));
+        let (attr, valid) = self.attr_now(ino, &attr);
+        reply.value(&statx_out(&attr, valid));
         Ok(())
     }
 
@@ -268,7 +271,8 @@ impl Dispatcher {
         }
         let attr = self.client.setattr(&change)?;
         reply.hold(self.client.reply_gate());
-        reply.value(&attr_out(&attr, self.client.cache_time(ino)));
+        let (attr, valid) = self.attr_now(ino, &attr);
+        reply.value(&attr_out(&attr, valid));
         Ok(())
     }
 

@@ -9,8 +9,7 @@ use nuri_proto::id::Ino;
 use zerocopy::IntoBytes;
 
 use crate::abi::{
-    NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalEntry,
-    NotifyInvalInode, NotifyPrune, OutHeader,
+    NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInode, NotifyPrune, OutHeader,
 };
 use crate::device::Device;
 use crate::rings::Load;
@@ -24,11 +23,12 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    fn send(&self, code: i32, body: &[u8]) {
+    /// False: the kernel does not know the inode, so it caches nothing of it.
+    fn send(&self, code: i32, body: &[u8]) -> bool {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
         let header = OutHeader { len, error: code, unique: 0 };
-        // ENOENT: the kernel does not know the inode, so it caches nothing of it.
-        let _ = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+        let sent = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+        !sent.is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
     }
 }
 
@@ -37,24 +37,22 @@ impl KernelCache for Notifier {
         self.invalidate_pages(ino, 0, 0);
     }
 
+    fn invalidate_attributes(&self, ino: Ino) -> bool {
+        // Before any page: attributes only.
+        let body = NotifyInvalInode { ino: ino.0, off: -1, len: 0 };
+        self.send(NOTIFY_INVAL_INODE, body.as_bytes())
+    }
+
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) {
         let body = NotifyInvalInode { ino: ino.0, off: offset as i64, len: len as i64 };
         // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
-        self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()));
+        self.load.apart(|| _ = self.send(NOTIFY_INVAL_INODE, body.as_bytes()));
     }
 
     /// All names of the mount at once: takes no directory's lock, so it cannot wait for an
     /// operation of ours that waits for another client's recall.
     fn invalidate_entries(&self, _: Ino) {
         self.send(NOTIFY_INC_EPOCH, &[]);
-    }
-
-    /// Takes the directory's lock, which a reader has until it has taken its listing over, for a
-    /// name that no file can have.
-    fn await_listings(&self, dir: Ino) {
-        let head = NotifyInvalEntry { parent: dir.0, namelen: 1, ..NotifyInvalEntry::default() };
-        let body = [head.as_bytes(), b"/\0"].concat();
-        self.send(NOTIFY_INVAL_ENTRY, &body);
     }
 
     fn drop_unused(&self, inos: &[Ino]) -> bool {
@@ -65,7 +63,7 @@ impl KernelCache for Notifier {
         let mut body = head.as_bytes().to_vec();
         inos.iter().for_each(|ino| body.extend_from_slice(&ino.0.to_ne_bytes()));
         // The last reference may be dropped here, with pages that a mapping changed.
-        self.load.apart(|| self.send(NOTIFY_PRUNE, &body));
+        self.load.apart(|| _ = self.send(NOTIFY_PRUNE, &body));
         true
     }
 }

@@ -5,6 +5,7 @@
 //! drawn from a seed; rounds of all tests follow each other until the time is over.
 
 mod baton;
+mod caches;
 mod locks;
 mod names;
 mod order;
@@ -42,6 +43,8 @@ const TESTS: &[(&str, Test)] = &[
     ("renames onto one name", names::onto_one_name),
     ("crossed renames", names::crossed_renames),
     ("listing under change", names::listing),
+    ("first looks at new files", caches::first_looks),
+    ("names beside listings", caches::beside_listings),
     ("locks", locks::hand_over),
     ("one after the other: data", baton::data),
     ("one after the other: names", baton::names),

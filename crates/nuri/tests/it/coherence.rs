@@ -205,8 +205,7 @@ fn names_in_the_root_are_recalled_as_others() {
     space.down_clean();
 }
 
-/// A lease that goes and comes back under a listing does not make it new; and the kernel takes
-/// names over from a listing in its own time. Catches `nuri_break = "listing_of_any_age"`.
+/// Names of a listing are not the kernel's: it would take them over in its own time.
 #[test]
 fn a_listing_brings_no_name_back_that_was_removed() {
     let mut space = Space::up(&[]);
