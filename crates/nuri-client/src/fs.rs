@@ -511,10 +511,19 @@ impl Client {
         Some((attr, self.shared.kernel_time()))
     }
 
-    /// How long the kernel may cache names of a directory.
-    pub fn names_time(&self, ino: Ino) -> Duration {
-        let cacheable = self.shared.find(ino).is_some_and(|n| n.state.lock().hold.is_cacheable());
-        if cacheable { self.shared.kernel_time() } else { Duration::ZERO }
+    /// Whether names of a directory may be cached: its lease is held, since so many were lost.
+    pub fn names_held(&self, dir: Ino) -> Option<u64> {
+        let node = self.shared.find(dir)?;
+        let state = node.state.lock();
+        state.hold.is_cacheable().then_some(state.losses)
+    }
+
+    /// How long the kernel may cache what was found out of a name, where `before` is what
+    /// `names_held` said before. A lease that was granted or came back meanwhile says nothing of
+    /// it.
+    pub fn names_time(&self, dir: Ino, before: Option<u64>) -> Duration {
+        let is_held = before.is_some() && self.names_held(dir) == before;
+        if is_held { self.shared.kernel_time() } else { Duration::ZERO }
     }
 
     /// The kernel dropped references.

@@ -99,7 +99,7 @@ impl Shared {
 /// attributes: who looked it up may still be on the way from the reply to the inode. Bounded: the
 /// lookup may not be answered yet, and wait for what the caller does next; then it is answered
 /// without a time.
-fn await_inode(kernel: &dyn KernelCache, node: &Node) {
+pub(crate) fn await_inode(kernel: &dyn KernelCache, node: &Node) {
     let start = Instant::now();
     let is_any = cfg!(nuri_break = "recall_of_unknown");
     let is_known = || kernel.invalidate_attributes(node.ino) || is_any;

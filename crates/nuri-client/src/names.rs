@@ -274,7 +274,8 @@ impl Client {
         self.shared.tell_log()?;
         let before = self.shared.before_finding(ino);
         let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
-        self.learn_dir(ino, reply.dir_lease);
+        let standing = self.shared.session.standing();
+        self.shared.with(ino, |_, state| _ = state.hold.take(reply.dir_lease, standing));
         let age = self.shared.age_of(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             if let Some(inode) = e.inode {

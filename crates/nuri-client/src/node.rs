@@ -69,6 +69,8 @@ pub(crate) struct NodeState {
     pub(crate) logged: u64,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
+    /// How often a lease was lost.
+    pub(crate) losses: u64,
     /// Attributes known under the lease not to be set.
     pub(crate) absent: Absent,
     /// When it was read last, where that is newer than the server's word in `attr`.
@@ -256,6 +258,7 @@ impl NodeState {
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
         self.forgotten += 1;
+        self.losses += 1;
         (self.file, self.attr, self.accessed) = (None, None, None);
         self.absent = Absent::default();
         self.names_known = false;

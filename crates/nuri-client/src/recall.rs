@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::fs::Shared;
 use crate::hold::Recalled;
+use crate::invalidate::await_inode;
 use crate::node::Node;
 use crate::writeback::SyncScope;
 
@@ -26,7 +27,7 @@ use crate::writeback::SyncScope;
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode.
     fn invalidate_inode(&self, ino: Ino);
-    /// Attributes only, which waits for nothing. False: the kernel does not know the inode.
+    /// Attributes only, which waits for no page. False: the kernel does not know the inode.
     fn invalidate_attributes(&self, ino: Ino) -> bool;
     /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes.
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
@@ -173,6 +174,7 @@ impl Shared {
             if names {
                 kernel.invalidate_entries(node.ino);
             }
+            await_inode(&*kernel, node);
             kernel.invalidate_inode(node.ino);
         }
     }

@@ -104,12 +104,21 @@ fn is_idle(node: &Node) -> bool {
     let state = node.state.lock();
     let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
     let is_used = state.opens > 0 || state.active > 0 || state.hold.revoking || is_dirty;
-    node.ino != Ino::ROOT && !is_used && (state.lookups > 0 || state.hold.mode.is_some())
+    node.ino != Ino::ROOT && !is_used
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was listed, not looked up, and its lease was recalled: nobody else forgets it.
+    #[test]
+    fn what_nobody_holds_is_idle() {
+        let node = Node::new(Ino(7), 0);
+        assert!(is_idle(&node));
+        node.state.lock().opens = 1;
+        assert!(!is_idle(&node));
+    }
 
     #[test]
     fn room_is_made_where_there_are_too_many() {

@@ -27,6 +27,14 @@ use crate::server::MAX_WRITE;
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
 
+/// A directory, as it stood before an operation on its names.
+#[derive(Clone, Copy)]
+struct Parent {
+    ino: Ino,
+    /// What `Client::names_held` said.
+    names: Option<u64>,
+}
+
 /// Answers requests; called from all readers at once.
 pub(crate) struct Dispatcher {
     pub(crate) client: Arc<Client>,
@@ -141,14 +149,21 @@ impl Dispatcher {
         Ino(request.header.nodeid)
     }
 
-    /// How long the kernel may cache names of the directory.
-    pub(crate) fn name_time(&self, dir: Ino) -> Duration {
-        if self.kernel.epochs { self.client.names_time(dir) } else { Duration::ZERO }
+    /// How long the kernel may cache what was found out of a name in the directory.
+    fn name_time(&self, parent: Parent) -> Duration {
+        let time = || self.client.names_time(parent.ino, parent.names);
+        if self.kernel.epochs { time() } else { Duration::ZERO }
+    }
+
+    /// Before an operation on names in the directory that the request is for.
+    fn parent(&self, request: &Request<'_>) -> Parent {
+        let ino = Self::ino(request);
+        Parent { ino, names: self.client.names_held(ino) }
     }
 
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
     /// comes now invalidates after this reply and not before.
-    fn reply_entry<'g>(&'g self, parent: Ino, entry: &Entry, reply: &mut Replier<'g, '_>) {
+    fn reply_entry<'g>(&'g self, parent: Parent, entry: &Entry, reply: &mut Replier<'g, '_>) {
         reply.hold(self.client.reply_gate());
         reply.value(&self.entry_out(parent, entry));
     }
@@ -158,7 +173,7 @@ impl Dispatcher {
         self.client.cacheable(ino).unwrap_or((*told, Duration::ZERO))
     }
 
-    pub(crate) fn entry_out(&self, parent: Ino, entry: &Entry) -> EntryOut {
+    fn entry_out(&self, parent: Parent, entry: &Entry) -> EntryOut {
         let (attr, valid) = self.attr_now(entry.ino, &entry.attr);
         entry_out(&Entry { ino: entry.ino, attr }, self.name_time(parent), valid)
     }
@@ -168,8 +183,8 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
-        let parent = Self::ino(request);
-        match self.client.lookup(parent, request.name()?)? {
+        let parent = self.parent(request);
+        match self.client.lookup(parent.ino, request.name()?)? {
             Some(entry) => self.reply_entry(parent, &entry, reply),
             None => {
                 reply.hold(self.client.reply_gate());
@@ -290,10 +305,10 @@ impl Dispatcher {
         name: &[u8],
         (kind, mode, umask): (MakeKind, u32, u32),
     ) -> Result<(), Status> {
-        let parent = Self::ino(request);
+        let parent = self.parent(request);
         let (uid, gid) = (request.header.uid, request.header.gid);
         let (name, exclusive) = (name.to_vec(), Exclusive::Yes);
-        let call = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+        let call = Make { parent: parent.ino, name, kind, mode, umask, uid, gid, exclusive };
         let entry = self.client.make(&call)?;
         self.reply_entry(parent, &entry, reply);
         Ok(())
@@ -383,9 +398,11 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let call: LinkIn = request.take()?;
-        let parent = Self::ino(request);
-        let entry = self.client.link(Ino(call.oldnodeid), parent, request.name()?)?;
-        self.reply_entry(parent, &entry, reply);
+        let parent = self.parent(request);
+        let entry = self.client.link(Ino(call.oldnodeid), parent.ino, request.name()?)?;
+        reply.hold(self.client.reply_gate());
+        // The kernel takes these attributes over also where it was told to forget them meanwhile.
+        reply.value(&entry_out(&entry, self.name_time(parent), Duration::ZERO));
         Ok(())
     }
 
@@ -396,13 +413,13 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let call: CreateIn = request.take()?;
         let name = request.name()?;
-        let parent = Self::ino(request);
+        let parent = self.parent(request);
         let flags = call.flags as i32;
         let exclusive = if flags & libc::O_EXCL != 0 { Exclusive::Yes } else { Exclusive::No };
         let (uid, gid) = (request.header.uid, request.header.gid);
         let (mode, umask) = (call.mode, call.umask);
         let (name, kind) = (name.to_vec(), MakeKind::File);
-        let make = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+        let make = Make { parent: parent.ino, name, kind, mode, umask, uid, gid, exclusive };
         let entry = self.client.make(&make)?;
         let fh = match self.client.open(entry.ino, access(flags)) {
             Ok(fh) => fh,
@@ -412,7 +429,11 @@ impl Dispatcher {
             }
         };
         reply.hold(self.client.reply_gate());
-        let out = self.entry_out(parent, &entry);
+        let mut out = self.entry_out(parent, &entry);
+        if entry.attr.change > 1 {
+            // It was there: as for a link.
+            (out.attr_valid, out.attr_valid_nsec) = (0, 0);
+        }
         self.reply_opened(&out, (fh, flags), reply);
         Ok(())
     }
