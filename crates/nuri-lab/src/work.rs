@@ -12,7 +12,7 @@ const ENDING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Ends the name of a directory for what must not lie in the working directory.
-pub(crate) const PRIVATE: &str = "-private";
+const PRIVATE: &str = "-private";
 
 /// One directory, seen through one mount or several.
 #[derive(Debug)]
@@ -56,6 +56,14 @@ pub fn sweep(dirs: &[PathBuf], pid: u32) {
         remove(&dir.join(name(pid)));
         remove(&dir.join(name(pid) + PRIVATE));
     }
+}
+
+/// A place for what does not lie among the files, as sockets: named after the working directory, so
+/// that it goes with it however a run ends.
+pub(crate) fn private(dirs: &[PathBuf]) -> PathBuf {
+    let mut name = dirs[0].file_name().unwrap_or_default().to_os_string();
+    name.push(PRIVATE);
+    std::env::temp_dir().join(name)
 }
 
 /// Of a process; other machines may work in the same directory.

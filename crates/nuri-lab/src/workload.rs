@@ -2,6 +2,7 @@
 //! option letters; statements on a database; messages between two processes.
 
 pub mod bonnie;
+mod collective;
 pub mod database;
 pub mod io500;
 pub mod ior;
@@ -391,6 +392,12 @@ pub(crate) mod tests {
             ("mdtest -F -w 10 -e 20", "-e 20 reads more than -w 10 writes"),
             ("bonnie -s 1m:3", "a chunk is a multiple of 8"),
             ("mdtest -C -E", "-E needs -e BYTES"),
+            ("ior --aggregators 2", "--aggregators needs -a collective"),
+            ("ior -a collective -F", "is for a shared file: leave out -F"),
+            ("ior -a collective -o x", "goes without --tool and -o"),
+            ("ior -a collective --np 9 -t 512m -b 512m", "-t times --np is at most 1.0 GiB"),
+            ("ior -a collective -z -t 8 -b 1g", "-z: at most 16777216 transfers"),
+            ("ior -a hdf5", "invalid value 'hdf5'"),
             ("ior --tool iozone", "invalid value 'iozone'"),
             ("ior --tool fio -W", "--tool fio has no -s, -W, -R"),
             ("bonnie --tool bonnie++", "drops no caches: say --warm"),

@@ -84,7 +84,7 @@ impl Bench {
         let mut processes = Vec::new();
         wait("ranks write", Duration::from_secs(20), || {
             processes = descendants(run.id() as i32);
-            processes.len() == 3 && self.leftovers().iter().any(|name| name.contains("data."))
+            processes.len() == 3 && self.leftovers().iter().any(|name| name.contains("/data"))
         });
         (run, processes)
     }
@@ -301,6 +301,47 @@ fn what_one_mount_of_a_space_wrote_another_reads() {
     let ran = nuri(&[&mdtest[..], &[&mnt, &other]].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
+}
+
+/// Where the ranks of collective transfers meet.
+fn meetings() -> usize {
+    let all = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    all.filter(|entry| {
+        let name = entry.file_name().display().to_string();
+        name.starts_with(".nuri-lab-") && entry.path().join("lab/0.sock").exists()
+    })
+    .count()
+}
+
+#[test]
+fn ranks_on_two_mounts_write_one_file_together() {
+    let before = meetings();
+    let mut space = support::Space::up(&[]);
+    let other = space.mount("other").display().to_string();
+    let mnt = space.mnt().display().to_string();
+    let ior =
+        ["lab", "ior", "--np", "4", "-z", "-i", "3", "-a", "collective", "-C", "-R", "-W", "-e"];
+    let records = ["-t", "47008", "-b", "47008", "-s", "20", "--json"];
+    let ran = nuri(&[&ior[..], &records, &[&mnt, &other]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert_eq!(text(&ran.stdout).lines().count(), 2);
+    assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
+    assert_eq!(meetings(), before);
+    // However it ends.
+    let plan = LONG.replace("-F", "-a collective");
+    let bench = Bench::new(&plan);
+    let (run, processes) = bench.begun(&[]);
+    wait("they meet", Duration::from_secs(10), || meetings() == before + 1);
+    kill(a_rank(&processes), Signal::KILL);
+    let said = text(&run.wait_with_output().unwrap().stderr);
+    assert!(said.contains("rank"), "{said}");
+    bench.is_clean(&processes);
+    let bench = Bench::new(&plan);
+    let (mut run, processes) = bench.begun(&[]);
+    kill(run.id() as i32, Signal::KILL);
+    run.wait().unwrap();
+    bench.is_clean(&processes);
+    wait("the meeting place is gone", Duration::from_secs(10), || meetings() == before);
 }
 
 #[test]

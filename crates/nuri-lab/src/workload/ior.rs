@@ -1,5 +1,6 @@
 //! IOR's options: which bytes of which file each rank writes and reads.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,13 +10,22 @@ use super::striping::Striping;
 use super::{LARGEST, Phase};
 use crate::size::{self, human};
 use crate::tool::fio;
-use crate::{LabError, Result};
+use crate::{LabError, Result, at, work};
 
 const DEFAULT_BLOCK: u64 = 1 << 20;
 const WORD: u64 = 8;
+/// Each rank that goes together with others has the places of all in memory.
+const MOST_SHUFFLED: u64 = 1 << 24;
 
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ior {
+    /// How the ranks reach the file
+    #[arg(short = 'a', value_enum, value_name = "API", default_value_t = Api::Posix,
+        ignore_case = true)]
+    api: Api,
+    /// Ranks that write and read for all (default: one for each directory)
+    #[arg(long, value_name = "N", value_parser = super::processes)]
+    aggregators: Option<usize>,
     /// Processes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
@@ -87,6 +97,14 @@ enum Files {
     Shared,
 }
 
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Api {
+    /// Each for itself
+    Posix,
+    /// All together, in two phases as of MPI-IO: few write and read for all
+    Collective,
+}
+
 impl Ior {
     pub(super) fn check(&self) -> Result<()> {
         let t = self.transfer;
@@ -117,7 +135,37 @@ impl Ior {
         if self.tool.is_some() && (self.segments > 1 || self.verify_write || self.verify_read) {
             return refuse("--tool fio has no -s, -W, -R".into());
         }
+        self.check_api()?;
         self.check_name()
+    }
+
+    fn check_api(&self) -> Result<()> {
+        let refuse = |text: &str| Err(LabError::new(text));
+        if self.api == Api::Posix {
+            let is_asked = self.aggregators.is_some();
+            return if is_asked { refuse("--aggregators needs -a collective") } else { Ok(()) };
+        }
+        if self.has_own_files() {
+            return refuse("-a collective is for a shared file: leave out -F");
+        }
+        if self.tool.is_some() || self.name.is_some() {
+            return refuse("-a collective goes without --tool and -o");
+        }
+        if self.transfer.saturating_mul(self.np as u64) > LARGEST {
+            let most = human(LARGEST);
+            return Err(LabError(format!("-a collective: -t times --np is at most {most}")));
+        }
+        let transfers = self.bytes().unwrap_or(u64::MAX) / self.transfer;
+        if self.random && transfers > MOST_SHUFFLED {
+            return Err(LabError(format!("-a collective -z: at most {MOST_SHUFFLED} transfers")));
+        }
+        Ok(())
+    }
+
+    /// Ranks that write and read for all, where all go together.
+    pub(super) fn together(&self, dirs: usize) -> Option<usize> {
+        let is_asked = self.api == Api::Collective;
+        is_asked.then(|| self.aggregators.unwrap_or(dirs).min(self.np))
     }
 
     fn check_name(&self) -> Result<()> {
@@ -196,6 +244,11 @@ impl Ior {
     /// The run's directory, before its files. A file that is there is somebody's.
     pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
         self.striping.set(&dirs[0])?;
+        if self.api == Api::Collective {
+            let private = work::private(dirs);
+            let mode = std::fs::DirBuilder::new().mode(0o700).create(&private);
+            mode.map_err(at(private.display()))?;
+        }
         let taken = self.paths(&dirs[0]).into_iter().find(|path| path.exists());
         match taken.filter(|_| self.writes()) {
             Some(path) => Err(LabError(format!(
@@ -208,6 +261,9 @@ impl Ior {
 
     /// What was only read stays.
     pub(super) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
+        if self.api == Api::Collective {
+            work::remove(&work::private(dirs));
+        }
         if self.keep || !self.writes() {
             return Ok(());
         }

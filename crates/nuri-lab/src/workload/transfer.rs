@@ -8,14 +8,19 @@ use std::path::PathBuf;
 use nuri_io::rng::Rng;
 
 use super::Phase;
+use super::collective::Exchange;
 use super::ior::Ior;
 use super::pattern::Pattern;
 use crate::rank::{Job, Moved, Order, Part};
-use crate::{LabError, Result, at};
+use crate::{LabError, Result, at, work};
+
+type Places = Box<dyn Iterator<Item = u64>>;
 
 pub(super) struct Transfers {
     ior: Ior,
     job: Job,
+    /// Where all ranks go together.
+    exchange: Option<Exchange>,
     ready: Option<Ready>,
 }
 
@@ -23,8 +28,8 @@ pub(super) struct Transfers {
 struct Ready {
     phase: Phase,
     path: PathBuf,
-    /// In random order; none where they go in order.
-    shuffled: Option<Vec<u64>>,
+    /// Of this rank, or of all where they go together.
+    places: Vec<Places>,
     /// Whose bytes.
     owner: usize,
     pattern: Pattern,
@@ -33,18 +38,25 @@ struct Ready {
 
 impl Transfers {
     pub(super) fn new(ior: Ior, job: Job) -> Transfers {
-        Transfers { ior, job, ready: None }
+        Transfers { ior, job, exchange: None, ready: None }
     }
 
     /// Whose bytes are read and where: its own through its own directory, or the next rank's
     /// through the directory after that rank's.
     fn source(&self, phase: Phase) -> (usize, PathBuf) {
-        let own = self.job.rank;
-        if phase != Phase::Read || !self.ior.reorder {
-            return (own, self.ior.path(self.job.dir(), own));
-        }
-        let next = (own + 1) % self.ior.np;
-        (next, self.ior.path(self.job.dir_of(next + 1), next))
+        let owner = self.owner(self.job.rank, phase);
+        let is_others = self.is_reordered(phase);
+        let dir = if is_others { self.job.dir_of(owner + 1) } else { self.job.dir() };
+        (owner, self.ior.path(dir, owner))
+    }
+
+    fn is_reordered(&self, phase: Phase) -> bool {
+        phase == Phase::Read && self.ior.reorder
+    }
+
+    /// Whose bytes a rank moves.
+    fn owner(&self, rank: usize, phase: Phase) -> usize {
+        if self.is_reordered(phase) { (rank + 1) % self.ior.np } else { rank }
     }
 
     /// What is read is wrong from here on.
@@ -53,13 +65,15 @@ impl Transfers {
         LabError(format!("{path} does not hold what rank {owner} wrote at byte {offset}"))
     }
 
-    fn go(&self, ready: &mut Ready) -> Result<Moved> {
+    fn go(&mut self, ready: &mut Ready) -> Result<Moved> {
         let file = open(ready).map_err(at(ready.path.display()))?;
         let mut moved = Moved::default();
-        let shuffled = ready.shuffled.take();
-        let in_order = shuffled.is_none().then(|| self.ior.offsets(ready.owner));
-        for offset in shuffled.into_iter().flatten().chain(in_order.into_iter().flatten()) {
-            self.transfer(&file, ready, offset)?;
+        let mut places = std::mem::take(&mut ready.places);
+        // Of all ranks that go together, this one's first where it goes alone.
+        let mut step = vec![0; places.len()];
+        let own = if self.exchange.is_some() { self.job.rank } else { 0 };
+        while advance(&mut places, &mut step) {
+            self.transfer(&file, ready, &step, step[own])?;
             moved.operations += 1;
             moved.bytes += self.ior.transfer;
         }
@@ -69,13 +83,29 @@ impl Transfers {
         Ok(moved)
     }
 
-    fn transfer(&self, file: &File, ready: &mut Ready, offset: u64) -> Result<()> {
+    fn transfer(
+        &mut self,
+        file: &File,
+        ready: &mut Ready,
+        step: &[u64],
+        offset: u64,
+    ) -> Result<()> {
         if ready.phase == Phase::Write {
             let data = ready.pattern.at(offset);
-            return file.write_all_at(data, offset).map_err(at(ready.path.display()));
+            let written = match &mut self.exchange {
+                Some(exchange) => exchange.write(file, step, data)?,
+                None => file.write_all_at(data, offset),
+            };
+            return written.map_err(at(ready.path.display()));
         }
-        let read = file.read_exact_at(&mut ready.buffer, offset);
-        read.map_err(|error| short(error, ready, offset))?;
+        let read = match &mut self.exchange {
+            Some(exchange) => exchange.read(file, step, &mut ready.buffer)?,
+            None => {
+                let end = offset + self.ior.transfer;
+                file.read_exact_at(&mut ready.buffer, offset).map_err(|error| (error, end))
+            }
+        };
+        read.map_err(|(error, end)| short(&error, ready, end))?;
         let wrong = if ready.phase == Phase::Verify || self.ior.verify_read {
             ready.pattern.wrong_byte(&ready.buffer, offset)
         } else {
@@ -83,21 +113,51 @@ impl Transfers {
         };
         wrong.map_or(Ok(()), |at| Err(self.wrong(ready, at)))
     }
+
+    /// The places of a rank's transfers, in the order in which it comes to them.
+    fn places(&self, rank: usize, order: Order) -> Places {
+        let owner = self.owner(rank, order.phase);
+        if !self.ior.random {
+            return Box::new(self.ior.offsets(owner));
+        }
+        let mut places: Vec<u64> = self.ior.offsets(owner).collect();
+        shuffle(&mut places, order.seed ^ rank as u64);
+        Box::new(places.into_iter())
+    }
+
+    /// Meets the others, in each repetition: the place is a new one.
+    fn meet(&mut self, phase: Phase) -> Result<()> {
+        let Some(aggregators) = self.ior.together(self.job.dirs.len()) else { return Ok(()) };
+        if phase == Phase::Write {
+            self.exchange = None;
+            let (dir, ranks) = (work::private(&self.job.dirs), (self.job.rank, self.ior.np));
+            let transfer = self.ior.transfer as usize;
+            self.exchange = Some(Exchange::open(&dir, ranks, aggregators, transfer)?);
+        }
+        Ok(())
+    }
+}
+
+/// Each rank's next place. False at the end, which all have at once.
+fn advance(places: &mut [Places], step: &mut [u64]) -> bool {
+    let mut all =
+        places.iter_mut().zip(step).map(|(places, place)| places.next().map(|next| *place = next));
+    all.all(|moved| moved.is_some())
 }
 
 impl Part for Transfers {
     fn prepare(&mut self, order: Order) -> Result<()> {
+        self.meet(order.phase)?;
         let (owner, path) = self.source(order.phase);
         let transfer = self.ior.transfer as usize;
-        let shuffled = self.ior.random.then(|| {
-            let mut places: Vec<u64> = self.ior.offsets(owner).collect();
-            shuffle(&mut places, order.seed ^ self.job.rank as u64);
-            places
-        });
+        let ranks = match self.exchange {
+            Some(_) => 0..self.ior.np,
+            None => self.job.rank..self.job.rank + 1,
+        };
         self.ready = Some(Ready {
             phase: order.phase,
             path,
-            shuffled,
+            places: ranks.map(|rank| self.places(rank, order)).collect(),
             owner,
             pattern: Pattern::new(order.seed, owner, transfer),
             buffer: vec![0; transfer],
@@ -121,12 +181,10 @@ fn open(ready: &Ready) -> io::Result<File> {
     options.open(&ready.path)
 }
 
-fn short(error: io::Error, ready: &Ready, offset: u64) -> LabError {
+fn short(error: &io::Error, ready: &Ready, end: u64) -> LabError {
     let path = ready.path.display();
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            LabError(format!("{path} ends before byte {}", offset + ready.buffer.len() as u64))
-        }
+        io::ErrorKind::UnexpectedEof => LabError(format!("{path} ends before byte {end}")),
         _ => LabError(format!("{path}: {error}")),
     }
 }
@@ -141,6 +199,8 @@ pub(super) fn shuffle(places: &mut [u64], seed: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::super::tests::parse;
     use super::*;
 
@@ -166,6 +226,43 @@ mod tests {
                     let moved = run(part.as_mut(), phase).unwrap();
                     assert_eq!(moved, Moved { bytes: 15_000, operations: 15 }, "{options}");
                 }
+            }
+        }
+    }
+
+    /// All ranks at once, through all phases; the file that they leave.
+    fn together(options: &str) -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().to_path_buf(), dir.path().join(".")];
+        let workload = parse(&format!("ior {options}")).unwrap();
+        workload.lay_out(&dirs).unwrap();
+        let barrier = Barrier::new(workload.processes());
+        let one = &|number: usize| {
+            let mut part = rank(options, number, &dirs);
+            for phase in [Phase::Write, Phase::Verify, Phase::Read] {
+                let moved = run(part.as_mut(), phase).unwrap();
+                assert_eq!(moved, Moved { bytes: 15_000, operations: 15 }, "{options}");
+                barrier.wait();
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..workload.processes()).for_each(|number| _ = scope.spawn(move || one(number)));
+        });
+        let left = std::fs::read(dir.path().join("data")).unwrap();
+        workload.clear(&dirs).unwrap();
+        assert!(!work::private(&dirs).exists());
+        left
+    }
+
+    #[test]
+    fn ranks_that_go_together_leave_what_they_leave_alone() {
+        for options in ["-C", "-z -C -e -R", "-C -t 1000 -b 1000 -s 15"] {
+            let shape = if options.contains("-b") { "" } else { "-t 1000 -b 5000 -s 3" };
+            let options = format!("--np 3 {shape} {options}");
+            let alone = together(&options);
+            for aggregators in 1..=3 {
+                let asked = format!("-a collective --aggregators {aggregators}");
+                assert!(together(&format!("{options} {asked}")) == alone, "{options} {asked}");
             }
         }
     }

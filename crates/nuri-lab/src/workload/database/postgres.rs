@@ -40,7 +40,7 @@ pub(super) struct Postgres {
 
 impl Postgres {
     pub(super) fn new(cache: u64, dirs: &[PathBuf]) -> Postgres {
-        let private = private(dirs);
+        let private = work::private(dirs);
         Postgres { cache, private, installed: None, running: None, is_loading: false }
     }
 }
@@ -56,17 +56,9 @@ pub(super) fn space(rows: u64, changed: u64) -> u64 {
     EMPTY.saturating_add(rows.saturating_mul(2)).saturating_add(log.min(LOG))
 }
 
-/// Not among the files, named after the working directory, so that it goes with it however a run
-/// ends.
-fn private(dirs: &[PathBuf]) -> PathBuf {
-    let mut name = dirs[0].file_name().unwrap_or_default().to_os_string();
-    name.push(work::PRIVATE);
-    std::env::temp_dir().join(name)
-}
-
 /// Makes the place for what does not lie among the files.
 pub(super) fn lay_out(dirs: &[PathBuf]) -> Result<()> {
-    let private = private(dirs);
+    let private = work::private(dirs);
     std::fs::create_dir(&private).map_err(at(private.display()))?;
     let made = Installed::find().and_then(|installed| installed.make_private(&private));
     made.inspect_err(|_| forget(dirs))
@@ -80,7 +72,7 @@ pub(super) fn clear(dirs: &[PathBuf], place: &Path) -> Result<()> {
 }
 
 fn forget(dirs: &[PathBuf]) {
-    work::remove(&private(dirs));
+    work::remove(&work::private(dirs));
 }
 
 /// All that lies under a place.
