@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,6 @@ impl Shared {
         if names {
             kernel.invalidate_entries(node.ino);
         }
-        await_inode(&*kernel, node);
         while !empty_around(&self.crew, &kernel, node, (0, 0)) {}
     }
 
@@ -95,10 +95,10 @@ impl Shared {
     }
 }
 
-/// Waits until the kernel knows the inode that it was told of, so that it can be told to forget its
-/// attributes: who looked it up may still be on the way from the reply to the inode. Bounded: the
-/// lookup may not be answered yet, and wait for what the caller does next; then it is answered
-/// without a time.
+/// Waits until the kernel, which did not know the inode, knows it, so that it can be told to
+/// forget its attributes: who looked it up may still be on the way from the reply to the inode.
+/// Bounded: the lookup may not be answered yet, and wait for what the caller does next; then it is
+/// answered without a time.
 pub(crate) fn await_inode(kernel: &dyn KernelCache, node: &Node) {
     let start = Instant::now();
     let is_any = cfg!(nuri_break = "recall_of_unknown");
@@ -133,10 +133,11 @@ fn empty_around(crew: &Crew, kernel: &Arc<dyn KernelCache>, node: &Node, within:
     let mut single: Vec<_> = pages.iter().enumerate().map(single).collect();
     drop(done);
     loop {
-        if !hear(&when_done, &mut rest, &mut single) {
-            return true;
-        }
-        if rest.has_ended && single.iter_mut().all(Call::is_over) {
+        let is_heard = hear(&when_done, &mut rest, &mut single);
+        if !is_heard || rest.has_ended && single.iter_mut().all(Call::is_over) {
+            if rest.is_unknown.load(Ordering::Relaxed) {
+                await_inode(&**kernel, node);
+            }
             return true;
         }
         if !rest.has_ended && locked(node) != pages && rest.waits_for_lock() {
@@ -193,6 +194,8 @@ struct Event {
 struct Call {
     thread: Option<PathBuf>,
     has_ended: bool,
+    /// The kernel did not know the inode.
+    is_unknown: Arc<AtomicBool>,
     /// Looks that found it waiting for a page's lock, one after the other.
     waited: u32,
 }
@@ -206,9 +209,16 @@ impl Call {
         call: usize,
         done: &Sender<Event>,
     ) -> Call {
+        let is_unknown = Arc::new(AtomicBool::new(false));
         let empty = {
-            let kernel = kernel.clone();
-            move || spans.iter().for_each(|(at, len)| kernel.invalidate_pages(ino, *at, *len))
+            let (kernel, is_unknown) = (kernel.clone(), is_unknown.clone());
+            move || {
+                for (at, len) in &spans {
+                    if !kernel.invalidate_pages(ino, *at, *len) {
+                        is_unknown.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
         };
         let (in_thread, done) = (empty.clone(), done.clone());
         let body = move || {
@@ -222,7 +232,7 @@ impl Call {
             // Without a thread it is waited for here, in the worst case until the recall's end.
             empty();
         }
-        Call { thread: None, has_ended: started.is_err(), waited: 0 }
+        Call { thread: None, has_ended: started.is_err(), is_unknown, waited: 0 }
     }
 
     fn is_over(&mut self) -> bool {
@@ -245,7 +255,7 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 
@@ -253,11 +263,12 @@ mod tests {
     struct Slow(AtomicU32);
 
     impl KernelCache for Slow {
-        fn invalidate_inode(&self, _: Ino) {}
         fn invalidate_attributes(&self, _: Ino) -> bool {
             self.0.fetch_sub(1, Ordering::SeqCst) == 1
         }
-        fn invalidate_pages(&self, _: Ino, _: u64, _: u64) {}
+        fn invalidate_pages(&self, _: Ino, _: u64, _: u64) -> bool {
+            true
+        }
         fn invalidate_entries(&self, _: Ino) {}
         fn drop_unused(&self, _: &[Ino]) -> bool {
             false

@@ -25,12 +25,11 @@ use crate::writeback::SyncScope;
 
 /// What the door's kernel caches, and how to empty it. Calls may block on the kernel.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Attributes and pages of an inode.
-    fn invalidate_inode(&self, ino: Ino);
-    /// Attributes only, which waits for no page. False: the kernel does not know the inode.
+    /// Attributes of an inode, which waits for no page. False: the kernel does not know the inode.
     fn invalidate_attributes(&self, ino: Ino) -> bool;
-    /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes.
-    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64);
+    /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes. False: the
+    /// kernel does not know the inode.
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) -> bool;
     /// Names in a directory.
     fn invalidate_entries(&self, dir: Ino);
     /// Drops those of the inodes that no program uses, with their names. False where the kernel
@@ -174,8 +173,9 @@ impl Shared {
             if names {
                 kernel.invalidate_entries(node.ino);
             }
-            await_inode(&*kernel, node);
-            kernel.invalidate_inode(node.ino);
+            if !kernel.invalidate_pages(node.ino, 0, 0) {
+                await_inode(&*kernel, node);
+            }
         }
     }
 

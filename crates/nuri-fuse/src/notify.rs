@@ -33,20 +33,16 @@ impl Notifier {
 }
 
 impl KernelCache for Notifier {
-    fn invalidate_inode(&self, ino: Ino) {
-        self.invalidate_pages(ino, 0, 0);
-    }
-
     fn invalidate_attributes(&self, ino: Ino) -> bool {
         // Before any page: attributes only.
         let body = NotifyInvalInode { ino: ino.0, off: -1, len: 0 };
         self.send(NOTIFY_INVAL_INODE, body.as_bytes())
     }
 
-    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) {
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) -> bool {
         let body = NotifyInvalInode { ino: ino.0, off: offset as i64, len: len as i64 };
         // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
-        self.load.apart(|| _ = self.send(NOTIFY_INVAL_INODE, body.as_bytes()));
+        self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()))
     }
 
     /// All names of the mount at once: takes no directory's lock, so it cannot wait for an

@@ -113,17 +113,18 @@ impl Load {
 
     /// Runs `f`, during which the kernel may send requests for this thread and wait for them. If
     /// a queue is full of waiting requests, that is done on the processor of another one.
-    pub(crate) fn apart(&self, f: impl FnOnce()) {
+    pub(crate) fn apart<T>(&self, f: impl FnOnce() -> T) -> T {
         let queues = 0..self.queues.len();
         if !queues.clone().any(|qid| self.full(qid)) {
             return f();
         }
         let before = sched_getaffinity(None);
         let bound = queues.into_iter().any(|qid| !self.full(qid) && bind(qid).is_ok());
-        f();
+        let result = f();
         if let (true, Ok(set)) = (bound, before) {
             let _ = sched_setaffinity(None, &set);
         }
+        result
     }
 }
 
