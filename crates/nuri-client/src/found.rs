@@ -84,6 +84,12 @@ impl NodeState {
         }
     }
 
+    /// Under which lease names may be cached: after so many that were lost.
+    pub(crate) fn names_held(&self) -> Option<u64> {
+        let lost = if cfg!(nuri_break = "names_of_any_lease") { 0 } else { self.losses };
+        self.hold.is_cacheable().then_some(lost)
+    }
+
     /// The age of the names, where they are as they were at that age. The log answers for those
     /// that it knows.
     fn names_hold(&self) -> Option<Age> {
@@ -148,6 +154,21 @@ mod tests {
     use nuri_proto::op::meta::LeaseMode;
 
     use super::*;
+
+    /// Catches `nuri_break = "names_of_any_lease"`.
+    #[test]
+    fn a_lease_that_came_back_is_another_one() {
+        let mut state = NodeState::default();
+        assert_eq!(state.names_held(), None);
+        state.hold.mode = Some(LeaseMode::Read);
+        let before = state.names_held();
+        assert!(before.is_some());
+        state.hold.give_back(None);
+        state.forget_leased();
+        assert_eq!(state.names_held(), None);
+        state.hold.mode = Some(LeaseMode::Read);
+        assert_ne!(state.names_held(), before);
+    }
 
     /// Catches `nuri_break = "names_never_age"`.
     #[test]

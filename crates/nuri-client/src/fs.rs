@@ -513,9 +513,7 @@ impl Client {
 
     /// Whether names of a directory may be cached: its lease is held, since so many were lost.
     pub fn names_held(&self, dir: Ino) -> Option<u64> {
-        let node = self.shared.find(dir)?;
-        let state = node.state.lock();
-        state.hold.is_cacheable().then_some(state.losses)
+        self.shared.find(dir)?.state.lock().names_held()
     }
 
     /// How long the kernel may cache what was found out of a name, where `before` is what
