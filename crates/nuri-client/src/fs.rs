@@ -520,8 +520,14 @@ impl Client {
     /// `names_held` said before. A lease that was granted or came back meanwhile says nothing of
     /// it.
     pub fn names_time(&self, dir: Ino, before: Option<u64>) -> Duration {
-        let is_held = before.is_some() && self.names_held(dir) == before;
-        if is_held { self.shared.kernel_time() } else { Duration::ZERO }
+        let Some(node) = self.shared.find(dir) else { return Duration::ZERO };
+        let mut state = node.state.lock();
+        if before.is_none() || state.names_held() != before {
+            return Duration::ZERO;
+        }
+        // The next recall ends them: whoever found the name, the kernel has it now.
+        state.names = true;
+        self.shared.kernel_time()
     }
 
     /// The kernel dropped references.
