@@ -10,6 +10,7 @@ use nuri_proto::id::Ino;
 use crate::buffer::{BLOCK, Bytes};
 use crate::file::Position;
 use crate::fs::Client;
+use crate::write::Wrote;
 use crate::xattr::Privileges;
 
 /// See the module's text.
@@ -84,7 +85,7 @@ impl Client {
         (ino, fh): (Ino, u64),
         offset: u64,
         data: impl Into<Brought<'a>>,
-    ) -> Result<u64, Status> {
+    ) -> Result<Wrote, Status> {
         let node = self.opened_node(fh)?;
         let _no_change_of_size = match cfg!(nuri_break = "past_truncate") {
             true => None,

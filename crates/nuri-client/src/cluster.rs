@@ -9,7 +9,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{GroupId, TargetId};
 use nuri_proto::map::{Group, Map};
 use nuri_proto::op::Call;
-use nuri_proto::op::cluster::{ClusterState, ClusterStatus, Link, MapGet, MountReport};
+use nuri_proto::op::cluster::{ClusterState, ClusterStatus, Link, MapGet, MountReply, MountReport};
 use nuri_rpc::{CallContext, Carried, Deadline, HandshakeError, Peer, Secret};
 use parking_lot::{Mutex, RwLock};
 
@@ -105,7 +105,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Where the authority does not answer.
-    pub fn report_mount(&self, report: MountReport) -> Result<(), Status> {
+    pub fn report_mount(&self, report: MountReport) -> Result<MountReply, Status> {
         self.ask(&report)
     }
 

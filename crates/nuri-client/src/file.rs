@@ -1,8 +1,7 @@
-//! File data: open, read, write, sync, truncate, allocate, seek.
+//! File data: open, read, sync, truncate, allocate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 use std::time::Instant;
 
 use nuri_proto::Status;
@@ -10,29 +9,24 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
-use nuri_proto::op::part::Ahead;
 use parking_lot::Mutex;
 
-use crate::brought::Brought;
-use crate::buffer::{BLOCK, Fill};
+use crate::buffer::BLOCK;
 use crate::fs::{Client, Entered, Shared};
-use crate::invalidate::Awaiting;
 use crate::node::{FileData, Node};
-use crate::part::{Pattern, Wanted, span_of};
-use crate::push_row::Rows;
+use crate::part::{Pattern, span_of};
 use crate::writeback::SyncScope;
-use crate::xattr::Privileges;
 
 /// An open file.
 pub(crate) struct Handle {
-    node: Arc<Node>,
+    pub(crate) node: Arc<Node>,
     access: Access,
     /// Errors of the node that syncs reported, or that were before the handle; and the same for
     /// closes. A close of a copy of the descriptor, in a child of the program maybe, must not take
     /// the error from the program's next sync.
     told_at_sync: AtomicU64,
     told_at_close: AtomicU64,
-    pattern: Mutex<Pattern>,
+    pub(crate) pattern: Mutex<Pattern>,
 }
 
 /// What an open file was opened for.
@@ -49,6 +43,16 @@ pub enum Position {
     At(u64),
     /// The end of the file, as the lease's holder knows it.
     End,
+}
+
+impl Position {
+    /// Where that is in a file of this size.
+    pub(crate) fn within(self, size: u64) -> u64 {
+        match self {
+            Position::At(offset) => offset,
+            Position::End => size,
+        }
+    }
 }
 
 /// What `fallocate` shall do with a range.
@@ -99,7 +103,7 @@ impl Client {
         Ok(fh)
     }
 
-    fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
+    pub(crate) fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
         self.shared.handles.lock().get(&fh).cloned().ok_or(Status::BADF)
     }
 
@@ -200,140 +204,6 @@ impl Client {
             self.shared.data.read(&layout, object, offset + start as u64, into)?;
         }
         Ok(len)
-    }
-
-    /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
-    /// away is gone before.
-    ///
-    /// # Errors
-    /// `FBIG`; `IO` where a lock taken through the open file was lost. Else `NOSPC` and `IO`
-    /// appear at sync and close, where the bytes could not be kept.
-    pub fn write(
-        &self,
-        (ino, fh): (Ino, u64),
-        position: Position,
-        data: &[u8],
-        taken: Privileges,
-    ) -> Result<u64, Status> {
-        self.write_bytes((ino, fh), position, data.into(), taken)
-    }
-
-    pub(crate) fn write_bytes(
-        &self,
-        (ino, fh): (Ino, u64),
-        position: Position,
-        data: Brought<'_>,
-        taken: Privileges,
-    ) -> Result<u64, Status> {
-        let wanted = match position {
-            Position::At(offset) => {
-                let ahead = self.foresee(fh, offset, &data);
-                Some(Wanted { span: span_of(offset, data.len()), ahead })
-            }
-            // Those are not buffered by the kernel.
-            Position::End => None,
-        };
-        let enter = || match wanted {
-            Some(wanted) => self.shared.enter_write(ino, wanted),
-            None => self.shared.enter(ino, LeaseMode::Write),
-        };
-        self.write_under(position, data, || {
-            let mut entered = enter()?;
-            if !self.shared.has_no_privileges(ino, taken) {
-                let node = entered.0.clone();
-                drop(entered);
-                let _awaiting = wanted.map(|wanted| Awaiting::write(node, wanted.span));
-                self.drop_privileges(ino, taken)?;
-                entered = enter()?;
-            }
-            // After what was waited for: a lock lost meanwhile must not be written under.
-            self.shared.check_locks(fh)?;
-            Ok(entered)
-        })
-    }
-
-    /// What a program that writes so through the open file will write next.
-    fn foresee(&self, fh: u64, offset: u64, data: &[u8]) -> Ahead {
-        let handle = self.handle(fh);
-        handle.map_or_else(
-            |_| Ahead::default(),
-            |handle| handle.pattern.lock().write(offset, data.len() as u64),
-        )
-    }
-
-    /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
-    /// lease is recalled that is part of the recall, whatever the lease was.
-    ///
-    /// # Errors
-    /// As [`Client::write`].
-    pub fn write_mapped(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64, Status> {
-        self.write_under(Position::At(offset), data.into(), || {
-            let span = span_of(offset, data.len());
-            let recalled = self.shared.enter_recalled(ino, span);
-            let wanted = Wanted { span, ahead: Ahead::default() };
-            recalled.map_or_else(|| self.shared.enter_write(ino, wanted), Ok)
-        })
-    }
-
-    fn write_under(
-        &self,
-        position: Position,
-        data: Brought<'_>,
-        enter: impl FnOnce() -> Result<Entered, Status>,
-    ) -> Result<u64, Status> {
-        let len = data.len() as u64;
-        if let Position::At(offset) = position
-            && offset.saturating_add(len) > MAX_FILE
-        {
-            return Err(Status::FBIG);
-        }
-        self.shared.reserve(len);
-        let entered = match enter() {
-            Ok(entered) => entered,
-            Err(status) => {
-                self.shared.unreserve(len);
-                return Err(status);
-            }
-        };
-        let (at, used, full) = match self.buffer_at(&entered, position, &data) {
-            Ok(written) => written,
-            Err(status) => {
-                self.shared.unreserve(len);
-                return Err(status);
-            }
-        };
-        self.shared.adjust(len, used);
-        self.shared.mark_dirty(&entered.0);
-        full.iter().for_each(|block| self.shared.queue_push(&entered.0, *block, Rows::Full));
-        Ok(at)
-    }
-
-    /// Buffers a write; returns where it went, bytes charged, and blocks that are full.
-    fn buffer_at(
-        &self,
-        entered: &Entered,
-        position: Position,
-        data: &Brought<'_>,
-    ) -> Result<(u64, u64, Vec<u64>), Status> {
-        let now = self.shared.session.now();
-        loop {
-            let mut state = entered.0.state.lock();
-            let file = state.file.as_mut().ok_or(Status::IO)?;
-            let at = match position {
-                Position::At(offset) => offset,
-                Position::End => file.size,
-            };
-            let end = at + data.len() as u64;
-            if end > MAX_INLINE && !file.is_placed() {
-                drop(state);
-                self.shared.ensure_placed_to_grow(entered.0.ino)?;
-                continue;
-            }
-            let (used, full) = buffer_write(file, at, data);
-            file.size = file.size.max(end);
-            file.touch(now);
-            return Ok((at, used, full));
-        }
     }
 
     /// At `close`: what was written leaves this node, so that errors appear here.
@@ -493,41 +363,6 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
     gaps
 }
 
-/// Buffers a write; returns bytes charged and blocks that are full.
-fn buffer_write(file: &mut FileData, at: u64, data: &Brought<'_>) -> (u64, Vec<u64>) {
-    let mut used = 0;
-    if let Some(inline) = &mut file.inline {
-        let end = at as usize + data.len();
-        if end as u64 <= MAX_INLINE {
-            inline.resize(inline.len().max(end), 0);
-            inline[at as usize..end].copy_from_slice(data);
-            return (0, Vec::new());
-        }
-        let moved = std::mem::take(inline);
-        file.inline = None;
-        if !moved.is_empty() {
-            used += file.buffer.write(0, 0, &moved).0;
-        }
-    }
-    let mut full = Vec::new();
-    let mut done = 0;
-    while done < data.len() {
-        let pos = at + done as u64;
-        let within = pos % BLOCK;
-        let len = ((BLOCK - within) as usize).min(data.len() - done);
-        let (charged, fill) = match data.block() {
-            Some(block) if len as u64 == BLOCK => file.buffer.put(pos / BLOCK, block),
-            _ => file.buffer.write(pos / BLOCK, within as u32, &data[done..done + len]),
-        };
-        used += charged;
-        if fill == Fill::Full {
-            full.push(pos / BLOCK);
-        }
-        done += len;
-    }
-    (used, full)
-}
-
 /// The server truncated or extended the file.
 fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
     if size == 0 && file.object != object {
@@ -550,15 +385,6 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
 }
 
 impl Shared {
-    /// Corrects a reservation once it is known how much a write really added.
-    fn adjust(&self, reserved: u64, used: u64) {
-        if used <= reserved {
-            self.unreserve(reserved - used);
-        } else {
-            self.overdraw(used - reserved);
-        }
-    }
-
     /// A file about to grow beyond the inline limit moves its bytes to the buffer.
     fn spill(&self, node: &Arc<Node>, size: u64) {
         let mut used = 0;

@@ -31,6 +31,7 @@ use crate::log::Log;
 use crate::node::{FileData, Looking, Node, NodeState};
 use crate::part::Wanted;
 use crate::recall::KernelCache;
+use crate::room::Room;
 use crate::session::MetaSession;
 use crate::trim::Trim;
 use crate::writeback::Pipeline;
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) data: DataPlane,
     pub(crate) session: MetaSession,
     pub(crate) pipeline: Pipeline,
+    pub(crate) room: Room,
     pub(crate) fetcher: Fetcher,
     pub(crate) kernel: RwLock<Option<Arc<dyn KernelCache>>>,
     /// Replies that carry cache times hold it shared until the kernel has them.
@@ -298,7 +300,7 @@ impl Shared {
         Some(Entered(node))
     }
 
-    fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
+    pub(crate) fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
         self.tell_of(ino)?;
         let _asking = self.ask_whole(ino)?;
         let session = self.session.id();
@@ -420,6 +422,7 @@ impl Client {
             data: DataPlane::new(cluster),
             session: MetaSession::open(cluster, &config.name)?,
             pipeline: Pipeline::default(),
+            room: Room::default(),
             fetcher: Fetcher::default(),
             kernel: RwLock::new(None),
             gate: RwLock::new(()),

@@ -109,6 +109,8 @@ pub(crate) struct FileData {
     /// A push failed: bytes may lie beyond the size.
     pub(crate) has_failed: bool,
     pub(crate) buffer: WriteBuffer,
+    /// A write goes straight to the targets: others wait for it.
+    pub(crate) is_written_through: bool,
     pub(crate) size: u64,
     pub(crate) allocated: u64,
     pub(crate) mtime: Option<Time>,
@@ -148,6 +150,7 @@ impl FileData {
             beside: None,
             has_failed: false,
             buffer,
+            is_written_through: false,
             size: attr.size,
             allocated: attr.allocated,
             mtime: None,

@@ -2,6 +2,7 @@
 //! what is written. What a group took is durable: nothing is kept for sending again.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::id::{ObjectId, SessionId};
@@ -24,13 +25,13 @@ pub(crate) enum Rows {
 }
 
 /// The row of a file, taken for a push.
-struct Row {
-    session: SessionId,
-    object: ObjectId,
-    layout: Arc<Layout>,
+pub(crate) struct Row {
+    pub(crate) session: SessionId,
+    pub(crate) object: ObjectId,
+    pub(crate) layout: Arc<Layout>,
     /// Nothing was ever written from here on, as far as is known.
-    fresh_from: u64,
-    pushes: Vec<Push>,
+    pub(crate) fresh_from: u64,
+    pub(crate) pushes: Vec<Push>,
 }
 
 /// A dirty range on its way.
@@ -48,15 +49,15 @@ impl<'a> Bit<'a> {
 }
 
 /// Bits of one stripe that are written together.
-struct Set<'a> {
+pub(crate) struct Set<'a> {
     bits: Vec<Bit<'a>>,
 }
 
 impl Shared {
     /// Pushes the dirty bytes of the row that the block belongs to, if no other push of it is in
-    /// flight.
-    pub(crate) fn push_row(&self, node: &Arc<Node>, block: u64, rows: Rows) {
-        let Some(row) = take_row(node, block, rows) else { return };
+    /// flight. Whether there were any.
+    pub(crate) fn push_row(&self, node: &Arc<Node>, block: u64, rows: Rows) -> bool {
+        let Some(row) = take_row(node, block, rows) else { return false };
         let last = row.pushes.iter().map(|p| p.block).max().unwrap_or(block);
         let announced = self.announce_growth(node, last);
         for set in sets(&row) {
@@ -75,16 +76,19 @@ impl Shared {
         if is_full_again(node, &row) {
             self.queue_push(node, last, Rows::Full);
         }
+        true
     }
 
-    fn write_set(&self, row: &Row, set: &Set<'_>) -> Result<u64, Status> {
+    pub(crate) fn write_set(&self, row: &Row, set: &Set<'_>) -> Result<u64, Status> {
         let parts: Vec<Part<'_>> = set.bits.iter().map(Bit::part).collect();
         let piece = &set.bits[0].piece;
         let component = &row.layout.components[usize::from(piece.key.component)];
         let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
         let is_fresh = u64::from(piece.key.stripe) * stripe >= row.fresh_from;
         let guess = if is_fresh { Guess::Fresh } else { Guess::Unknown };
-        self.data.groups().write(row.session, &stripe_of(piece), &parts, guess)
+        let outcome = self.data.groups().write(row.session, &stripe_of(piece), &parts, guess);
+        self.room.heard(piece.group, outcome, Instant::now());
+        outcome
     }
 }
 
@@ -112,7 +116,7 @@ fn take_row(node: &Node, block: u64, rows: Rows) -> Option<Row> {
 
 /// The row's dirty ranges in sets that are written together: of one stripe and one frame of its
 /// chunks, one range per data member, and not so far apart that their parity is mostly idle.
-fn sets(row: &Row) -> Vec<Set<'_>> {
+pub(crate) fn sets(row: &Row) -> Vec<Set<'_>> {
     let mut sets: Vec<Set<'_>> = Vec::new();
     for bit in bits(row) {
         match sets.iter_mut().find(|set| set.takes(&bit)) {
@@ -140,6 +144,12 @@ fn bits(row: &Row) -> Vec<Bit<'_>> {
 }
 
 impl Set<'_> {
+    /// Where in the file its first byte lies.
+    pub(crate) fn start(&self) -> u64 {
+        let start = |bit: &Bit<'_>| bit.piece.file_offset;
+        self.bits.iter().map(start).min().unwrap_or(u64::MAX)
+    }
+
     fn takes(&self, bit: &Bit<'_>) -> bool {
         let (first, new) = (&self.bits[0].piece, &bit.piece);
         let frame = |p: &Piece| (p.key, p.offset as usize / MAX_PAYLOAD);

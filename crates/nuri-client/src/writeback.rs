@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
@@ -122,6 +122,11 @@ impl Shared {
         !self.pipeline.dirty.lock().is_empty()
     }
 
+    /// Bytes that are buffered.
+    pub(crate) fn buffered(&self) -> u64 {
+        *self.pipeline.budget.used.lock()
+    }
+
     /// Room for bytes about to be buffered.
     pub(crate) fn reserve(&self, bytes: u64) {
         self.pipeline.budget.take(bytes);
@@ -162,7 +167,8 @@ impl Shared {
     }
 
     /// Pushes dirty bytes of the block, of a redundant file those of its row.
-    fn push(&self, node: &Arc<Node>, block: u64, durability: Durability, rows: Rows) {
+    /// Whether there was something to push that was not in flight.
+    fn push(&self, node: &Arc<Node>, block: u64, durability: Durability, rows: Rows) -> bool {
         match is_redundant(node) {
             true => self.push_row(node, block, rows),
             false => self.push_block(node, block, durability),
@@ -170,12 +176,12 @@ impl Shared {
     }
 
     /// Pushes one block's dirty bytes, if no other push of it is in flight.
-    fn push_block(&self, node: &Arc<Node>, block: u64, durability: Durability) {
+    fn push_block(&self, node: &Arc<Node>, block: u64, durability: Durability) -> bool {
         let (push, session, object, layout) = {
             let mut state = node.state.lock();
-            let Some(file) = &mut state.file else { return };
+            let Some(file) = &mut state.file else { return false };
             let Some(push) = file.buffer.begin_push(block) else {
-                return;
+                return false;
             };
             (push, file.session, file.object, file.layout.clone())
         };
@@ -191,7 +197,10 @@ impl Shared {
                 let from = (piece.file_offset - block * BLOCK) as usize;
                 let bytes = &data[from..from + piece.len as usize];
                 let range = (from as u32, from as u32 + piece.len);
-                match self.data.write(session, &piece, bytes, durability) {
+                let outcome = self.data.write(session, &piece, bytes, durability);
+                let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
+                self.room.heard(piece.group, took, Instant::now());
+                match outcome {
                     Ok((target, reply)) => {
                         // Held first, named second: a flush that settles the name must find it.
                         self.push_ended(node, block, range, Ok(reply.allocated));
@@ -207,6 +216,7 @@ impl Shared {
             }
         }
         node.changed.notify_all();
+        true
     }
 
     /// Before the first bytes beyond the published size leave: the server must know, so that a
@@ -243,11 +253,8 @@ impl Shared {
             Err(status) => {
                 let freed = file.buffer.discard(block, range);
                 file.has_failed = true;
-                eprintln!(
-                    "client: {} bytes of inode {} lost: {status}",
-                    range.1 - range.0,
-                    node.ino
-                );
+                let bytes = range.1 - range.0;
+                eprintln!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
                 state.note_error(status);
                 drop(state);
                 self.unreserve(freed);
@@ -281,7 +288,10 @@ impl Shared {
             };
             let (first, rest) = blocks.split_at(1);
             rest.iter().for_each(|block| self.queue_push(node, *block, Rows::All));
-            self.push(node, first[0], Durability::Memory, Rows::All);
+            if !self.push(node, first[0], Durability::Memory, Rows::All) {
+                // Another block of its row is in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(10));
+            }
         }
     }
 
@@ -344,6 +354,13 @@ impl Shared {
     /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
     /// be written meanwhile.
     pub(crate) fn sync_part(&self, node: &Arc<Node>, bytes: Span) -> Result<(), Status> {
+        self.settle_part(node, bytes)?;
+        let _one_at_a_time = node.sync.lock();
+        self.publish(node, SyncScope::All)
+    }
+
+    /// Makes what was written of some bytes durable on the targets: nothing of them is buffered.
+    pub(crate) fn settle_part(&self, node: &Arc<Node>, bytes: Span) -> Result<(), Status> {
         let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
         loop {
             let ready = {
@@ -360,12 +377,17 @@ impl Shared {
                 }
                 ready
             };
-            ready.iter().for_each(|block| self.push(node, *block, Durability::Memory, Rows::All));
-            let targets = self.pipeline.unsynced.lock().targets();
+            let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
+            let began = ready.iter().filter(|block| push(block)).count();
+            let of_node = |token: &Token| Arc::ptr_eq(&token.node, node);
+            let targets = self.pipeline.unsynced.lock().targets_of(of_node);
             self.flush_targets(&targets)?;
+            if began == 0 && targets.is_empty() {
+                // Other blocks of their rows are in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(1));
+            }
         }
-        let _one_at_a_time = node.sync.lock();
-        self.publish(node, SyncScope::All)
+        Ok(())
     }
 
     /// One short dirty range: written through in one call instead of push and flush.

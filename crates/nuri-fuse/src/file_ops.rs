@@ -93,19 +93,19 @@ impl Dispatcher {
         let call: WriteIn = request.take()?;
         let data = request.bytes(call.size as usize)?;
         let flags = call.flags as i32;
-        if call.write_flags & abi::WRITE_CACHE != 0 {
-            self.client.write_mapped(ino, call.offset, data)?;
+        let wrote = if call.write_flags & abi::WRITE_CACHE != 0 {
+            self.client.write_mapped(ino, call.offset, data)?
         } else {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            self.client.write((ino, call.fh), position, data, privileges(kill))?;
-        }
+            self.client.write((ino, call.fh), position, data, privileges(kill))?
+        };
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
             self.client.fsync(call.fh, if all { Sync::All } else { Sync::Data })?;
         }
-        reply.value(&WriteOut { size: call.size, padding: 0 });
+        reply.value(&WriteOut { size: wrote.len as u32, padding: 0 });
         Ok(())
     }
 
@@ -171,11 +171,11 @@ impl Dispatcher {
         let mut buf = self.buffers.take();
         let want = call.len.min(u64::from(MAX_WRITE)) as usize;
         buf.set_len(want);
-        let len = self.client.read(from, call.off_in, &mut buf)?;
+        let mut len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
             let kill = privileges(request.header.uid != 0);
             let (position, to) = (Position::At(call.off_out), Ino(call.nodeid_out));
-            self.client.write((to, call.fh_out), position, &buf[..len], kill)?;
+            len = self.client.write((to, call.fh_out), position, &buf[..len], kill)?.len as usize;
         }
         reply.value(&WriteOut { size: len as u32, padding: 0 });
         Ok(())

@@ -51,8 +51,14 @@ impl<T> Unsynced<T> {
 
     /// Targets that hold unsynced bytes, ascending.
     pub fn targets(&self) -> Vec<TargetId> {
-        let holds =
-            |(target, kept): (&TargetId, &Vec<Kept<T>>)| (!kept.is_empty()).then_some(*target);
+        self.targets_of(|_| true)
+    }
+
+    /// Targets that hold unsynced bytes of these names, ascending.
+    pub fn targets_of(&self, are_meant: impl Fn(&T) -> bool) -> Vec<TargetId> {
+        let holds = |(target, kept): (&TargetId, &Vec<Kept<T>>)| {
+            kept.iter().any(|kept| are_meant(&kept.token)).then_some(*target)
+        };
         let mut out: Vec<_> = self.targets.iter().filter_map(holds).collect();
         out.sort();
         out

@@ -118,21 +118,23 @@ impl<'b> Guest<'b> {
         let until = Instant::now() + PATIENCE;
         let written = if is_block {
             let block = OwnBlock::fill(|bytes| take(&self.from, bytes, until))?;
-            file.and_then(|file| client.write_past(file, ask.offset, block).map(|_| file))
+            file.and_then(|file| client.write_past(file, ask.offset, block))
         } else {
             fill(&self.from, &mut self.scratch, len, until)?;
             let data = &self.scratch[..];
-            file.and_then(|file| client.write_past(file, ask.offset, data).map(|_| file))
+            file.and_then(|file| client.write_past(file, ask.offset, data))
         };
-        let outcome = written.map(|(ino, _)| {
+        // Also of what was refused in part.
+        if let Ok((ino, _)) = file
+            && !cfg!(nuri_break = "stale_pages_stay")
+        {
+            self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
+        }
+        Ok(written.map(|wrote| {
             // Out of the pipe, and what is no block from there into the write buffer.
-            self.bypass.passed.count(len, if is_block { 1 } else { 2 });
-            if !cfg!(nuri_break = "stale_pages_stay") {
-                self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
-            }
-            len
-        });
-        Ok(outcome)
+            self.bypass.passed.count(wrote.len as usize, if is_block { 1 } else { 2 });
+            wrote.len as usize
+        }))
     }
 }
 

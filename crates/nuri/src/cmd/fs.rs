@@ -110,7 +110,7 @@ fn transport(wanted: Transport) -> Result<Transport, Failure> {
     }
 }
 
-/// Tells the authority regularly that this mount lives.
+/// Tells the authority regularly that this mount lives, and learns what room is left.
 fn report_mount(
     cluster: &Cluster,
     client: &Arc<Client>,
@@ -124,12 +124,14 @@ fn report_mount(
         loop {
             let (host, mountpoint) = (host.clone(), mountpoint.clone());
             let (pid, session) = (std::process::id(), client.session());
-            // Only a display: an authority that does not answer is noticed elsewhere.
             let inodes = client.inodes() as u64;
             let (links, programs) = (cluster.links(), passed.counts());
             let report = MountReport { host, pid, mountpoint, session, inodes, links, programs };
-            let _ = cluster.report_mount(report);
-            std::thread::sleep(HEARTBEAT * 2);
+            // An authority that does not answer is noticed elsewhere.
+            if let Ok(reply) = cluster.report_mount(report) {
+                client.note_room(&reply);
+            }
+            std::thread::sleep(HEARTBEAT);
         }
     };
     let _ = std::thread::Builder::new().name("report".into()).spawn(body);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::support::{Space, wait};
@@ -43,4 +44,91 @@ fn a_full_space_says_so_and_recovers() {
     fs::File::open(m.join("again")).unwrap().sync_all().unwrap();
     assert_eq!(fs::read(m.join("again")).unwrap(), again);
     space.down_clean();
+}
+
+/// Writes pieces to the end and syncs nothing, until one is refused. Returns how many bytes were
+/// accepted.
+fn write_until_refused(file: &mut fs::File, piece: &[u8]) -> usize {
+    let mut accepted = 0;
+    while accepted < 1 << 30 {
+        match file.write(piece) {
+            Ok(0) => panic!("neither room nor none"),
+            Ok(len) => accepted += len,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(28), "{error}");
+                return accepted;
+            }
+        }
+    }
+    panic!("more was accepted than there is room for");
+}
+
+/// What was accepted is kept, and nothing else is told of afterwards.
+fn check_accepted(file: fs::File, path: &Path, elsewhere: &Path, len: usize) {
+    file.sync_all().unwrap();
+    drop(file);
+    for path in [path, elsewhere] {
+        let found = fs::read(path).unwrap();
+        assert_eq!(found.len(), len, "{}", path.display());
+        let wrong = found.iter().position(|b| *b != 7);
+        assert_eq!(wrong, None, "{} of {len}", path.display());
+    }
+}
+
+/// Fills the space by two mounts at once, and appends to a small file.
+fn fill(mounts: &[PathBuf; 2], piece: usize) {
+    let other = |i: usize| &mounts[1 - i];
+    let mut small = fs::File::create(mounts[0].join("small")).unwrap();
+    small.write_all(&[7; 8000]).unwrap();
+    small.sync_all().unwrap();
+    let filled = std::thread::scope(|scope| {
+        let fill = |mount: &Path| {
+            let mut file = fs::File::create(mount.join(mount.file_name().unwrap())).unwrap();
+            scope.spawn(move || (write_until_refused(&mut file, &vec![7; piece]), file))
+        };
+        [fill(&mounts[0]), fill(&mounts[1])].map(|thread| thread.join().unwrap())
+    });
+    let appended = write_until_refused(&mut small, &[7; 20_000]);
+    check_accepted(small, &mounts[0].join("small"), &other(0).join("small"), 8000 + appended);
+    for (i, (accepted, file)) in filled.into_iter().enumerate() {
+        let name = mounts[i].file_name().unwrap();
+        check_accepted(file, &mounts[i].join(name), &other(i).join(name), accepted);
+        fs::remove_file(mounts[i].join(name)).unwrap();
+    }
+    fs::remove_file(mounts[0].join("small")).unwrap();
+}
+
+fn the_write_says(shape: &str, targets: &str) {
+    let mut space = Space::bare();
+    space.start(&["--shape", shape, "--targets", targets, "--target-size", "256M"]);
+    let mounts = [space.mnt(), space.mount("b")];
+    wait("both mounts count", Duration::from_secs(10), || {
+        space.status()["mounts"].as_array().is_some_and(|mounts| mounts.len() == 2)
+    });
+    // And each knows of the other.
+    std::thread::sleep(2 * nuri_proto::clock::HEARTBEAT);
+    // Pieces of one chunk each, and such as lie across the targets' chunks.
+    for piece in [64 << 10, 700_001] {
+        fill(&mounts, piece);
+        wait("the space comes back", Duration::from_secs(30), || {
+            let (used, size) = used(&space);
+            used < size / 20
+        });
+    }
+    space.down_clean();
+}
+
+#[test]
+fn the_write_that_finds_no_room_says_so_on_stripes() {
+    the_write_says("stripe", "2");
+}
+
+#[test]
+fn the_write_that_finds_no_room_says_so_under_parity() {
+    the_write_says("parity:2+1", "3");
+}
+
+#[test]
+fn the_write_that_finds_no_room_says_so_on_mirrors() {
+    the_write_says("mirror:2", "2");
 }
