@@ -235,10 +235,21 @@ impl Txn<'_> {
         name: &[u8],
         child: &Inode,
     ) -> Result<(), Status> {
-        let parent = dir.attr.ino;
         let record = dir.as_dir_mut()?;
         let cookie = record.next_cookie;
         record.next_cookie += 1;
+        self.add_entry_at(dir, cookie, name, child)
+    }
+
+    /// Adds a name at a position of the directory that is free.
+    pub(crate) fn add_entry_at(
+        &mut self,
+        dir: &mut Inode,
+        cookie: u64,
+        name: &[u8],
+        child: &Inode,
+    ) -> Result<(), Status> {
+        let parent = dir.attr.ino;
         let (ino, kind) = (child.attr.ino, child.kind());
         self.put(entry_key(parent, name), &Entry { ino, cookie, kind })?;
         self.put(cookie_key(parent, cookie), &CookieEntry { ino, kind, name: name.to_vec() })?;

@@ -85,7 +85,12 @@ fn replace(
     if let Body::Directory(dir) = &mut moved.body {
         dir.parent = call.new_parent;
     }
-    txn.add_entry(&mut to, &call.new_name, &moved)?;
+    match other.filter(|_| !cfg!(nuri_break = "replaced_to_the_end")) {
+        // A name that is only replaced keeps its position: who lists meanwhile must not meet it
+        // twice.
+        Some(other) => txn.add_entry_at(&mut to, other.cookie, &call.new_name, &moved)?,
+        None => txn.add_entry(&mut to, &call.new_name, &moved)?,
+    }
     txn.put_inode(&to)?;
     txn.changed(&mut moved);
     txn.put_inode(&moved)?;

@@ -180,6 +180,8 @@ fn a_listing_with_changes_between_pages_is_complete_and_without_duplicates() {
                 if rng.one_in(3) && made < 20 {
                     made += 1;
                     c.file(ROOT, &format!("new{made}"));
+                } else if rng.one_in(3) {
+                    replace(&c, stable.iter().nth(rng.below(stable.len() as u64) as usize));
                 } else if let Some(name) = here.pop() {
                     if rng.one_in(2) {
                         c.unlink(ROOT, &name).unwrap();
@@ -194,6 +196,14 @@ fn a_listing_with_changes_between_pages_is_complete_and_without_duplicates() {
         assert_eq!(unique.len(), seen.len(), "seed {seed}: a name came twice");
         assert!(stable.is_subset(&unique), "seed {seed}: a name is missing");
         world.fsck();
+    }
+}
+
+/// Writes a name anew as programs do: beside it, then over it.
+fn replace(c: &Client<'_>, name: Option<&String>) {
+    if let Some(name) = name {
+        c.file(ROOT, "beside");
+        c.rename((ROOT, "beside"), (ROOT, name), Replace).unwrap();
     }
 }
 
