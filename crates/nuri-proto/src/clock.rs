@@ -30,8 +30,8 @@ pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
 pub const LOCK_RELAX: Duration = Duration::from_secs(2);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
-/// A member of a redundant group that does not answer for this long is taken for lost, until it
-/// answers again or its group goes on without it.
+/// A member of a redundant group that does not answer, and takes nothing of what it was sent, for
+/// this long is taken for lost, until it answers again or its group goes on without it.
 pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
 /// A target whose machine was started anew waits so long for the members that it is to be compared
 /// with; then it leaves the groups whose other members are beyond doubt.

@@ -9,6 +9,7 @@ mod conn;
 mod frame;
 mod handshake;
 mod near;
+mod patience;
 mod peer;
 mod secret;
 mod server;
@@ -17,7 +18,7 @@ mod traffic;
 
 pub use conn::{CallContext, Conn, Pending};
 pub use handshake::HandshakeError;
-pub use peer::{Deadline, Peer, Started};
+pub use peer::{Deadline, Peer, Reached, Started};
 pub use secret::{Secret, SecretError};
 pub use server::{Reply, Request, Server, Service, reply_to};
 pub use traffic::Carried;

@@ -122,21 +122,16 @@ impl Peer {
         }
     }
 
-    /// As [`Peer::call`], never sent twice: for calls that number their attempts.
+    /// A connection for one call. Where there is none, nothing was sent.
     ///
     /// # Errors
-    /// As [`Peer::call`].
-    pub fn call_once<C: Call>(
-        &self,
-        context: CallContext,
-        call: &C,
-        payload: &[u8],
-        timeout: Duration,
-    ) -> Result<C::Reply, Status> {
-        self.call_into(context, call, payload, &mut [], timeout).map(|(reply, _)| reply)
+    /// [`Status::UNREACHABLE`], [`Status::WRONG_PEER`].
+    pub fn reach(&self) -> Result<Reached, Status> {
+        let (conn, reused) = self.take()?;
+        Ok(Reached { peer: self.clone(), conn, reused })
     }
 
-    /// As [`Peer::call_once`], with a payload in the reply.
+    /// As [`Peer::call`], with a payload in the reply.
     ///
     /// # Errors
     /// As [`Peer::call`].
@@ -159,25 +154,12 @@ impl Peer {
         into: &mut [u8],
         timeout: Duration,
     ) -> (Result<(C::Reply, usize), Status>, Reused) {
-        let (mut conn, reused) = match self.take() {
-            Ok(taken) => taken,
-            Err(status) => return (Err(status), Reused::No),
-        };
-        let outcome = conn
-            .lend(context, call, payload, timeout)
-            .and_then(|pending| conn.receive::<C>(pending, into));
-        match outcome {
-            Ok(outcome) => {
-                self.put_back(conn);
-                (outcome, reused)
+        match self.reach() {
+            Ok(reached) => {
+                let reused = reached.reused;
+                (reached.call(context, call, payload, into, timeout), reused)
             }
-            Err(status) => {
-                if reused == Reused::Yes {
-                    // The others are as old.
-                    self.inner.idle.lock().clear();
-                }
-                (Err(status), reused)
-            }
+            Err(status) => (Err(status), Reused::No),
         }
     }
 
@@ -216,9 +198,62 @@ impl Peer {
         payload: &'p [u8],
         timeout: Duration,
     ) -> Result<Started<'p>, Status> {
-        let (mut conn, _) = self.take()?;
-        let pending = conn.lend(context, call, payload, timeout)?;
-        Ok(Started { peer: self.clone(), conn, pending, payload: PhantomData })
+        self.reach()?.start(context, call, payload, timeout)
+    }
+}
+
+/// A connection that a call may be sent over.
+pub struct Reached {
+    peer: Peer,
+    conn: Conn,
+    reused: Reused,
+}
+
+impl Reached {
+    /// Never sent twice: for calls that number their attempts.
+    ///
+    /// # Errors
+    /// The server's status, or [`Status::UNREACHABLE`].
+    pub fn call<C: Call>(
+        mut self,
+        context: CallContext,
+        call: &C,
+        payload: &[u8],
+        into: &mut [u8],
+        timeout: Duration,
+    ) -> Result<(C::Reply, usize), Status> {
+        let outcome = self
+            .conn
+            .lend(context, call, payload, timeout)
+            .and_then(|pending| self.conn.receive::<C>(pending, into));
+        match outcome {
+            Ok(outcome) => {
+                self.peer.put_back(self.conn);
+                outcome
+            }
+            Err(status) => {
+                if self.reused == Reused::Yes {
+                    // The others are as old.
+                    self.peer.inner.idle.lock().clear();
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// As [`Peer::start`].
+    ///
+    /// # Errors
+    /// [`Status::UNREACHABLE`].
+    pub fn start<'p, C: Call>(
+        mut self,
+        context: CallContext,
+        call: &C,
+        payload: &'p [u8],
+        timeout: Duration,
+    ) -> Result<Started<'p>, Status> {
+        let pending = self.conn.lend(context, call, payload, timeout)?;
+        Ok(Started { peer: self.peer, conn: self.conn, pending, payload: PhantomData })
     }
 }
 

@@ -14,6 +14,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Uid, geteuid};
 
+use crate::patience::{Patience, unacknowledged};
+
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -35,16 +37,18 @@ impl Stream {
         (who == geteuid() || who == Uid::ROOT).then_some(Stream::Unix(stream))
     }
 
+    /// Gives up a read after so long; for TCP, of a peer that takes nothing either.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout.map(Patience::slice)),
             Stream::Unix(stream) => stream.set_read_timeout(timeout),
         }
     }
 
+    /// As [`Stream::set_read_timeout`], for writes.
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(timeout),
+            Stream::Tcp(stream) => stream.set_write_timeout(timeout.map(Patience::slice)),
             Stream::Unix(stream) => stream.set_write_timeout(timeout),
         }
     }
@@ -72,10 +76,26 @@ impl Stream {
     }
 }
 
+/// Repeats what timed out while the peer takes what it was sent.
+fn patiently(
+    stream: &TcpStream,
+    mut tried: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut patience = Patience::default();
+    loop {
+        match tried(stream) {
+            Err(e)
+                if e.kind() == io::ErrorKind::WouldBlock
+                    && patience.lasts(unacknowledged(stream)) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Tcp(stream) => patiently(stream, |mut stream| stream.read(buf)),
             Stream::Unix(stream) => stream.read(buf),
         }
     }
@@ -84,14 +104,14 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(buf),
+            Stream::Tcp(stream) => patiently(stream, |mut stream| stream.write(buf)),
             Stream::Unix(stream) => stream.write(buf),
         }
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write_vectored(parts),
+            Stream::Tcp(stream) => patiently(stream, |mut stream| stream.write_vectored(parts)),
             Stream::Unix(stream) => stream.write_vectored(parts),
         }
     }

@@ -5,9 +5,9 @@
 //! F2 A new list is in force only once no change that the old one admitted is still running; the
 //!    lease that came with it begins after that.
 //! F3 A read is answered only if the lease held after its bytes were taken.
-//! F4 A client whose call got no answer repeats it under a higher *attempt* number. The first
-//!    change of a higher attempt waits for those of lower ones; after it they are refused. So
-//!    what was left in a broken connection never comes after something newer.
+//! F4 A client whose call was sent and got no answer repeats it under a higher *attempt* number.
+//!    The first change of a higher attempt waits for those of lower ones; after it they are
+//!    refused. So what was left in a broken connection never comes after something newer.
 //!
 //! So when the authority heard that a list is in force here, or has not heard of this node for
 //! longer than a lease, nothing of a session outside the list will happen any more.

@@ -25,6 +25,13 @@ const FRESH_TRIES: usize = 2;
 const EAGER: Duration = Duration::from_millis(500);
 const EAGER_FOR: Duration = Duration::from_secs(4);
 
+/// How far a call came.
+enum Start<'a> {
+    /// Nobody was reached.
+    Unsent(Status),
+    Sent(Result<Started<'a>, Status>),
+}
+
 /// Members over the network.
 pub struct RpcPort {
     cluster: Cluster,
@@ -75,11 +82,18 @@ impl RpcPort {
         let attempt = self.attempt.load(Ordering::SeqCst);
         let context =
             CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
-        let outcome = self.cluster.target(target)?.call_once(context, call, payload, left);
+        let outcome = match self.cluster.target(target)?.reach() {
+            // Of what was not sent nothing is left, and what others sent is to be taken.
+            Err(status) => Err(status),
+            Ok(reached) => {
+                let answer = reached.call(context, call, payload, &mut [], left);
+                if let Err(Status::UNREACHABLE) = answer {
+                    self.give_up(attempt);
+                }
+                answer.map(|(reply, _)| reply)
+            }
+        };
         self.note(target, &outcome);
-        if let Err(Status::UNREACHABLE) = outcome {
-            self.give_up(attempt);
-        }
         outcome
     }
 
@@ -93,9 +107,17 @@ impl RpcPort {
         &self,
         context: CallContext,
         ask: Ask<'_, C>,
-        started: Result<Started<'_>, Status>,
+        started: Start<'_>,
         sent: Instant,
     ) -> Result<C::Reply, Status> {
+        let started = match started {
+            Start::Sent(started) => started,
+            Start::Unsent(status) => {
+                let outcome = Err(status);
+                self.note(ask.target, &outcome);
+                return outcome;
+            }
+        };
         let len = ask.into.len();
         let mut outcome = started.and_then(|s| s.finish::<C>(ask.into));
         for _ in 0..FRESH_TRIES {
@@ -134,9 +156,16 @@ impl Port for RpcPort {
         let sequence = self.attempt.load(Ordering::SeqCst);
         let context = CallContext { session: session.0, sequence, ..CallContext::default() };
         let sent = Instant::now();
-        let start = |ask: &Ask<'a, C>| {
-            let peer = self.cluster.target(ask.target)?;
-            peer.start(context, &ask.call, ask.payload, self.patience(ask.target, MEMBER_PATIENCE))
+        let start = |ask: &Ask<'a, C>| match self
+            .cluster
+            .target(ask.target)
+            .and_then(|peer| peer.reach())
+        {
+            Ok(reached) => {
+                let patience = self.patience(ask.target, MEMBER_PATIENCE);
+                Start::Sent(reached.start(context, &ask.call, ask.payload, patience))
+            }
+            Err(status) => Start::Unsent(status),
         };
         let started: Vec<_> = asks.iter().map(start).collect();
         let finish = |(ask, started)| self.finish(context, ask, started, sent);
