@@ -14,9 +14,10 @@ use nuri_proto::op::data::{
 };
 use nuri_proto::op::member::MemberRead;
 use nuri_rpc::{CallContext, Deadline, Started};
-use nuri_stripe::locate::{Piece, pieces};
+use nuri_stripe::locate::{Piece, short_pieces};
 
 use crate::cluster::Cluster;
+use crate::flow::{Flow, Way};
 use crate::group::{Groups, RpcPort, Stripe};
 
 /// Calls to targets on behalf of one session.
@@ -24,6 +25,7 @@ use crate::group::{Groups, RpcPort, Stripe};
 pub struct DataPlane {
     pub(crate) cluster: Cluster,
     groups: Arc<Groups<RpcPort>>,
+    pub(crate) flow: Arc<Flow>,
 }
 
 /// A read under way at one target.
@@ -42,8 +44,6 @@ pub(crate) fn stripe_of(piece: &Piece) -> Stripe {
 
 /// How long one deletion of many objects may take before it is tried again later.
 const DELETE: Duration = Duration::from_secs(10);
-/// Reads in flight at once of one request.
-const FLIGHTS: usize = 8;
 
 impl DataPlane {
     pub fn new(cluster: &Cluster) -> DataPlane {
@@ -51,7 +51,7 @@ impl DataPlane {
         // A process that goes on with a session numbers its writes above what went before.
         let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let groups = Arc::new(Groups::new(port, first.as_micros() as u64));
-        DataPlane { cluster: cluster.clone(), groups }
+        DataPlane { cluster: cluster.clone(), groups, flow: Arc::default() }
     }
 
     /// Stripes of redundant shapes.
@@ -137,11 +137,25 @@ impl DataPlane {
         out: &mut [u8],
         end: Deadline,
     ) -> Result<(), Status> {
-        let mut todo = pieces(layout, object, offset, out.len() as u64);
+        let bytes = out.len() as u64;
+        self.flow.carry(Way::Read, bytes, || self.read_pieces(layout, object, offset, out, end))
+    }
+
+    fn read_pieces(
+        &self,
+        layout: &Layout,
+        object: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+        end: Deadline,
+    ) -> Result<(), Status> {
+        let (range, buffer) = ((offset, out.len() as u64), self.flow.buffer(Way::Read));
+        let mut todo = short_pieces(layout, object, range, buffer);
+        let most = self.flow.reads();
         let mut rest = out;
         loop {
             let mut flights: Vec<Flight<'_>> = Vec::new();
-            while flights.len() < FLIGHTS
+            while flights.len() < most
                 && let Some(piece) = todo.next()
             {
                 let (into, tail) = std::mem::take(&mut rest).split_at_mut(piece.len as usize);

@@ -23,6 +23,7 @@ use crate::cluster::Cluster;
 use crate::crew::Crew;
 use crate::data::DataPlane;
 use crate::file::Handle;
+use crate::flow::{FlowView, Forced, MOST_STREAMS};
 use crate::found::FoundNames;
 use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
@@ -35,9 +36,6 @@ use crate::room::Room;
 use crate::session::MetaSession;
 use crate::trim::Trim;
 use crate::writeback::Pipeline;
-
-/// Workers that push blocks to targets.
-const PUSH_WORKERS: usize = 4;
 
 /// Closed files whose data records are kept for the next open. Beyond it only leases and
 /// attributes stay.
@@ -446,7 +444,7 @@ impl Client {
             let body = move || f(&shared);
             std::thread::Builder::new().name(name.into()).spawn(body).map_err(|_| Status::NOMEM)
         };
-        for _ in 0..PUSH_WORKERS {
+        for _ in 0..MOST_STREAMS {
             spawn("push", |s| s.push_worker())?;
         }
         for _ in 0..FETCHERS {
@@ -478,6 +476,16 @@ impl Client {
     /// The session's number.
     pub fn session(&self) -> u64 {
         self.shared.session.id().0
+    }
+
+    /// How bulk data moves.
+    pub fn flow(&self) -> FlowView {
+        self.shared.data.flow.view()
+    }
+
+    /// Leaves the mount's flow buffers to the mount, but for what is said here.
+    pub fn force_flow(&self, forced: Forced) {
+        self.shared.data.flow.force(forced);
     }
 
     /// Writes out everything that is buffered and publishes it.

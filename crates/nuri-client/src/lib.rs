@@ -12,6 +12,7 @@ mod cluster;
 mod crew;
 mod data;
 mod file;
+pub mod flow;
 mod found;
 mod fs;
 pub mod group;

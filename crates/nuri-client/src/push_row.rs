@@ -7,11 +7,11 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::id::{ObjectId, SessionId};
 use nuri_proto::layout::Layout;
-use nuri_proto::limit::MAX_PAYLOAD;
-use nuri_stripe::locate::{Piece, pieces, row_blocks};
+use nuri_stripe::locate::{Piece, row_blocks, short_pieces};
 
 use crate::buffer::{BLOCK, Push};
 use crate::data::stripe_of;
+use crate::flow::Way;
 use crate::fs::Shared;
 use crate::group::{Guess, Part};
 use crate::node::Node;
@@ -60,8 +60,10 @@ impl Shared {
         let Some(row) = take_row(node, block, rows) else { return false };
         let last = row.pushes.iter().map(|p| p.block).max().unwrap_or(block);
         let announced = self.announce_growth(node, last);
-        for set in sets(&row) {
-            let mut outcome = announced.and_then(|()| self.write_set(&row, &set));
+        for set in sets(&row, self.data.flow.buffer(Way::Write)) {
+            let write = || self.write_set(&row, &set);
+            let carry = |()| self.data.flow.carry(Way::Write, set.bytes(), write);
+            let mut outcome = announced.and_then(carry);
             for bit in &set.bits {
                 self.push_ended(node, bit.block, bit.range, outcome);
                 if outcome.is_ok() {
@@ -114,12 +116,12 @@ fn take_row(node: &Node, block: u64, rows: Rows) -> Option<Row> {
     })
 }
 
-/// The row's dirty ranges in sets that are written together: of one stripe and one frame of its
-/// chunks, one range per data member, and not so far apart that their parity is mostly idle.
-pub(crate) fn sets(row: &Row) -> Vec<Set<'_>> {
+/// The row's dirty ranges in sets that are written together: of one stripe and one flow buffer of
+/// its chunks, one range per data member, and not so far apart that their parity is mostly idle.
+pub(crate) fn sets(row: &Row, buffer: u32) -> Vec<Set<'_>> {
     let mut sets: Vec<Set<'_>> = Vec::new();
-    for bit in bits(row) {
-        match sets.iter_mut().find(|set| set.takes(&bit)) {
+    for bit in bits(row, buffer) {
+        match sets.iter_mut().find(|set| set.takes(&bit, buffer)) {
             Some(set) => set.bits.push(bit),
             None => sets.push(Set { bits: vec![bit] }),
         }
@@ -127,12 +129,13 @@ pub(crate) fn sets(row: &Row) -> Vec<Set<'_>> {
     sets
 }
 
-fn bits(row: &Row) -> Vec<Bit<'_>> {
+fn bits(row: &Row, buffer: u32) -> Vec<Bit<'_>> {
     let mut bits = Vec::new();
     for push in &row.pushes {
         for (start, end) in &push.ranges {
             let at = push.block * BLOCK + u64::from(*start);
-            for piece in pieces(&row.layout, row.object, at, u64::from(end - start)) {
+            let range = (at, u64::from(end - start));
+            for piece in short_pieces(&row.layout, row.object, range, buffer) {
                 let from = (piece.file_offset - push.block * BLOCK) as u32;
                 let range = (from, from + piece.len);
                 let data = &push.data[range.0 as usize..range.1 as usize];
@@ -150,9 +153,13 @@ impl Set<'_> {
         self.bits.iter().map(start).min().unwrap_or(u64::MAX)
     }
 
-    fn takes(&self, bit: &Bit<'_>) -> bool {
+    fn bytes(&self) -> u64 {
+        self.bits.iter().map(|bit| bit.data.len() as u64).sum()
+    }
+
+    fn takes(&self, bit: &Bit<'_>, buffer: u32) -> bool {
         let (first, new) = (&self.bits[0].piece, &bit.piece);
-        let frame = |p: &Piece| (p.key, p.offset as usize / MAX_PAYLOAD);
+        let frame = |p: &Piece| (p.key, p.offset / buffer);
         if frame(first) != frame(new) || self.bits.iter().any(|b| b.piece.place == new.place) {
             return false;
         }

@@ -23,6 +23,7 @@ use nuri_stripe::locate::pieces;
 use crate::brought::Brought;
 use crate::buffer::{BLOCK, Push, WriteBuffer};
 use crate::file::Position;
+use crate::flow::LARGEST;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
 use crate::part::span_of;
@@ -172,7 +173,7 @@ impl Shared {
     }
 
     fn send_sets(&self, row: &Row, done: &mut Progress) {
-        let sets = sets(row);
+        let sets = sets(row, LARGEST);
         for (i, set) in sets.iter().enumerate() {
             match self.write_set(row, set) {
                 Ok(allocated) => done.allocated += allocated,

@@ -19,11 +19,12 @@ use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::Durability;
 use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
 use nuri_proto::range_map::Span;
-use nuri_stripe::locate::pieces;
+use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::{BLOCK, Push};
+use crate::flow::Way;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
 use crate::push_row::Rows;
@@ -38,12 +39,19 @@ pub(crate) struct Token {
 /// The pipeline from buffers to targets, shared by all files of a client.
 #[derive(Default)]
 pub(crate) struct Pipeline {
-    queue: Mutex<VecDeque<(Arc<Node>, u64, Rows)>>,
+    queue: Mutex<Queue>,
     queued: Condvar,
     unsynced: Mutex<Unsynced<Token>>,
     /// Files with something unpublished or unpushed.
     dirty: Mutex<HashMap<Ino, Arc<Node>>>,
     pub(crate) budget: Budget,
+}
+
+/// Blocks to push, and workers that push one.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(Arc<Node>, u64, Rows)>,
+    busy: usize,
 }
 
 /// Bytes that may be buffered.
@@ -143,26 +151,33 @@ impl Shared {
     }
 
     pub(crate) fn queue_push(&self, node: &Arc<Node>, block: u64, rows: Rows) {
-        self.pipeline.queue.lock().push_back((node.clone(), block, rows));
-        self.pipeline.queued.notify_one();
+        let mut queue = self.pipeline.queue.lock();
+        queue.jobs.push_back((node.clone(), block, rows));
+        // Else it is taken by who ends next.
+        if queue.busy < self.data.flow.streams() {
+            self.pipeline.queued.notify_one();
+        }
     }
 
-    /// A worker: pushes queued blocks for as long as the client lives.
+    /// A worker: pushes queued blocks for as long as the client lives, as many at once as the
+    /// mount has streams.
     pub(crate) fn push_worker(&self) {
+        let pipeline = &self.pipeline;
+        let mut queue = pipeline.queue.lock();
         loop {
-            let job = {
-                let mut queue = self.pipeline.queue.lock();
-                while queue.is_empty() {
-                    if self.stopping() {
-                        return;
-                    }
-                    self.pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
+            let may = queue.busy < self.data.flow.streams();
+            let Some((node, block, rows)) = queue.jobs.pop_front_if(|_| may) else {
+                if self.stopping() && queue.jobs.is_empty() {
+                    return;
                 }
-                queue.pop_front()
+                pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
+                continue;
             };
-            if let Some((node, block, rows)) = job {
-                self.push(&node, block, Durability::Memory, rows);
-            }
+            queue.busy += 1;
+            drop(queue);
+            self.push(&node, block, Durability::Memory, rows);
+            queue = pipeline.queue.lock();
+            queue.busy -= 1;
         }
     }
 
@@ -193,11 +208,13 @@ impl Shared {
                 continue;
             }
             let at = block * BLOCK + u64::from(start);
-            for piece in pieces(&layout, object, at, u64::from(end - start)) {
+            let range = (at, u64::from(end - start));
+            for piece in short_pieces(&layout, object, range, self.data.flow.buffer(Way::Write)) {
                 let from = (piece.file_offset - block * BLOCK) as usize;
                 let bytes = &data[from..from + piece.len as usize];
                 let range = (from as u32, from as u32 + piece.len);
-                let outcome = self.data.write(session, &piece, bytes, durability);
+                let write = || self.data.write(session, &piece, bytes, durability);
+                let outcome = self.data.flow.carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
                 self.room.heard(piece.group, took, Instant::now());
                 match outcome {

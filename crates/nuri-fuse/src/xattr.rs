@@ -15,6 +15,8 @@ use crate::request::Request;
 const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 /// Setting it (to anything) writes out everything that is buffered.
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
+/// Shows and forces the mount's flow buffers.
+const FLOW_ATTRIBUTE: &[u8] = b"nuri.flow";
 /// Shows which way requests come, and how many references the kernel has given back.
 pub(crate) const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 /// Only root is told of these.
@@ -42,6 +44,16 @@ impl Dispatcher {
         .into_bytes()
     }
 
+    /// For root and whoever mounted: it is a setting of the whole mount.
+    fn force_flow(&self, uid: u32, value: &[u8]) -> Result<(), Status> {
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(Status::PERM);
+        }
+        let text = std::str::from_utf8(value).map_err(|_| Status::INVAL)?;
+        self.client.force_flow(text.parse()?);
+        Ok(())
+    }
+
     pub(crate) fn setxattr(
         &self,
         request: &mut Request<'_>,
@@ -57,6 +69,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         if name == SYNC_ATTRIBUTE {
             self.client.sync_all();
+        } else if name == FLOW_ATTRIBUTE {
+            self.force_flow(request.header.uid, value)?;
         } else if name == LAYOUT_ATTRIBUTE {
             let policy = crate::directory::parse_policy(value)?;
             self.client.set_layout(ino, policy)?;
@@ -83,6 +97,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         let value = if name == LAYOUT_ATTRIBUTE {
             crate::directory::show_layout(&self.client.layout(ino)?)
+        } else if name == FLOW_ATTRIBUTE {
+            self.client.flow().to_string().into_bytes()
         } else if name == TRANSPORT_ATTRIBUTE {
             self.show_transport()
         } else {

@@ -18,6 +18,7 @@ const BUILT_IN: &[&str] = &[
     include_str!("../plans/cache-effect.toml"),
     include_str!("../plans/db-stress.toml"),
     include_str!("../plans/db-stress-postgres.toml"),
+    include_str!("../plans/flow-buffer.toml"),
     include_str!("../plans/flow-clients.toml"),
     include_str!("../plans/io500-like.toml"),
     include_str!("../plans/ipc-cores.toml"),

@@ -4,6 +4,7 @@
 pub mod bonnie;
 mod collective;
 pub mod database;
+mod flow;
 pub mod io500;
 pub mod ior;
 pub mod ipc;

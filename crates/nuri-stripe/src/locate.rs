@@ -26,6 +26,16 @@ pub fn pieces(
     offset: u64,
     len: u64,
 ) -> impl Iterator<Item = Piece> + '_ {
+    short_pieces(layout, object, (offset, len), MAX_PAYLOAD as u32)
+}
+
+/// As [`pieces`], of at most `most` bytes each, which divides a frame's payload.
+pub fn short_pieces(
+    layout: &Layout,
+    object: ObjectId,
+    (offset, len): (u64, u64),
+    most: u32,
+) -> impl Iterator<Item = Piece> + '_ {
     let end = offset.saturating_add(len);
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -33,7 +43,7 @@ pub fn pieces(
             return None;
         }
         let (index, component) = component_at(layout, at)?;
-        let piece = piece_at(component, index, object, at, end)?;
+        let piece = piece_at(component, index, object, (at, end), most)?;
         at += u64::from(piece.len);
         Some(piece)
     })
@@ -44,16 +54,22 @@ fn component_at(layout: &Layout, at: u64) -> Option<(u16, &Component)> {
     Some((index as u16, &layout.components[index]))
 }
 
-fn piece_at(c: &Component, index: u16, object: ObjectId, at: u64, end: u64) -> Option<Piece> {
+fn piece_at(
+    c: &Component,
+    index: u16,
+    object: ObjectId,
+    (at, end): (u64, u64),
+    most: u32,
+) -> Option<Piece> {
     let chunk = c.chunk_size.bytes();
     let data = c.shape.data() as u64;
     let stripe = u32::try_from(at / (chunk * data)).ok()?;
     let place = (at / chunk % data) as usize;
     let within = at % chunk;
     let group = *c.groups.get(stripe as usize % c.groups.len().max(1))?;
-    // Pieces end at multiples of the frame's payload, so that large transfers stay aligned.
-    let frame = MAX_PAYLOAD as u64;
-    let len = (chunk - within).min(frame - within % frame).min(end.min(c.end) - at);
+    // Pieces end at multiples of their length, so that large transfers stay aligned.
+    let most = u64::from(most);
+    let len = (chunk - within).min(most - within % most).min(end.min(c.end) - at);
     Some(Piece {
         group,
         shape: c.shape,
@@ -105,6 +121,23 @@ mod tests {
                 }
                 assert_eq!(at, offset + len);
             }
+        }
+    }
+
+    #[test]
+    fn short_pieces_are_parts_of_pieces() {
+        let layout = layout(4 << 20, 3);
+        let range = (123, 9 << 20);
+        let short: Vec<_> = short_pieces(&layout, ObjectId(9), range, 256 << 10).collect();
+        let ends = |p: &Piece| (p.file_offset, p.file_offset + u64::from(p.len));
+        assert!(short.windows(2).all(|pair| ends(&pair[0]).1 == ends(&pair[1]).0));
+        assert!(short.iter().all(|p| p.len <= 256 << 10));
+        for piece in pieces(&layout, ObjectId(9), range.0, range.1) {
+            let (from, to) = ends(&piece);
+            let within = |p: &&Piece| (from..to).contains(&p.file_offset);
+            let parts: Vec<_> = short.iter().filter(within).collect();
+            assert!(parts.iter().all(|p| p.key == piece.key && p.group == piece.group));
+            assert_eq!(parts.iter().map(|p| p.len).sum::<u32>(), piece.len);
         }
     }
 

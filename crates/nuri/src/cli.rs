@@ -5,6 +5,7 @@ pub(crate) mod lab;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use nuri_client::flow;
 use nuri_fuse::Transport;
 use nuri_lab::size::parse as parse_size;
 use nuri_proto::layout::Shape;
@@ -303,6 +304,9 @@ pub(crate) enum Fs {
     /// Show or set how files are spread
     #[command(subcommand)]
     Layout(Layout),
+    /// Show or force the flow buffers of a mount: in what pieces bulk data moves
+    #[command(subcommand)]
+    Flow(Flow),
     /// Show capacity by target
     Df(Df),
 }
@@ -368,6 +372,34 @@ pub(crate) enum Layout {
     },
 }
 
+#[derive(Subcommand)]
+pub(crate) enum Flow {
+    /// Show what is forced, what is used now, and what the paths carry
+    Get {
+        /// A mount, or anything in it
+        path: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Force a setting, until it is set to auto or the mount ends
+    ///
+    /// A mount fits its flow buffers to what the path carries; to force them is for measuring.
+    Set {
+        /// A mount, or anything in it
+        path: PathBuf,
+        /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
+        #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
+        buffer: Option<Wish>,
+        /// Flow buffers on their way at once, from 1 to 8, or auto
+        #[arg(long, value_name = "N", value_parser = parse_streams)]
+        streams: Option<Wish>,
+    },
+}
+
+/// A number that is forced, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish(pub(crate) Option<u64>);
+
 #[derive(Args)]
 pub(crate) struct Df {
     /// The space's directory, or a path on a mounted space
@@ -375,6 +407,30 @@ pub(crate) struct Df {
     pub(crate) space: PathBuf,
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const AUTO: &str = "auto";
+
+fn parse_buffer(text: &str) -> Result<Wish, String> {
+    if text == AUTO {
+        return Ok(Wish(None));
+    }
+    let bytes = parse_size(text)?;
+    let is_good = u32::try_from(bytes).is_ok_and(flow::is_size);
+    if is_good {
+        Ok(Wish(Some(bytes)))
+    } else {
+        Err("a power of two from 64K to 1M, or auto".into())
+    }
+}
+
+fn parse_streams(text: &str) -> Result<Wish, String> {
+    if text == AUTO {
+        return Ok(Wish(None));
+    }
+    let streams = text.parse().ok().filter(|n| flow::is_count(*n));
+    let wish = streams.map(|n| Wish(Some(n.into())));
+    wish.ok_or_else(|| format!("from 1 to {}, or auto", flow::MOST_STREAMS))
 }
 
 fn parse_days(text: &str) -> Result<Days, String> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::flow::FlowBuffers;
 use super::striping::Striping;
 use super::{LARGEST, Phase};
 use crate::size::{self, human};
@@ -89,6 +90,8 @@ pub struct Ior {
     pub tool: Option<String>,
     #[command(flatten)]
     striping: Striping,
+    #[command(flatten)]
+    flow: FlowBuffers,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -255,12 +258,13 @@ impl Ior {
                 "{} exists: remove it, or read it with -r alone",
                 path.display()
             ))),
-            None => Ok(()),
+            None => self.flow.force(dirs),
         }
     }
 
     /// What was only read stays.
     pub(super) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
+        self.flow.release(dirs)?;
         if self.api == Api::Collective {
             work::remove(&work::private(dirs));
         }

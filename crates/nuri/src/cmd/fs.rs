@@ -1,5 +1,6 @@
 //! `nuri fs`: mount, umount, layout, df.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
         Fs::Layout(Layout::Set { path, chunk_size, width, shape }) => {
             layout_set(&path, chunk_size, width, shape)
         }
+        Fs::Flow(flow) => super::flow::run(flow),
         Fs::Df(args) => df(&args),
     }
 }
@@ -210,10 +212,10 @@ fn umount(args: &Umount) -> Result<(), Failure> {
     }
 }
 
-/// Fields of a layout as the mount shows it.
-fn layout_text(path: &Path) -> Result<String, Failure> {
+/// What a mount says of itself, or of a file.
+pub(super) fn attribute(path: &Path, name: &str) -> Result<String, Failure> {
     let mut buf = vec![0; 64 << 10];
-    let read = rustix::fs::getxattr(path, LAYOUT_ATTRIBUTE, &mut buf);
+    let read = rustix::fs::getxattr(path, name, &mut buf);
     let len = read.map_err(|e| match e {
         rustix::io::Errno::NOENT => Failure(format!("{} does not exist", path.display())),
         _ => Failure(format!("{} is not on a mounted space", path.display())),
@@ -222,14 +224,17 @@ fn layout_text(path: &Path) -> Result<String, Failure> {
 }
 
 fn layout_get(path: &Path, json: bool) -> Result<(), Failure> {
-    let text = layout_text(path)?;
+    let text = attribute(path, LAYOUT_ATTRIBUTE)?;
     if !json {
         println!("{text}");
         return Ok(());
     }
-    let fields = text.split_whitespace().filter_map(|w| w.split_once('='));
-    let map: std::collections::BTreeMap<_, _> = fields.collect();
-    print_json(&map)
+    print_json(&fields(&text))
+}
+
+/// What an attribute of a mount shows: `key=value`, apart by spaces.
+pub(super) fn fields(text: &str) -> BTreeMap<&str, &str> {
+    text.split_whitespace().filter_map(|w| w.split_once('=')).collect()
 }
 
 fn layout_set(
@@ -241,7 +246,7 @@ fn layout_set(
     if chunk_size.is_none() && width.is_none() && shape.is_none() {
         return Err(Failure("say what to set: --chunk-size, --width or --shape".into()));
     }
-    let old = layout_text(path)?;
+    let old = attribute(path, LAYOUT_ATTRIBUTE)?;
     let field = |key: &str| {
         let found = old.split_whitespace().find_map(|w| w.strip_prefix(key));
         found.and_then(|v| v.strip_prefix('=')).unwrap_or_default().to_string()

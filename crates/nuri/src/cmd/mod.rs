@@ -2,6 +2,7 @@
 
 mod doctor;
 mod down;
+mod flow;
 mod fs;
 mod lab;
 mod moving;

@@ -7,6 +7,7 @@ mod bad_input;
 mod coherence;
 mod crash;
 mod fencing;
+mod flow;
 mod full;
 mod full_host;
 mod lifecycle;

@@ -50,6 +50,14 @@ impl Bed {
         serde_json::from_str(&run("nsenter", &status)).unwrap()
     }
 
+    /// Bytes that went out by the first node's cable.
+    fn sent_by_first_node(&self) -> u64 {
+        let net = format!("--net=/run/netns/nuri-lab-{}-0", self.entry().unwrap());
+        let devices = run("nsenter", &[&net, "cat", "/proc/net/dev"]);
+        let cable = devices.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+        cable.split_whitespace().nth(8).unwrap().parse().unwrap()
+    }
+
     /// Its number, where it is written down.
     fn entry(&self) -> Option<String> {
         let entries = std::fs::read_dir("/run/nuri-lab").ok()?;
@@ -118,6 +126,38 @@ fn a_testbed_serves_is_harmed_and_leaves_nothing() {
     assert!(!bed.dir().exists() && bed.entry().is_none());
     assert!(!is_mounted(&first) && !is_mounted(&second));
     assert!(!run("ip", &["netns", "list"]).contains(&format!("nuri-lab-{id}-")));
+}
+
+/// Catches `nuri_break = "flow_never_fits"`.
+#[test]
+fn flow_buffers_fit_a_slow_cable() {
+    let bed = Bed::named("nuri-bed-e");
+    bed.act(&["--nodes", "3", "--link", "10mbit", "--target-size", "256M"]);
+    let mnt = bed.dir().join("mnt0").display().to_string();
+    let shown = || {
+        let out = nuri(&["fs", "flow", "get", &mnt, "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    // Two of three targets are behind the cable of 1.25 MB/s.
+    run("dd", &["if=/dev/zero", &format!("of={mnt}/f"), "bs=1M", "count=6", "conv=fsync"]);
+    let told = shown();
+    assert!(told["write_rate"].as_u64().is_some_and(|rate| rate < 5_000_000), "{told}");
+    assert!(told["write_buffer"].as_u64().is_some_and(|bytes| bytes <= 128 << 10), "{told}");
+}
+
+/// A chunk takes longer to its node than a silent one is waited for.
+/// Catches `nuri_break = "slow_is_silent"`.
+#[test]
+fn a_slow_cable_is_no_lost_node() {
+    let bed = Bed::named("nuri-bed-f");
+    bed.act(&["--nodes", "3", "--link", "4mbit", "--target-size", "256M"]);
+    let mnt = bed.dir().join("mnt0").display().to_string();
+    assert!(
+        nuri(&["fs", "flow", "set", &mnt, "--buffer", "1m", "--streams", "8"]).status.success()
+    );
+    run("dd", &["if=/dev/zero", &format!("of={mnt}/f"), "bs=1M", "count=4", "conv=fsync"]);
+    let sent = bed.sent_by_first_node();
+    assert!(sent < 10_000_000, "4 MiB and their parity took {sent} bytes of the cable");
 }
 
 #[test]
