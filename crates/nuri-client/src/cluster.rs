@@ -68,6 +68,11 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Where the node that it connected to listens.
+    pub fn authority(&self) -> &str {
+        self.inner.authority.address()
+    }
+
     /// Calls the authority once.
     ///
     /// # Errors

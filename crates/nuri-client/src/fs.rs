@@ -478,6 +478,11 @@ impl Client {
         self.shared.session.id().0
     }
 
+    /// Where the node that answers for the cluster listens.
+    pub fn authority(&self) -> String {
+        self.shared.cluster.authority().to_owned()
+    }
+
     /// How bulk data moves.
     pub fn flow(&self) -> FlowView {
         self.shared.data.flow.view()

@@ -17,6 +17,8 @@ const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
 /// Shows and forces the mount's flow buffers.
 const FLOW_ATTRIBUTE: &[u8] = b"nuri.flow";
+/// Shows where a node of the space listens.
+const SPACE_ATTRIBUTE: &[u8] = b"nuri.space";
 /// Shows which way requests come, and how many references the kernel has given back.
 pub(crate) const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
 /// Only root is told of these.
@@ -99,6 +101,8 @@ impl Dispatcher {
             crate::directory::show_layout(&self.client.layout(ino)?)
         } else if name == FLOW_ATTRIBUTE {
             self.client.flow().to_string().into_bytes()
+        } else if name == SPACE_ATTRIBUTE {
+            self.client.authority().into_bytes()
         } else if name == TRANSPORT_ATTRIBUTE {
             self.show_transport()
         } else {

@@ -8,6 +8,7 @@ mod flow;
 pub mod io500;
 pub mod ior;
 pub mod ipc;
+mod library;
 pub mod mdtest;
 mod pattern;
 pub(crate) mod striping;

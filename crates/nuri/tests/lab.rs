@@ -345,6 +345,38 @@ fn ranks_on_two_mounts_write_one_file_together() {
 }
 
 #[test]
+fn ranks_reach_a_space_without_the_kernel() {
+    let space = support::Space::up(&[]);
+    let (mnt, dir) = (space.mnt().display().to_string(), space.dir());
+    let token = format!("{dir}/token");
+    let run = |words: &[&str]| {
+        let ran = nuri(&[&["lab", "ior"], words, &["--json", &mnt]].concat());
+        assert!(ran.status.success(), "{words:?}: {}", text(&ran.stderr));
+        text(&ran.stdout).lines().count()
+    };
+    let library = ["-a", "library", "--token-file", &token];
+    let records = ["--np", "3", "-C", "-R", "-W", "-e", "-z", "-i", "2", "-t", "47008"];
+    assert_eq!(run(&[&library[..], &records, &["-b", "94016", "-s", "20"]].concat()), 2);
+    assert_eq!(fs::read_dir(space.mnt()).unwrap().count(), 0);
+    // What one way wrote the other one reads, each byte.
+    let shape = ["--np", "2", "-t", "2m", "-b", "6m", "-R"];
+    run(&[&library[..], &shape, &["-w", "-k", "-o", "library"]].concat());
+    run(&[&shape[..], &["-r", "-o", "library"]].concat());
+    run(&[&shape[..], &["-w", "-k", "-o", "kernel", "-F"]].concat());
+    run(&[&library[..], &shape, &["-r", "-o", "kernel", "-F"]].concat());
+    let ior = |more: &[&str], words: &str| refused(&[&["lab", "ior"], more].concat(), words);
+    ior(&["-a", "library", &mnt], "needs --token-file");
+    ior(&["--token-file", &token, &mnt], "needs -a library");
+    ior(&["-a", "library", "--token-file", "/no/token", &mnt], "cannot read the token file");
+    ior(&[&library[..], &[&dir]].concat(), "is not on a mounted space");
+    ior(&[&library[..], &["--warm", &mnt]].concat(), "goes without --warm");
+    let wrong = format!("{dir}/wrong");
+    fs::write(&wrong, "5a".repeat(32)).unwrap();
+    support::run("chmod", &["600", &wrong]);
+    ior(&["-a", "library", "--token-file", &wrong, &mnt], "cannot connect");
+}
+
+#[test]
 fn files_are_striped_as_asked() {
     let mut space = support::Space::up(&[]);
     let mnt = space.mnt();

@@ -2,13 +2,12 @@
 //! shared file together. Few of them, the aggregators, write and read it, in runs as long as the
 //! step's transfers lie beside each other; the bytes go between them and the others by `nuri-ipc`.
 
-use std::fs::File;
 use std::io::{Error, Result as IoResult};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nuri_ipc::{Config, Endpoint, Request, Selector};
 
+use super::transfer::Opened;
 use crate::{LabError, Result};
 
 const SESSION: &str = "lab";
@@ -53,7 +52,7 @@ impl Exchange {
     /// The file's by itself, for the words of who knows its name.
     pub(super) fn write(
         &mut self,
-        file: &File,
+        file: &dyn Opened,
         offsets: &[u64],
         own: &[u8],
     ) -> Result<IoResult<()>> {
@@ -74,7 +73,7 @@ impl Exchange {
     /// read.
     pub(super) fn read(
         &mut self,
-        file: &File,
+        file: &dyn Opened,
         offsets: &[u64],
         own: &mut [u8],
     ) -> Result<std::result::Result<(), (Error, u64)>> {

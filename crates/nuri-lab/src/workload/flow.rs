@@ -28,7 +28,7 @@ fn parse_size(text: &str) -> std::result::Result<String, String> {
 }
 
 impl FlowBuffers {
-    fn is_asked(&self) -> bool {
+    pub(super) fn is_asked(&self) -> bool {
         *self != FlowBuffers::default()
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::flow::FlowBuffers;
 use super::striping::Striping;
-use super::{LARGEST, Phase};
+use super::{LARGEST, Phase, library};
 use crate::size::{self, human};
 use crate::tool::fio;
 use crate::{LabError, Result, at, work};
@@ -27,6 +27,9 @@ pub struct Ior {
     /// Ranks that write and read for all (default: one for each directory)
     #[arg(long, value_name = "N", value_parser = super::processes)]
     aggregators: Option<usize>,
+    /// The space's token, for -a library
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Processes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
@@ -106,6 +109,8 @@ enum Api {
     Posix,
     /// All together, in two phases as of MPI-IO: few write and read for all
     Collective,
+    /// Each for itself, by Nuri's library instead of the kernel
+    Library,
 }
 
 impl Ior {
@@ -143,11 +148,32 @@ impl Ior {
     }
 
     fn check_api(&self) -> Result<()> {
-        let refuse = |text: &str| Err(LabError::new(text));
-        if self.api == Api::Posix {
-            let is_asked = self.aggregators.is_some();
-            return if is_asked { refuse("--aggregators needs -a collective") } else { Ok(()) };
+        if self.aggregators.is_some() && self.api != Api::Collective {
+            return Err(LabError::new("--aggregators needs -a collective"));
         }
+        if self.token_file.is_some() && self.api != Api::Library {
+            return Err(LabError::new("--token-file needs -a library"));
+        }
+        match self.api {
+            Api::Posix => Ok(()),
+            Api::Collective => self.check_collective(),
+            Api::Library => self.check_library(),
+        }
+    }
+
+    fn check_library(&self) -> Result<()> {
+        let refuse = |text: &str| Err(LabError::new(text));
+        if self.token_file.is_none() {
+            return refuse("-a library needs --token-file FILE, the file `token` of the space");
+        }
+        if self.warm || self.tool.is_some() || self.flow.is_asked() {
+            return refuse("-a library goes without --warm, --tool and --flow-...");
+        }
+        Ok(())
+    }
+
+    fn check_collective(&self) -> Result<()> {
+        let refuse = |text: &str| Err(LabError::new(text));
         if self.has_own_files() {
             return refuse("-a collective is for a shared file: leave out -F");
         }
@@ -169,6 +195,11 @@ impl Ior {
     pub(super) fn together(&self, dirs: usize) -> Option<usize> {
         let is_asked = self.api == Api::Collective;
         is_asked.then(|| self.aggregators.unwrap_or(dirs).min(self.np))
+    }
+
+    /// The token of the space whose library is used.
+    pub(super) fn by_library(&self) -> Option<&Path> {
+        self.token_file.as_deref()
     }
 
     fn check_name(&self) -> Result<()> {
@@ -246,6 +277,9 @@ impl Ior {
 
     /// The run's directory, before its files. A file that is there is somebody's.
     pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
+        if let Some(token) = self.by_library() {
+            library::check(dirs, token)?;
+        }
         self.striping.set(&dirs[0])?;
         if self.api == Api::Collective {
             let private = work::private(dirs);

@@ -10,9 +10,26 @@ use nuri_io::rng::Rng;
 use super::Phase;
 use super::collective::Exchange;
 use super::ior::Ior;
+use super::library::{Gate, Library};
 use super::pattern::Pattern;
 use crate::rank::{Job, Moved, Order, Part};
 use crate::{LabError, Result, at, work};
+
+/// A file, however it is reached.
+pub(super) trait Opened: FileExt {
+    fn sync(&self) -> io::Result<()>;
+    fn close(self: Box<Self>) -> io::Result<()>;
+}
+
+impl Opened for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 type Places = Box<dyn Iterator<Item = u64>>;
 
@@ -21,6 +38,8 @@ pub(super) struct Transfers {
     job: Job,
     /// Where all ranks go together.
     exchange: Option<Exchange>,
+    /// Where it reaches files without the kernel.
+    library: Option<Library>,
     ready: Option<Ready>,
 }
 
@@ -38,7 +57,7 @@ struct Ready {
 
 impl Transfers {
     pub(super) fn new(ior: Ior, job: Job) -> Transfers {
-        Transfers { ior, job, exchange: None, ready: None }
+        Transfers { ior, job, exchange: None, library: None, ready: None }
     }
 
     /// Whose bytes are read and where: its own through its own directory, or the next rank's
@@ -66,26 +85,27 @@ impl Transfers {
     }
 
     fn go(&mut self, ready: &mut Ready) -> Result<Moved> {
-        let file = open(ready).map_err(at(ready.path.display()))?;
+        let file = self.open(ready).map_err(at(ready.path.display()))?;
         let mut moved = Moved::default();
         let mut places = std::mem::take(&mut ready.places);
         // Of all ranks that go together, this one's first where it goes alone.
         let mut step = vec![0; places.len()];
         let own = if self.exchange.is_some() { self.job.rank } else { 0 };
         while advance(&mut places, &mut step) {
-            self.transfer(&file, ready, &step, step[own])?;
+            self.transfer(file.as_ref(), ready, &step, step[own])?;
             moved.operations += 1;
             moved.bytes += self.ior.transfer;
         }
         if ready.phase == Phase::Write && self.ior.sync {
-            file.sync_all().map_err(at(ready.path.display()))?;
+            file.sync().map_err(at(ready.path.display()))?;
         }
+        file.close().map_err(at(ready.path.display()))?;
         Ok(moved)
     }
 
     fn transfer(
         &mut self,
-        file: &File,
+        file: &dyn Opened,
         ready: &mut Ready,
         step: &[u64],
         offset: u64,
@@ -112,6 +132,14 @@ impl Transfers {
             ready.pattern.wrong_end(&ready.buffer, offset)
         };
         wrong.map_or(Ok(()), |at| Err(self.wrong(ready, at)))
+    }
+
+    /// Opening and closing count, as in IOR.
+    fn open(&self, ready: &Ready) -> io::Result<Box<dyn Opened>> {
+        match &self.library {
+            Some(library) => library.open(&ready.path, ready.phase),
+            None => open(ready).map(|file| Box::new(file) as Box<dyn Opened>),
+        }
     }
 
     /// The places of a rank's transfers, in the order in which it comes to them.
@@ -149,6 +177,10 @@ impl Part for Transfers {
     fn prepare(&mut self, order: Order) -> Result<()> {
         self.meet(order.phase)?;
         let (owner, path) = self.source(order.phase);
+        if let Some(token) = self.ior.by_library() {
+            let dir = path.parent().unwrap_or(&path);
+            self.library = Some(Gate::of(dir, token)?.enter(self.job.rank)?);
+        }
         let transfer = self.ior.transfer as usize;
         let ranks = match self.exchange {
             Some(_) => 0..self.ior.np,
@@ -169,9 +201,14 @@ impl Part for Transfers {
         let mut ready = self.ready.take().ok_or(LabError::new("told to go unprepared"))?;
         self.go(&mut ready)
     }
+
+    /// What the library cached goes with its session.
+    fn rest(&mut self) -> Result<()> {
+        self.library = None;
+        Ok(())
+    }
 }
 
-/// Opening and closing count, as in IOR.
 fn open(ready: &Ready) -> io::Result<File> {
     let mut options = OpenOptions::new();
     match ready.phase {
