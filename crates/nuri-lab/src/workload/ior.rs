@@ -278,7 +278,7 @@ impl Ior {
     /// The run's directory, before its files. A file that is there is somebody's.
     pub(super) fn lay_out(&self, dirs: &[PathBuf]) -> Result<()> {
         if let Some(token) = self.by_library() {
-            library::check(dirs, token)?;
+            library::prepare(dirs, token)?;
         }
         self.striping.set(&dirs[0])?;
         if self.api == Api::Collective {

@@ -1,5 +1,6 @@
 //! A space's files by the client library, without the kernel: each rank is a client of its own.
 
+use std::fs::File;
 use std::io::{Error, Result as IoResult};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -139,8 +140,10 @@ fn told(status: Status) -> Error {
     Error::from_raw_os_error(status.errno())
 }
 
-/// Whether ranks will get in, before they are started.
-pub(super) fn check(dirs: &[PathBuf], token: &Path) -> Result<()> {
+/// Lets ranks in: says what will keep them out, and tells the space of the directory, which only
+/// the mount may know yet.
+pub(super) fn prepare(dirs: &[PathBuf], token: &Path) -> Result<()> {
     let gate = Gate::of(&dirs[0], token)?;
-    Cluster::connect(&gate.address, &gate.secret).map(drop).map_err(LabError::new)
+    Cluster::connect(&gate.address, &gate.secret).map_err(LabError::new)?;
+    File::open(&dirs[0]).and_then(|dir| dir.sync_all()).map_err(at(dirs[0].display()))
 }
