@@ -18,14 +18,20 @@ pub(crate) struct Caches {
 }
 
 /// Makes ready for a phase: before cold reads, everything is written out and dropped.
-pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Result<Caches> {
+/// `mounts` are as many as the ranks use, on this machine and others.
+pub(crate) fn ready(
+    workload: &Workload,
+    phase: Phase,
+    dirs: &[PathBuf],
+    mounts: usize,
+) -> Result<Caches> {
     let named = |name| Ok(Caches { name, warning: None });
     match (workload, phase) {
         (Workload::Io500(io500), Phase::Of(kind, step)) => {
-            ready(&io500.part(kind)?, kind.phase(step), &io500::of(dirs, kind))
+            ready(&io500.part(kind)?, kind.phase(step), &io500::of(dirs, kind), mounts)
         }
         (Workload::Io500(_), _) => named(""),
-        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && dirs.len() > 1 => {
+        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && mounts > 1 => {
             named("other node")
         }
         (Workload::Mdtest(_), _) => named("warm"),
@@ -46,7 +52,7 @@ pub(crate) fn ready(workload: &Workload, phase: Phase, dirs: &[PathBuf]) -> Resu
         }
         (Workload::Ior(ior), _) => {
             let warning = drop_all(dirs, |dir| ior.paths(dir))?;
-            let crosses = ior.reorder && dirs.len() > 1;
+            let crosses = ior.reorder && mounts > 1;
             Ok(Caches { name: if crosses { "other node" } else { "cold" }, warning })
         }
     }

@@ -4,19 +4,23 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::guard::Stop;
+use crate::hosts::Hosts;
 use crate::machine::Usage;
-use crate::rank::{Done, Job, Moved, Order, Said, Told};
+use crate::rank::{Done, Job, Moved, Order, Said, Seen, Told};
+use crate::record::VERSION;
 use crate::testbed::network::Network;
-use crate::workload::Workload;
-use crate::{LabError, Result, at};
+use crate::workload::{Phase, Workload};
+use crate::{LabError, Result, at, clock};
 
+/// Looks at a machine's clock before a phase.
+const LOOKS: usize = 5;
 /// How often a wait looks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -28,6 +32,8 @@ pub struct Control {
     pub patience: Duration,
     /// Of the testbed that is measured, if it is one.
     pub network: Option<Network>,
+    /// Where ranks run.
+    pub hosts: Hosts,
 }
 
 pub struct Crew {
@@ -63,6 +69,10 @@ pub(crate) struct Timed {
 pub(crate) trait Hands {
     /// Runs a phase. None where it was too short for a figure.
     fn run(&mut self, order: Order) -> Result<Option<Timed>>;
+    /// Makes caches ready that are not this machine's; returns what could not be done.
+    fn cool(&mut self, _: Phase) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 impl Crew {
@@ -71,11 +81,67 @@ impl Crew {
         let (send, heard) = channel();
         let mut crew = Crew { ranks: Vec::new(), heard, control: control.clone() };
         for rank in 0..workload.processes() {
-            crew.ranks.push(Rank::start(rank, &send)?);
+            crew.ranks.push(Rank::start(rank, &control.hosts, &send)?);
             let job = Job { workload: workload.clone(), rank, dirs: dirs.to_vec() };
             crew.tell(rank, &job)?;
         }
+        for (rank, Seen { version, .. }) in crew.look()?.into_iter().enumerate() {
+            if version != VERSION {
+                let place = control.hosts.place(rank);
+                return Err(LabError(format!("{place} is Nuri {version}, this is {VERSION}")));
+            }
+        }
         Ok(crew)
+    }
+
+    /// Ranks that speak for their machines, where those are others.
+    fn firsts(&self) -> std::ops::Range<usize> {
+        0..self.control.hosts.names().len().min(self.ranks.len())
+    }
+
+    /// Looks at the machines.
+    fn look(&mut self) -> Result<Vec<Seen>> {
+        self.firsts().map(|rank| self.look_at(rank)).collect()
+    }
+
+    fn look_at(&mut self, rank: usize) -> Result<Seen> {
+        match self.ask(rank, Told::Look)? {
+            Said::Seen(seen) => Ok(seen),
+            other => Err(LabError(format!("the answer of rank {rank}: {other:?}"))),
+        }
+    }
+
+    /// What is to be added to a time of each machine's clock to have it by this one's. Of a few
+    /// looks the shortest counts, whose middle is known best.
+    fn offsets(&mut self) -> Result<Vec<i64>> {
+        let mut offsets = Vec::new();
+        for rank in self.firsts() {
+            let mut best = (u64::MAX, 0);
+            for _ in 0..LOOKS {
+                let before = clock::monotonic();
+                let there = self.look_at(rank)?.clock;
+                let took = clock::monotonic() - before;
+                let middle = before + took / 2;
+                best = best.min((took, middle.wrapping_sub(there) as i64));
+            }
+            offsets.push(best.1);
+        }
+        Ok(offsets)
+    }
+
+    /// Of this machine, or of those where ranks run.
+    fn usage(&mut self) -> Result<Usage> {
+        if !self.control.hosts.are_others() {
+            return Ok(Usage::now(self.control.network.as_ref()));
+        }
+        let seen = self.look()?;
+        Ok(seen.into_iter().fold(Usage::default(), |sum, seen| sum.and(seen.used)))
+    }
+
+    /// What one rank answers, while no other is asked.
+    fn ask(&mut self, rank: usize, told: Told) -> Result<Said> {
+        self.tell(rank, &told)?;
+        self.hear(Instant::now(), self.ranks.len() - 1).map(|(_, said)| said)
     }
 
     fn tell_all(&mut self, told: Told) -> Result<()> {
@@ -89,21 +155,30 @@ impl Crew {
     }
 
     /// One answer of each rank, in the order of their arrival.
-    fn answers(&mut self) -> Result<Vec<Option<Done>>> {
+    fn answers(&mut self) -> Result<Vec<(usize, Said)>> {
         let start = Instant::now();
-        let mut done = Vec::new();
-        while done.len() < self.ranks.len() {
+        let mut said = Vec::new();
+        while said.len() < self.ranks.len() {
+            said.push(self.hear(start, said.len())?);
+        }
+        Ok(said)
+    }
+
+    /// The next answer; `answered` ranks are not waited for.
+    fn hear(&mut self, start: Instant, answered: usize) -> Result<(usize, Said)> {
+        loop {
             if self.control.stop.is_asked() {
                 return Err(LabError::new("interrupted"));
             }
             match self.heard.recv_timeout(LOOK) {
-                Ok(Heard { rank, line: Some(line) }) => done.push(answer(rank, &line)?),
+                Ok(Heard { rank, line: Some(line) }) => {
+                    return answer(&self.control.hosts.place(rank), &line).map(|said| (rank, said));
+                }
                 Ok(Heard { rank, line: None }) => return Err(self.fate(rank)),
                 Err(RecvTimeoutError::Timeout) if start.elapsed() < self.control.patience => {}
-                Err(_) => return Err(self.hangs(done.len())),
+                Err(_) => return Err(self.hangs(answered)),
             }
         }
-        Ok(done)
     }
 
     /// How a rank came to its end.
@@ -115,7 +190,7 @@ impl Crew {
             },
             Err(error) => format!("is lost: {error}"),
         };
-        LabError(format!("rank {rank} {end}"))
+        LabError(format!("{} {end}", self.control.hosts.place(rank)))
     }
 
     fn hangs(&self, answered: usize) -> LabError {
@@ -130,14 +205,30 @@ impl Hands for Crew {
     fn run(&mut self, order: Order) -> Result<Option<Timed>> {
         self.tell_all(Told::Prepare(order))?;
         self.answers()?;
-        let network = self.control.network.clone();
-        let before = Usage::now(network.as_ref());
+        let offsets = self.offsets()?;
+        let before = self.usage()?;
         self.tell_all(Told::Go)?;
-        let done = self.answers()?;
-        let used = Usage::now(network.as_ref()).since(before);
+        let said = self.answers()?;
+        let used = self.usage()?.since(before);
         self.tell_all(Told::Rest)?;
         self.answers()?;
-        timed(&done.into_iter().flatten().collect::<Vec<_>>(), used).map(Some)
+        let hosts = &self.control.hosts;
+        let offset = |rank| offsets.get(hosts.of(rank)).copied().unwrap_or_default();
+        let done = said.into_iter().filter_map(|(rank, said)| match said {
+            Said::Done(done) => Some(done.moved_by(offset(rank))),
+            _ => None,
+        });
+        timed(&done.collect::<Vec<_>>(), used).map(Some)
+    }
+
+    fn cool(&mut self, phase: Phase) -> Result<Option<String>> {
+        let mut told = None;
+        for rank in self.firsts() {
+            if let Said::Cool { warning: Some(text) } = self.ask(rank, Told::Cool(phase))? {
+                told = Some(format!("{}: {text}", self.control.hosts.place(rank)));
+            }
+        }
+        Ok(told)
     }
 }
 
@@ -153,10 +244,9 @@ impl Drop for Crew {
 }
 
 impl Rank {
-    fn start(rank: usize, heard: &Sender<Heard>) -> Result<Rank> {
-        let own = std::env::current_exe().map_err(at("this program"))?;
-        let mut command = Command::new(own);
-        command.args(["lab", "rank"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    fn start(rank: usize, hosts: &Hosts, heard: &Sender<Heard>) -> Result<Rank> {
+        let mut command = hosts.command(rank)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(at("cannot start a process"))?;
         let (Some(orders), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(LabError::new("a process without its pipes"));
@@ -175,11 +265,10 @@ fn forward(rank: usize, output: ChildStdout, heard: &Sender<Heard>) {
     let _ = heard.send(Heard { rank, line: None });
 }
 
-fn answer(rank: usize, line: &str) -> Result<Option<Done>> {
-    match serde_json::from_str(line).map_err(at(format!("the answer of rank {rank}")))? {
-        Said::Ready => Ok(None),
-        Said::Done(done) => Ok(Some(done)),
-        Said::Failed(text) => Err(LabError(format!("rank {rank}: {text}"))),
+fn answer(place: &str, line: &str) -> Result<Said> {
+    match serde_json::from_str(line).map_err(at(format!("the answer of {place}")))? {
+        Said::Failed(text) => Err(LabError(format!("{place}: {text}"))),
+        said => Ok(said),
     }
 }
 
@@ -219,9 +308,9 @@ mod tests {
 
     #[test]
     fn a_failure_names_its_rank() {
-        let error = answer(3, r#"{"Failed":"no space"}"#).unwrap_err().to_string();
+        let error = answer("rank 3", r#"{"Failed":"no space"}"#).unwrap_err().to_string();
         assert_eq!(error, "rank 3: no space");
-        assert!(answer(3, "nonsense").unwrap_err().to_string().contains("rank 3"));
-        assert!(answer(0, r#""Ready""#).unwrap().is_none());
+        assert!(answer("rank 3", "nonsense").unwrap_err().to_string().contains("rank 3"));
+        assert!(matches!(answer("rank 0", r#""Ready""#), Ok(Said::Ready)));
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::bed::Cluster;
+use crate::hosts::Hosts;
 use crate::limit::{Limits, WIRE, free};
 use crate::progress::tell;
 use crate::record::Host;
@@ -49,6 +50,12 @@ impl Ground {
         };
         let mounts: Vec<_> = (0..bed.settings.mounts).map(|node| bed.mount_point(node)).collect();
         Ground::of(&mounts, &limits)
+    }
+
+    /// By ranks of other machines.
+    pub(crate) fn worked_by(mut self, hosts: &Hosts) -> Ground {
+        self.host = std::mem::take(&mut self.host).with_nodes(hosts);
+        self
     }
 
     pub(crate) fn views(&self) -> &[PathBuf] {

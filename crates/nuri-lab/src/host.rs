@@ -17,6 +17,7 @@ pub fn facts(dir: &Path) -> Host {
         kernel: format!("{} {}", text(system.sysname()), text(system.release())),
         file_system,
         device,
+        nodes: Vec::new(),
     }
 }
 

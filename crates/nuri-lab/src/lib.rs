@@ -9,6 +9,7 @@ pub mod crew;
 mod ground;
 pub mod guard;
 pub mod host;
+pub mod hosts;
 pub mod limit;
 mod machine;
 pub mod measure;

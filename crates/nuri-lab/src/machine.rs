@@ -1,13 +1,15 @@
 //! What the whole machine was used for: processors and network devices, all processes together.
 //! And how much memory this process took.
 
+use serde::{Deserialize, Serialize};
+
 use crate::testbed::network::Network;
 
 /// Ticks per second in /proc/stat: the same on every Linux.
 const TICKS: f64 = 100.0;
 
 /// What was used since the machine started, or between two looks.
-#[derive(Clone, Copy, Default, PartialEq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Usage {
     /// Ticks of all processors; busy ones are neither idle, nor waiting for a disk, nor stolen.
     busy: u64,
@@ -27,6 +29,16 @@ impl Usage {
             None => wire(&read("/proc/net/dev")),
         };
         Usage { wire, ..usage }
+    }
+
+    /// Of two machines.
+    pub(crate) fn and(self, other: Usage) -> Usage {
+        Usage {
+            busy: self.busy + other.busy,
+            stolen: self.stolen + other.stolen,
+            total: self.total + other.total,
+            wire: self.wire + other.wire,
+        }
     }
 
     pub(crate) fn since(self, earlier: Usage) -> Usage {

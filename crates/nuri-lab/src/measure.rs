@@ -39,7 +39,8 @@ pub fn measure(
     for repetition in 0..workload.repetitions() {
         workload.lay_out(dirs)?;
         let seed = workload.seed(round * workload.repetitions() + repetition);
-        let outcome = phases(workload, dirs, seed, hands.as_mut(), samples);
+        let places = (dirs, dirs.len().max(control.hosts.names().len()));
+        let outcome = phases(workload, places, seed, hands.as_mut(), samples);
         if outcome.is_err() {
             // Ranks that still write would make files anew.
             drop(hands);
@@ -66,13 +67,14 @@ fn hands(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Box
 
 fn phases(
     workload: &Workload,
-    dirs: &[PathBuf],
+    (dirs, mounts): (&[PathBuf], usize),
     seed: u64,
     hands: &mut dyn Hands,
     samples: &mut Vec<Sample>,
 ) -> Result<()> {
     for phase in workload.phases() {
-        let caches = caches::ready(workload, phase, dirs)?;
+        let mut caches = caches::ready(workload, phase, dirs, mounts)?;
+        caches.warning = hands.cool(phase)?.or(caches.warning);
         let timed = hands.run(Order { phase, seed }).map_err(|LabError(text)| {
             LabError(format!("{}: {text}", phase.metric().unwrap_or("verify")))
         })?;

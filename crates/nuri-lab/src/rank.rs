@@ -8,8 +8,10 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::Usage;
+use crate::record::VERSION;
 use crate::workload::{Phase, Workload};
-use crate::{LabError, Result, at, clock, machine};
+use crate::{LabError, Result, at, caches, clock, machine};
 
 /// The first line that a rank reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -45,6 +47,10 @@ pub enum Told {
     Go,
     /// After a phase.
     Rest,
+    /// The first rank of a machine is asked, for all of them.
+    Look,
+    /// Makes that machine's caches ready for a phase.
+    Cool(Phase),
 }
 
 /// What a rank answers.
@@ -52,7 +58,19 @@ pub enum Told {
 pub enum Said {
     Ready,
     Done(Done),
+    Seen(Seen),
+    Cool { warning: Option<String> },
     Failed(String),
+}
+
+/// Of the machine that a rank runs on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// Nanoseconds of its clock.
+    pub(crate) clock: u64,
+    pub(crate) used: Usage,
+    /// Of the program there.
+    pub(crate) version: String,
 }
 
 /// Times are nanoseconds of the clock that the machine's processes share.
@@ -63,6 +81,14 @@ pub struct Done {
     pub moved: Moved,
     /// KiB of the process at most, in this phase.
     pub memory: u64,
+}
+
+impl Done {
+    /// By a clock that is so many nanoseconds ahead.
+    pub(crate) fn moved_by(self, nanos: i64) -> Done {
+        let moved = |time: u64| time.wrapping_add_signed(nanos);
+        Done { start: moved(self.start), end: moved(self.end), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,12 +113,16 @@ pub trait Part {
 pub fn serve() -> Result<()> {
     let lines = listen();
     let job: Job = next(&lines)?;
+    let (workload, dirs) = (job.workload.clone(), job.dirs.clone());
     let mut part = job.workload.clone().part(job);
     loop {
         let said = match next(&lines)? {
             Told::Prepare(order) => part.prepare(order).map(|()| Said::Ready),
             Told::Go => timed(part.as_mut()).map(Said::Done),
             Told::Rest => part.rest().map(|()| Said::Ready),
+            Told::Look => Ok(Said::Seen(look())),
+            Told::Cool(phase) => caches::ready(&workload, phase, &dirs, dirs.len())
+                .map(|caches| Said::Cool { warning: caches.warning }),
         };
         say(&said.unwrap_or_else(|LabError(text)| Said::Failed(text)))?;
     }
@@ -119,6 +149,11 @@ fn say(said: &Said) -> Result<()> {
     let line = serde_json::to_string(said).map_err(at("an answer"))?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(at("an answer"))
+}
+
+fn look() -> Seen {
+    let used = Usage::now(None);
+    Seen { clock: clock::monotonic(), used, version: VERSION.into() }
 }
 
 fn timed(part: &mut dyn Part) -> Result<Done> {

@@ -5,11 +5,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hosts::Hosts;
 use crate::stats::Interval;
 use crate::{LabError, Result, at};
 
 /// Of the lines written by this version.
 pub const FORMAT: u32 = 1;
+
+/// Of the program that writes them.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What a figure counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -76,6 +80,15 @@ pub struct Host {
     /// Of the place: what is mounted there and from where.
     pub file_system: String,
     pub device: String,
+    /// Machines that ranks ran on, if not this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+}
+
+impl Host {
+    pub(crate) fn with_nodes(self, hosts: &Hosts) -> Host {
+        Host { nodes: hosts.names().to_vec(), ..self }
+    }
 }
 
 /// One result. Times are UTC as in RFC 3339.

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::bed::Bed;
 use crate::crew::Control;
 use crate::guard::Stop;
+use crate::hosts::Hosts;
 use crate::output::Output;
 use crate::plan::{Axis, Plan};
 use crate::workload::Workload;
@@ -50,6 +51,8 @@ pub struct Request {
     resume: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) patience: Patience,
+    #[command(flatten)]
+    pub(crate) hosts: Hosts,
 }
 
 fn parse_pin(text: &str) -> std::result::Result<(String, String), String> {
@@ -67,7 +70,8 @@ pub struct Patience {
 
 impl Patience {
     pub(crate) fn control(&self, stop: Stop) -> Control {
-        Control { stop, patience: Duration::from_secs(self.patience), network: None }
+        let (patience, hosts) = (Duration::from_secs(self.patience), Hosts::default());
+        Control { stop, patience, network: None, hosts }
     }
 }
 
@@ -92,6 +96,9 @@ impl Request {
         check_dirs(request.dir.iter().chain(local).chain(scratch))?;
         if request.local.as_ref().is_some_and(|local| request.dir.contains(local)) {
             return Err(LabError::new("--local and --dir are to be different directories"));
+        }
+        if request.hosts.are_others() && request.testbed.is_some() {
+            return Err(LabError::new("--node goes without --testbed"));
         }
         request.check_cluster(plan)?;
         Ok(request)

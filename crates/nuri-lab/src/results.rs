@@ -1,7 +1,7 @@
 //! From the samples of one point to its records, and back where a run goes on.
 
 use crate::measure::Sample;
-use crate::record::{Costs, FORMAT, Host, Limit, Record};
+use crate::record::{Costs, FORMAT, Host, Limit, Record, VERSION};
 use crate::stats::{Interval, NOISY, median};
 use crate::workload::{Phase, Workload};
 use crate::{clock, plan};
@@ -56,7 +56,7 @@ fn record(
     let first = samples.first();
     Record {
         format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: VERSION.into(),
         run: origin.run.clone(),
         study: origin.study.clone(),
         at: clock::utc(clock::unix_now()),

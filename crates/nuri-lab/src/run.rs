@@ -7,6 +7,7 @@ use crate::bed::Cluster;
 use crate::crew::Control;
 use crate::ground::{Ground, room};
 use crate::guard::Stop;
+use crate::hosts::Hosts;
 use crate::limit::{DISK_READ, DISK_WRITE, Limits, MEMORY, STREAM, WIRE, free};
 use crate::measure::{Sample, measure};
 use crate::output::Output;
@@ -55,7 +56,7 @@ pub fn run(request: &Request, stop: Stop) -> Result<()> {
     let mut session = Session {
         origin: Origin { run, study: plan.study.clone() },
         rounds: plan.repeat,
-        control: request.patience.control(stop),
+        control: Control { hosts: request.hosts.clone(), ..request.patience.control(stop) },
         progress: Progress::new(0.0),
         trials,
         output,
@@ -81,6 +82,7 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
         }
         let words = plan.options(&point)?;
         let workload = Workload::parse(&plan.workload.name, &words)?;
+        workload.check_hosts(&request.hosts)?;
         if !workload.is_confined() {
             return Err(LabError::new("a plan cannot name files: leave out -o and -k"));
         }
@@ -250,7 +252,7 @@ impl Session {
                 Some(ground)
             }
             _ if dirs.is_empty() => None,
-            _ => Some(Ground::of(dirs, limits)?),
+            _ => Some(Ground::of(dirs, limits)?.worked_by(&self.request.hosts)),
         };
         Ok(())
     }
@@ -285,7 +287,9 @@ impl Session {
         let place = self.place(trial);
         let dirs = place.map_or(&[][..], Ground::views);
         let network = place.and_then(Ground::network);
-        let control = Control { network, ..self.control.clone() };
+        // The reference is a disk of this machine.
+        let hosts = if trial.is_local { Hosts::default() } else { self.control.hosts.clone() };
+        let control = Control { network, hosts, ..self.control.clone() };
         let outcome = measure(&trial.workload, dirs, round as u64, &control, &mut samples);
         self.trials[i].samples = samples;
         self.progress.advance(guessed);

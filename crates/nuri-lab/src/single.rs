@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::crew::Control;
 use crate::guard::Stop;
+use crate::hosts::Hosts;
 use crate::measure::measure;
 use crate::plan::Point;
 use crate::record::Record;
@@ -32,6 +34,8 @@ pub struct How {
     json: bool,
     #[command(flatten)]
     patience: Patience,
+    #[command(flatten)]
+    hosts: Hosts,
 }
 
 /// Runs a workload in one directory as several mounts show it and prints what came out.
@@ -40,6 +44,7 @@ pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Resu
     if let Some(why) = workload.obstacle() {
         return Err(LabError(why));
     }
+    workload.check_hosts(&how.hosts)?;
     check_dirs(dirs.iter())?;
     fits(workload, &dirs[0])?;
     let records = measured(workload, dirs, how, stop)?;
@@ -53,7 +58,7 @@ pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Resu
 
 fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Result<Vec<Record>> {
     let mut samples = Vec::new();
-    let control = how.patience.control(stop);
+    let control = Control { hosts: how.hosts.clone(), ..how.patience.control(stop) };
     if workload.is_confined() {
         let work = WorkDir::make(dirs)?;
         measure(workload, work.views(), 0, &control, &mut samples)?;
@@ -66,7 +71,7 @@ fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Res
         point: &Point::new(),
         options: words.join(" "),
         workload,
-        host: host::facts(&dirs[0]),
+        host: host::facts(&dirs[0]).with_nodes(&how.hosts),
         limit: &|_| None,
     };
     Ok(records(&origin, &subject, &samples, None))

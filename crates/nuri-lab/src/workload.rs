@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
+use crate::hosts::Hosts;
 use crate::rank::{Job, Moved, Part};
 use crate::record::Unit;
 use crate::{LabError, Result, at};
@@ -207,6 +208,23 @@ impl Workload {
             Workload::Ipc(ipc) => ipc.check(),
             Workload::Io500(io500) => io500.check(),
         }
+    }
+
+    /// Refuses what only ranks of one machine can do together.
+    pub(crate) fn check_hosts(&self, hosts: &Hosts) -> Result<()> {
+        let is_bound = match self {
+            Workload::Ior(ior) => ior.is_bound(),
+            Workload::Bonnie(bonnie) => bonnie.tool.is_some(),
+            Workload::Mdtest(_) | Workload::Io500(_) => false,
+            Workload::DbStress(_) | Workload::Ipc(_) => true,
+        };
+        if !is_bound || !hosts.are_others() {
+            return hosts.check();
+        }
+        Err(LabError::new(
+            "--node goes with ior, mdtest, bonnie and io500-like, without -a collective, --tool \
+             and --flow-...",
+        ))
     }
 
     pub fn name(&self) -> &'static str {

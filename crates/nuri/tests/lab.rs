@@ -13,6 +13,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{NURI, nuri, refused, text, wait};
 
+#[path = "lab/hosts.rs"]
+mod hosts;
 #[path = "lab/postgres.rs"]
 mod postgres;
 #[allow(dead_code)]

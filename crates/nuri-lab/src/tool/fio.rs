@@ -119,8 +119,12 @@ mod tests {
     fn options_become_jobs() {
         let line = "ior --tool fio --np 2 -t 64k -b 1m -e -z -C";
         let Workload::Ior(ior) = workload(line).unwrap() else { panic!("no ior") };
-        let control =
-            Control { stop: Stop::default(), patience: Default::default(), network: None };
+        let control = Control {
+            stop: Stop::default(),
+            patience: Default::default(),
+            network: None,
+            hosts: Default::default(),
+        };
         let fio = Fio::new(ior, &["/a".into(), "/b:c".into()], &control);
         let args = fio.args(Order { phase: Phase::Write, seed: 7 }).join(" ");
         for part in [

@@ -202,6 +202,11 @@ impl Ior {
         self.token_file.as_deref()
     }
 
+    /// Whether all ranks must be on this machine.
+    pub(super) fn is_bound(&self) -> bool {
+        self.api == Api::Collective || self.tool.is_some() || self.flow.is_asked()
+    }
+
     fn check_name(&self) -> Result<()> {
         let Some(name) = &self.name else {
             let reads_only = self.read && !self.write;

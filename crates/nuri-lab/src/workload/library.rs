@@ -140,10 +140,9 @@ fn told(status: Status) -> Error {
     Error::from_raw_os_error(status.errno())
 }
 
-/// Lets ranks in: says what will keep them out, and tells the space of the directory, which only
-/// the mount may know yet.
+/// Lets ranks in: looks at what they need, and tells the space of the directory, which only the
+/// mount may know yet. Whether the space can be reached from where they run they find out.
 pub(super) fn prepare(dirs: &[PathBuf], token: &Path) -> Result<()> {
-    let gate = Gate::of(&dirs[0], token)?;
-    Cluster::connect(&gate.address, &gate.secret).map_err(LabError::new)?;
+    Gate::of(&dirs[0], token)?;
     File::open(&dirs[0]).and_then(|dir| dir.sync_all()).map_err(at(dirs[0].display()))
 }

@@ -160,6 +160,20 @@ fn a_slow_cable_is_no_lost_node() {
     assert!(sent < 10_000_000, "4 MiB and their parity took {sent} bytes of the cable");
 }
 
+/// Each rank in the network of one of its nodes, where it reaches the servers by itself.
+#[test]
+fn ranks_run_on_its_nodes() {
+    let bed = Bed::named("nuri-bed-g");
+    bed.act(&["--nodes", "3", "--target-size", "256M"]);
+    let mnt = bed.dir().join("mnt0").display().to_string();
+    let token = bed.dir().join("space/token").display().to_string();
+    let launch = format!("nsenter --net=/run/netns/nuri-lab-{}-{{node}}", bed.entry().unwrap());
+    let ior = ["lab", "ior", "-a", "library", "--token-file", &token, "--np", "3", "-C", "-R"];
+    let shape = ["-e", "-t", "256k", "-b", "2m", "--node", "0,1,2", "--launch", &launch, &mnt];
+    let out = nuri(&[&ior[..], &shape].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
 #[test]
 fn what_a_killed_command_left_is_taken_away() {
     let bed = Bed::named("nuri-bed-b");
