@@ -18,20 +18,20 @@ pub(crate) struct Caches {
 }
 
 /// Makes ready for a phase: before cold reads, everything is written out and dropped.
-/// `mounts` are as many as the ranks use, on this machine and others.
+/// `hosts` are the machines whose ranks take turns.
 pub(crate) fn ready(
     workload: &Workload,
     phase: Phase,
     dirs: &[PathBuf],
-    mounts: usize,
+    hosts: usize,
 ) -> Result<Caches> {
     let named = |name| Ok(Caches { name, warning: None });
     match (workload, phase) {
         (Workload::Io500(io500), Phase::Of(kind, step)) => {
-            ready(&io500.part(kind)?, kind.phase(step), &io500::of(dirs, kind), mounts)
+            ready(&io500.part(kind)?, kind.phase(step), &io500::of(dirs, kind), hosts)
         }
         (Workload::Io500(_), _) => named(""),
-        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.stride > 0 && mounts > 1 => {
+        (Workload::Mdtest(mdtest), Phase::Stat(_)) if mdtest.crosses(phase, dirs.len(), hosts) => {
             named("other node")
         }
         (Workload::Mdtest(_), _) => named("warm"),
@@ -52,7 +52,7 @@ pub(crate) fn ready(
         }
         (Workload::Ior(ior), _) => {
             let warning = drop_all(dirs, |dir| ior.paths(dir))?;
-            let crosses = ior.reorder && mounts > 1;
+            let crosses = ior.crosses(dirs.len(), hosts);
             Ok(Caches { name: if crosses { "other node" } else { "cold" }, warning })
         }
     }

@@ -134,14 +134,13 @@ impl Crew {
         if !self.control.hosts.are_others() {
             return Ok(Usage::now(self.control.network.as_ref()));
         }
-        let seen = self.look()?;
-        Ok(seen.into_iter().fold(Usage::default(), |sum, seen| sum.and(seen.used)))
+        self.look().map(|seen| together(&seen))
     }
 
     /// What one rank answers, while no other is asked.
     fn ask(&mut self, rank: usize, told: Told) -> Result<Said> {
         self.tell(rank, &told)?;
-        self.hear(Instant::now(), self.ranks.len() - 1).map(|(_, said)| said)
+        self.hear(Instant::now(), |other| other == rank).map(|(_, said)| said)
     }
 
     fn tell_all(&mut self, told: Told) -> Result<()> {
@@ -159,13 +158,18 @@ impl Crew {
         let start = Instant::now();
         let mut said = Vec::new();
         while said.len() < self.ranks.len() {
-            said.push(self.hear(start, said.len())?);
+            let answered: Vec<usize> = said.iter().map(|(rank, _)| *rank).collect();
+            said.push(self.hear(start, |rank| !answered.contains(&rank))?);
         }
         Ok(said)
     }
 
-    /// The next answer; `answered` ranks are not waited for.
-    fn hear(&mut self, start: Instant, answered: usize) -> Result<(usize, Said)> {
+    /// The next answer, of those who are waited for.
+    fn hear(
+        &mut self,
+        start: Instant,
+        is_waited_for: impl Fn(usize) -> bool,
+    ) -> Result<(usize, Said)> {
         loop {
             if self.control.stop.is_asked() {
                 return Err(LabError::new("interrupted"));
@@ -176,7 +180,7 @@ impl Crew {
                 }
                 Ok(Heard { rank, line: None }) => return Err(self.fate(rank)),
                 Err(RecvTimeoutError::Timeout) if start.elapsed() < self.control.patience => {}
-                Err(_) => return Err(self.hangs(answered)),
+                Err(_) => return Err(self.hangs(is_waited_for)),
             }
         }
     }
@@ -193,10 +197,14 @@ impl Crew {
         LabError(format!("{} {end}", self.control.hosts.place(rank)))
     }
 
-    fn hangs(&self, answered: usize) -> LabError {
+    fn hangs(&self, is_waited_for: impl Fn(usize) -> bool) -> LabError {
         let (all, seconds) = (self.ranks.len(), self.control.patience.as_secs());
-        let silent = all - answered;
-        LabError(format!("{silent} of {all} ranks did not answer for {seconds} s; see --patience"))
+        let silent: Vec<usize> = (0..all).filter(|rank| is_waited_for(*rank)).collect();
+        let one = silent.first().map(|rank| self.control.hosts.place(*rank)).unwrap_or_default();
+        LabError(format!(
+            "{} of {all} ranks did not answer for {seconds} s ({one}); see --patience",
+            silent.len()
+        ))
     }
 }
 
@@ -272,6 +280,16 @@ fn answer(place: &str, line: &str) -> Result<Said> {
     }
 }
 
+/// Of all machines, each once, and of all their networks.
+fn together(seen: &[Seen]) -> Usage {
+    let mut sum = Usage::default();
+    for (i, Seen { boot, used, .. }) in seen.iter().enumerate() {
+        let is_known = seen[..i].iter().any(|earlier| earlier.boot == *boot);
+        sum = sum.and(if is_known { used.of_network() } else { *used });
+    }
+    sum
+}
+
 fn timed(done: &[Done], used: Usage) -> Result<Timed> {
     let start = done.iter().map(|d| d.start).min();
     let (first, last) = (done.iter().map(|d| d.end).min(), done.iter().map(|d| d.end).max());
@@ -304,6 +322,16 @@ mod tests {
         assert_eq!((timed.seconds, timed.straggling, timed.memory), (4.0, Some(2.0), Some(3)));
         assert_eq!(timed.moved, Moved { bytes: 20, operations: 2 });
         assert!(super::timed(&[], Usage::default()).is_err());
+    }
+
+    #[test]
+    fn a_machine_with_several_networks_counts_once() {
+        let look = |boot: &str, wire| {
+            let used = Usage::of_tests(7, wire);
+            Seen { clock: 1, used, boot: boot.into(), version: VERSION.into() }
+        };
+        let sum = together(&[look("a", 10), look("a", 20), look("b", 5)]);
+        assert_eq!((sum.cpu_seconds(), sum.wire), (0.14, 35));
     }
 
     #[test]

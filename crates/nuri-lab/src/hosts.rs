@@ -20,7 +20,7 @@ pub struct Hosts {
         long,
         value_name = "COMMAND",
         requires = "names",
-        default_value = "ssh -o BatchMode=yes {node}"
+        default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {node}"
     )]
     launch: String,
 }

@@ -31,6 +31,11 @@ impl Usage {
         Usage { wire, ..usage }
     }
 
+    /// Only what went over its network.
+    pub(crate) fn of_network(self) -> Usage {
+        Usage { wire: self.wire, ..Usage::default() }
+    }
+
     /// Of two machines.
     pub(crate) fn and(self, other: Usage) -> Usage {
         Usage {
@@ -58,6 +63,11 @@ impl Usage {
         let tick = |i: usize| ticks.get(i).copied().unwrap_or(0);
         let busy = tick(0) + tick(1) + tick(2) + tick(5) + tick(6);
         Usage { busy, stolen: tick(7), total: ticks.iter().take(8).sum(), wire: 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_tests(busy: u64, wire: u64) -> Usage {
+        Usage { busy, wire, ..Usage::default() }
     }
 
     /// False where nobody looked.

@@ -39,7 +39,7 @@ pub fn measure(
     for repetition in 0..workload.repetitions() {
         workload.lay_out(dirs)?;
         let seed = workload.seed(round * workload.repetitions() + repetition);
-        let places = (dirs, dirs.len().max(control.hosts.names().len()));
+        let places = (dirs, control.hosts.names().len());
         let outcome = phases(workload, places, seed, hands.as_mut(), samples);
         if outcome.is_err() {
             // Ranks that still write would make files anew.
@@ -67,13 +67,13 @@ fn hands(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Box
 
 fn phases(
     workload: &Workload,
-    (dirs, mounts): (&[PathBuf], usize),
+    (dirs, hosts): (&[PathBuf], usize),
     seed: u64,
     hands: &mut dyn Hands,
     samples: &mut Vec<Sample>,
 ) -> Result<()> {
     for phase in workload.phases() {
-        let mut caches = caches::ready(workload, phase, dirs, mounts)?;
+        let mut caches = caches::ready(workload, phase, dirs, hosts)?;
         caches.warning = hands.cool(phase)?.or(caches.warning);
         let timed = hands.run(Order { phase, seed }).map_err(|LabError(text)| {
             LabError(format!("{}: {text}", phase.metric().unwrap_or("verify")))

@@ -13,6 +13,8 @@ use crate::record::VERSION;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, at, caches, clock, machine};
 
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
 /// The first line that a rank reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
@@ -69,6 +71,8 @@ pub struct Seen {
     /// Nanoseconds of its clock.
     pub(crate) clock: u64,
     pub(crate) used: Usage,
+    /// Which start of which machine that is: nodes of a testbed are one.
+    pub(crate) boot: String,
     /// Of the program there.
     pub(crate) version: String,
 }
@@ -121,7 +125,7 @@ pub fn serve() -> Result<()> {
             Told::Go => timed(part.as_mut()).map(Said::Done),
             Told::Rest => part.rest().map(|()| Said::Ready),
             Told::Look => Ok(Said::Seen(look())),
-            Told::Cool(phase) => caches::ready(&workload, phase, &dirs, dirs.len())
+            Told::Cool(phase) => caches::ready(&workload, phase, &dirs, 1)
                 .map(|caches| Said::Cool { warning: caches.warning }),
         };
         say(&said.unwrap_or_else(|LabError(text)| Said::Failed(text)))?;
@@ -153,7 +157,8 @@ fn say(said: &Said) -> Result<()> {
 
 fn look() -> Seen {
     let used = Usage::now(None);
-    Seen { clock: clock::monotonic(), used, version: VERSION.into() }
+    let boot = std::fs::read_to_string(BOOT).unwrap_or_default();
+    Seen { clock: clock::monotonic(), used, boot, version: VERSION.into() }
 }
 
 fn timed(part: &mut dyn Part) -> Result<Done> {

@@ -31,7 +31,9 @@ impl Patience {
 
     /// A slice passed in vain. Whether to wait for another one.
     pub(crate) fn lasts(&mut self, unacknowledged: Option<u64>) -> bool {
-        let before = std::mem::replace(&mut self.unacknowledged, unacknowledged);
+        let before = self.unacknowledged;
+        // A look may miss the socket where others come and go.
+        self.unacknowledged = unacknowledged.or(before);
         let moved = before.zip(unacknowledged).is_some_and(|(before, now)| now < before);
         self.in_vain =
             if moved && !cfg!(nuri_break = "slow_is_silent") { 0 } else { self.in_vain + 1 };

@@ -202,6 +202,12 @@ impl Ior {
         self.token_file.as_deref()
     }
 
+    /// Whether each rank reads what came through another mount: through another directory, or on
+    /// another of the machines that take turns.
+    pub(crate) fn crosses(&self, dirs: usize, hosts: usize) -> bool {
+        self.reorder && (dirs > 1 || hosts > 1 && !(self.np - 1).is_multiple_of(hosts))
+    }
+
     /// Whether all ranks must be on this machine.
     pub(super) fn is_bound(&self) -> bool {
         self.api == Api::Collective || self.tool.is_some() || self.flow.is_asked()

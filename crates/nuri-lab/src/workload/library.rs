@@ -115,8 +115,8 @@ impl FileExt for LibraryFile {
     fn write_at(&self, buf: &[u8], offset: u64) -> IoResult<usize> {
         let data = &buf[..buf.len().min(CALL)];
         let (file, place) = ((self.ino, self.fh), Position::At(offset));
-        self.client.write(file, place, data, Privileges::All).map_err(told)?;
-        Ok(data.len())
+        let wrote = self.client.write(file, place, data, Privileges::All).map_err(told)?;
+        Ok(wrote.len as usize)
     }
 }
 

@@ -70,6 +70,13 @@ pub struct Mdtest {
 }
 
 impl Mdtest {
+    /// Whether each rank asks in a phase for what was made through another mount.
+    pub(crate) fn crosses(&self, phase: Phase, dirs: usize, hosts: usize) -> bool {
+        let away = self.stride.saturating_mul(strides(phase)) % self.np.max(1);
+        let on_others = hosts > 1 && self.np.is_multiple_of(hosts) && !away.is_multiple_of(hosts);
+        self.stride > 0 && (dirs > 1 || on_others)
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(LabError(text));
         if let (Some(total), 0) = (self.total, self.each()) {

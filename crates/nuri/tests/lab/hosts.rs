@@ -14,7 +14,7 @@ fn clocks_of_several_machines_are_one() {
     let bench = Bench::new(PLAN);
     let dir = bench.str("dir");
     for work in [
-        &["ior", "--np", "5", "-F", "-C", "-W", "-R", "-e", "-t", "64k", "-b", "2m"][..],
+        &["ior", "--np", "4", "-F", "-C", "-W", "-R", "-e", "-t", "64k", "-b", "2m"][..],
         &["mdtest", "--np", "4", "-n", "50", "-N", "1"],
     ] {
         let ran = nuri(&[&["lab"], work, &MACHINES, &["--json", &dir]].concat());
