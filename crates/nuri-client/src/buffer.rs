@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::range::RangeSet;
+use crate::room::Charge;
 
 /// Length of a buffer block: one frame's payload.
 pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
@@ -83,6 +84,8 @@ struct Block {
     flying: RangeSet,
     /// Bytes on a target, not yet flushed; a byte may be held by several acknowledgements.
     held: Vec<(u32, u32)>,
+    /// The room that the dirty bytes were promised.
+    charge: Charge,
 }
 
 /// The write-behind buffer of one file.
@@ -96,6 +99,8 @@ pub(crate) struct Push {
     pub(crate) block: u64,
     pub(crate) data: Arc<Bytes>,
     pub(crate) ranges: Vec<(u32, u32)>,
+    /// To be kept until it has ended.
+    pub(crate) charge: Charge,
 }
 
 /// What a write made of its block.
@@ -136,6 +141,13 @@ impl WriteBuffer {
         b.dirty.insert(at, end);
         let full = b.dirty.total() == BLOCK;
         (charged, if full { Fill::Full } else { Fill::Partial })
+    }
+
+    /// Bytes that were buffered in the block were promised room.
+    pub(crate) fn charge(&mut self, block: u64, charge: Charge) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            b.charge.add(charge);
+        }
     }
 
     /// Buffers a whole block without a copy; as [`WriteBuffer::write`].
@@ -187,7 +199,8 @@ impl WriteBuffer {
             return None;
         }
         b.flying = std::mem::take(&mut b.dirty);
-        Some(Push { block, data: b.data.clone(), ranges: b.flying.iter().collect() })
+        let (ranges, charge) = (b.flying.iter().collect(), b.charge.push());
+        Some(Push { block, data: b.data.clone(), ranges, charge })
     }
 
     /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another

@@ -9,7 +9,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{GroupId, TargetId};
 use nuri_proto::map::{Group, Map};
 use nuri_proto::op::Call;
-use nuri_proto::op::cluster::{ClusterState, ClusterStatus, Link, MapGet, MountReply, MountReport};
+use nuri_proto::op::cluster::{ClusterState, ClusterStatus, Link, MapGet, MountReport};
 use nuri_rpc::{CallContext, Carried, Deadline, HandshakeError, Peer, Secret};
 use parking_lot::{Mutex, RwLock};
 
@@ -110,7 +110,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Where the authority does not answer.
-    pub fn report_mount(&self, report: MountReport) -> Result<MountReply, Status> {
+    pub fn report_mount(&self, report: MountReport) -> Result<(), Status> {
         self.ask(&report)
     }
 
@@ -153,6 +153,11 @@ impl Cluster {
     /// A group as last heard.
     pub fn group(&self, id: GroupId) -> Option<Group> {
         self.inner.map.read().group(id).cloned()
+    }
+
+    /// Looks at the map as last fetched.
+    pub(crate) fn with_map<R>(&self, look: impl FnOnce(&Map) -> R) -> R {
+        look(&self.inner.map.read())
     }
 
     /// The target that holds a `stripe` group.

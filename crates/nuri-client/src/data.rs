@@ -10,7 +10,8 @@ use nuri_proto::id::{BootId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::op::Call;
 use nuri_proto::op::data::{
-    Capability, DataDelete, DataFlush, DataRead, DataWrite, Durability, FlushReply, WriteReply,
+    Capability, DataDelete, DataFlush, DataRead, DataWrite, Durability, FlushReply, Room,
+    WriteReply,
 };
 use nuri_proto::op::member::MemberRead;
 use nuri_rpc::{CallContext, Deadline, Started};
@@ -71,6 +72,17 @@ impl DataPlane {
         self.groups().port().send_change(session, target, call, payload, left)
     }
 
+    /// Asks a target something on behalf of a session, once.
+    pub(crate) fn ask<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        patience: Duration,
+    ) -> Result<C::Reply, Status> {
+        self.groups().port().ask_for(session, target, call, patience)
+    }
+
     pub(crate) fn deadline() -> Deadline {
         Deadline::after(REQUEST)
     }
@@ -81,13 +93,13 @@ impl DataPlane {
         session: SessionId,
         piece: &Piece,
         data: &[u8],
-        durability: Durability,
+        (durability, room): (Durability, Room),
     ) -> Result<(TargetId, WriteReply), Status> {
         self.cluster.until(Self::deadline(), |left| {
             let target = self.cluster.member(piece.group)?;
             let (key, offset) = (piece.key, piece.offset);
             let capability = Capability::default();
-            let call = DataWrite { target, key, offset, durability, capability };
+            let call = DataWrite { target, key, offset, durability, room, capability };
             Ok((target, self.change(session, target, &call, data, left)?))
         })
     }

@@ -399,6 +399,7 @@ impl Shared {
             }
         }
         self.overdraw(used);
+        self.charge_again(node, 0, used);
         self.mark_dirty(node);
     }
 

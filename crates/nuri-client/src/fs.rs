@@ -452,6 +452,7 @@ impl Client {
         }
         spawn("commit", |s| s.commit_worker())?;
         spawn("repair", |s| s.repair_worker())?;
+        spawn("room", |s| s.room_worker())?;
         spawn("flush", |s| s.flush_worker())?;
         spawn("log", |s| s.log_worker())?;
         shared.locks.began(shared.session.standing().server_boot);

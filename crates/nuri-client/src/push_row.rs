@@ -7,6 +7,7 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::id::{ObjectId, SessionId};
 use nuri_proto::layout::Layout;
+use nuri_proto::op::data::Room;
 use nuri_stripe::locate::{Piece, row_blocks, short_pieces};
 
 use crate::buffer::{BLOCK, Push};
@@ -61,7 +62,7 @@ impl Shared {
         let last = row.pushes.iter().map(|p| p.block).max().unwrap_or(block);
         let announced = self.announce_growth(node, last);
         for set in sets(&row, self.data.flow.buffer(Way::Write)) {
-            let write = || self.write_set(&row, &set);
+            let write = || self.write_set(&row, &set, Room::Promised);
             let carry = |()| self.data.flow.carry(Way::Write, set.bytes(), write);
             let mut outcome = announced.and_then(carry);
             for bit in &set.bits {
@@ -81,14 +82,15 @@ impl Shared {
         true
     }
 
-    pub(crate) fn write_set(&self, row: &Row, set: &Set<'_>) -> Result<u64, Status> {
+    pub(crate) fn write_set(&self, row: &Row, set: &Set<'_>, room: Room) -> Result<u64, Status> {
         let parts: Vec<Part<'_>> = set.bits.iter().map(Bit::part).collect();
         let piece = &set.bits[0].piece;
         let component = &row.layout.components[usize::from(piece.key.component)];
-        let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
-        let is_fresh = u64::from(piece.key.stripe) * stripe >= row.fresh_from;
+        let length = component.chunk_size.bytes() * component.shape.data() as u64;
+        let is_fresh = u64::from(piece.key.stripe) * length >= row.fresh_from;
         let guess = if is_fresh { Guess::Fresh } else { Guess::Unknown };
-        let outcome = self.data.groups().write(row.session, &stripe_of(piece), &parts, guess);
+        let stripe = stripe_of(piece);
+        let outcome = self.data.groups().write_into(room, row.session, &stripe, &parts, guess);
         self.room.heard(piece.group, outcome, Instant::now());
         outcome
     }

@@ -1,112 +1,306 @@
-//! What room the targets have, so that "no space left" comes at the write that found none.
+//! Room that targets promised this mount, so that "no space left" comes at the write that found
+//! none.
 //!
-//! What is written behind is accepted before any target gave it room. So a mount accepts no more
-//! than its part of what the targets have left, as the authority told it last; a write beyond is
-//! written through (`through.rs`). What the authority tells is old by up to the time after which it
-//! would call a node down: so what was accepted in that time counts as not yet told of.
+//! What is written behind is accepted before any target has it. So each write is charged to all
+//! targets that get something of it, with the most that it can take there (`cost.rs`), and is
+//! accepted where they promised this session as much. Where they did not, they are asked
+//! (`charge.rs`), and where they refuse, the write is written through (`through.rs`). What is
+//! pushed comes out of the charge and of the promise; what is given up only out of the charge.
 //!
-//! That is no reservation. Where mounts begin to write all at once, or the file system under a
-//! target fills up, a target may refuse what was accepted. That is told at the next sync or close,
-//! and the group is written through for a while.
+//! Pure. A promise is believed as it was answered, less all that was pushed since it was asked for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{FAILURE_DETECTION, HEARTBEAT};
-use nuri_proto::id::{GroupId, TargetId};
-use nuri_proto::op::cluster::MountReply;
+use nuri_proto::id::{GroupId, SessionId, TargetId};
+use nuri_proto::op::data::RoomReply;
 use parking_lot::Mutex;
 
-/// Least part of a target's room that a write takes.
-const BLOCK: u64 = 4096;
-/// Of each target and for each mount, what is not counted on: a write to a stripe takes room for
-/// the old and the new state of its chunks until it is decided, parity a whole chunk for little.
-const MARGIN: u64 = 16 << 20;
-/// Words of the authority until one is sure to tell of a write, and one more for those on the way.
-const WORDS: usize = (FAILURE_DETECTION.as_millis() / HEARTBEAT.as_millis()) as usize + 1;
-/// A group that refused is written through at least this long, and for longer at most until a
-/// write found room.
+use crate::cost::{Cost, MOST};
+
+/// What a mount would like to be promised beyond what it needs: at full speed it asks a target a
+/// few times a second.
+const WINDOW: u64 = 128 << 20;
+/// What was promised and is not used for so long is given back.
+const IDLE: Duration = Duration::from_secs(1);
+/// A target that does not answer is taken to have room for so long: whether it has is not what is
+/// wrong with it.
+const SILENT: Duration = Duration::from_secs(1);
+/// A group that refused what was promised is written through at least this long, and for longer at
+/// most until a write found room. The file system under a target is full then.
 const REFUSED: Duration = Duration::from_secs(10);
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// See the module's text.
-#[derive(Default)]
-pub(crate) struct Room {
-    known: Mutex<Known>,
-}
+#[derive(Clone, Default)]
+pub(crate) struct Room(Arc<Mutex<Accounts>>);
 
 #[derive(Default)]
-struct Known {
-    /// By target. Those that nobody told of are taken to have room.
-    left: HashMap<TargetId, u64>,
-    /// Of these, the least; none before the first word.
-    least: Option<u64>,
-    /// Since each of the last words, the latest first.
-    since: VecDeque<Since>,
+struct Accounts {
+    /// Whom the targets promised something.
+    session: SessionId,
+    by_target: HashMap<TargetId, Account>,
     refused: HashMap<GroupId, Instant>,
 }
 
-/// The time from one word of the authority to the next.
 #[derive(Default)]
-struct Since {
-    mounts: u64,
-    /// When it began.
-    buffered: u64,
-    accepted: u64,
+struct Account {
+    promised: u64,
+    /// Of what was accepted and did not get there yet.
+    charged: u64,
+    /// All that ever got there.
+    pushed: u64,
+    /// What the target last said to have left, those promised to others among it.
+    left: u64,
+    charged_at: Option<Instant>,
+    silent_until: Option<Instant>,
+    /// One question at a time: the last answer is the one that counts at the target.
+    asking: Arc<Mutex<()>>,
+}
+
+/// What to ask a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Question {
+    pub(crate) needed: u64,
+    pub(crate) wanted: u64,
+    pushed: u64,
+    session: SessionId,
+}
+
+/// What bytes of one block are charged; paid back when dropped.
+#[derive(Default)]
+pub(crate) struct Charge {
+    room: Room,
+    costs: Vec<Cost>,
+    /// The bytes go to the targets: what they take there comes out of the promises.
+    is_pushed: bool,
 }
 
 impl Room {
-    /// The authority told what is left; so many bytes are still buffered here.
-    pub(crate) fn told(&self, reply: &MountReply, buffered: u64, now: Instant) {
-        let mut known = self.known.lock();
-        known.left.extend(reply.rooms.iter().copied());
-        known.least = known.left.values().min().copied();
-        let mounts = u64::from(reply.mounts.max(1));
-        known.since.push_front(Since { mounts, buffered, accepted: 0 });
-        known.since.truncate(WORDS);
-        known.refused.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
+    /// Charges all of it where the targets promised as much, or says which ones did not.
+    pub(crate) fn take(&self, costs: &[Cost], now: Instant) -> Result<(), Vec<TargetId>> {
+        let mut accounts = self.0.lock();
+        let mut short = Vec::new();
+        for cost in costs {
+            let wanted: u64 =
+                costs.iter().filter(|c| c.target == cost.target).map(|c| c.bytes).sum();
+            let account = accounts.by_target.entry(cost.target).or_default();
+            let is_silent = account.silent_until.is_some_and(|until| now < until);
+            let fits = is_silent || account.charged + wanted <= account.promised;
+            if !fits && !short.contains(&cost.target) {
+                short.push(cost.target);
+            }
+        }
+        if !short.is_empty() {
+            return Err(short);
+        }
+        accounts.charge(costs, now);
+        Ok(())
     }
 
-    /// Counts a write of which a target gets so many bytes. `None` where all targets have room for
-    /// it; else how much one must have, for [`Room::has`].
-    pub(crate) fn take(&self, bytes: u64) -> Option<u64> {
-        if cfg!(nuri_break = "room_unasked") {
+    /// Charges what cannot be refused.
+    pub(crate) fn claim(&self, costs: &[Cost], now: Instant) {
+        self.0.lock().charge(costs, now);
+    }
+
+    /// What was charged by the two above.
+    pub(crate) fn charge(&self, costs: Vec<Cost>) -> Charge {
+        Charge { room: self.clone(), costs, is_pushed: false }
+    }
+
+    /// Held by who asks the target.
+    pub(crate) fn asking(&self, target: TargetId) -> Arc<Mutex<()>> {
+        self.0.lock().by_target.entry(target).or_default().asking.clone()
+    }
+
+    /// What to ask the target so that `more` bytes may be charged; `None` where they may already.
+    pub(crate) fn question(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        more: u64,
+    ) -> Option<Question> {
+        let mut accounts = self.0.lock();
+        accounts.belong_to(session);
+        let account = accounts.by_target.entry(target).or_default();
+        let needed = account.charged + more;
+        let question =
+            Question { needed, wanted: needed + WINDOW, pushed: account.pushed, session };
+        (needed > account.promised).then_some(question)
+    }
+
+    /// How to give back what the target promised beyond what is charged.
+    pub(crate) fn surplus(&self, session: SessionId, target: TargetId) -> Option<Question> {
+        let mut accounts = self.0.lock();
+        accounts.belong_to(session);
+        let account = accounts.by_target.get_mut(&target)?;
+        (account.promised > account.charged).then(|| account.question(0, session))
+    }
+
+    /// The target answered, or did not.
+    pub(crate) fn answered(
+        &self,
+        target: TargetId,
+        question: Question,
+        answer: Result<RoomReply, Status>,
+        now: Instant,
+    ) {
+        let mut accounts = self.0.lock();
+        if accounts.session != question.session {
+            return;
+        }
+        let account = accounts.by_target.entry(target).or_default();
+        account.silent_until = None;
+        match answer {
+            Ok(reply) => {
+                let is_kept = cfg!(nuri_break = "pushed_is_promised");
+                let since = if is_kept { 0 } else { account.pushed - question.pushed };
+                account.promised = reply.promised.saturating_sub(since);
+                account.left = reply.left;
+            }
+            Err(_) => account.silent_until = Some(now + SILENT),
+        }
+    }
+
+    /// Targets whose promises are to be repeated, or given back, by a thread that has time.
+    pub(crate) fn to_tend(&self, now: Instant) -> Vec<TargetId> {
+        let mut accounts = self.0.lock();
+        accounts.refused.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
+        accounts.by_target.retain(|_, a| a.promised > 0 || a.charged > 0 || a.is_in_use(now));
+        accounts.by_target.keys().copied().collect()
+    }
+
+    /// How to repeat what the target promised, or to give it back where it is not used.
+    pub(crate) fn repeated(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        now: Instant,
+    ) -> Option<Question> {
+        let mut accounts = self.0.lock();
+        accounts.belong_to(session);
+        let account = accounts.by_target.get_mut(&target)?;
+        let is_idle = account.charged == 0 && !account.is_in_use(now);
+        if is_idle && account.promised == 0 {
             return None;
         }
-        let mut known = self.known.lock();
-        known.since.front_mut()?.accepted += bytes.next_multiple_of(BLOCK);
-        let accepted: u64 = known.since.iter().map(|since| since.accepted).sum();
-        let buffered = known.since.iter().map(|since| since.buffered).max().unwrap_or(0);
-        let mounts = known.since.iter().map(|since| since.mounts).max().unwrap_or(1);
-        let needed = (accepted + buffered + MARGIN) * mounts;
-        let is_ample = known.least.is_none_or(|least| needed <= least);
-        if is_ample && known.refused.is_empty() { None } else { Some(needed) }
+        let more = if is_idle { 0 } else { WINDOW };
+        Some(account.question(more, session))
     }
 
-    /// Whether each of the group's targets has so much left.
-    pub(crate) fn has(
-        &self,
-        needed: u64,
-        group: GroupId,
-        mut targets: impl Iterator<Item = TargetId>,
-    ) -> bool {
-        let known = self.known.lock();
-        !known.refused.contains_key(&group)
-            && targets.all(|target| known.left.get(&target).is_none_or(|left| needed <= *left))
+    /// Whether the targets have room for it that was promised to somebody.
+    pub(crate) fn is_kept(&self, costs: &[Cost]) -> bool {
+        let accounts = self.0.lock();
+        costs.iter().all(|cost| {
+            let account = accounts.by_target.get(&cost.target);
+            account.is_none_or(|account| cost.bytes <= account.left)
+        })
+    }
+
+    /// Whether the group refused lately what its targets had promised.
+    pub(crate) fn is_refused(&self, group: GroupId) -> bool {
+        self.0.lock().refused.contains_key(&group)
     }
 
     /// What became of a push to the group: bytes that it took room for, or why it failed.
     pub(crate) fn heard(&self, group: GroupId, outcome: Result<u64, Status>, now: Instant) {
-        let mut known = self.known.lock();
+        let refused = &mut self.0.lock().refused;
         match outcome {
             Err(Status::NOSPC) => {
-                known.refused.insert(group, now);
+                refused.insert(group, now);
             }
-            Ok(1..) if !known.refused.is_empty() => {
-                known.refused.retain(|g, at| *g != group || now.duration_since(*at) < REFUSED);
+            Ok(1..) if !refused.is_empty() => {
+                refused.retain(|g, at| *g != group || now.duration_since(*at) < REFUSED);
             }
             _ => {}
+        }
+    }
+}
+
+impl Accounts {
+    fn charge(&mut self, costs: &[Cost], now: Instant) {
+        for cost in costs {
+            let account = self.by_target.entry(cost.target).or_default();
+            account.charged += cost.bytes;
+            account.charged_at = Some(now);
+        }
+    }
+
+    /// What another session was promised is nobody's.
+    fn belong_to(&mut self, session: SessionId) {
+        if self.session != session {
+            self.session = session;
+            self.by_target.values_mut().for_each(|account| account.promised = 0);
+        }
+    }
+
+    fn pay_back(&mut self, target: TargetId, bytes: u64) {
+        if let Some(account) = self.by_target.get_mut(&target) {
+            account.charged = account.charged.saturating_sub(bytes);
+        }
+    }
+
+    fn pushed(&mut self, target: TargetId, bytes: u64) {
+        self.pay_back(target, bytes);
+        if let Some(account) = self.by_target.get_mut(&target) {
+            account.promised = account.promised.saturating_sub(bytes);
+            account.pushed += bytes;
+        }
+    }
+}
+
+impl Account {
+    /// Asks for what is charged and `more`. What is about to be given back is not counted on any
+    /// more.
+    fn question(&mut self, more: u64, session: SessionId) -> Question {
+        let (needed, wanted) = (self.charged, self.charged + more);
+        self.promised = self.promised.min(wanted);
+        Question { needed, wanted, pushed: self.pushed, session }
+    }
+
+    fn is_in_use(&self, now: Instant) -> bool {
+        self.charged_at.is_some_and(|at| now.duration_since(at) < IDLE)
+    }
+}
+
+impl Charge {
+    /// Adds what more bytes of the same block were charged.
+    pub(crate) fn add(&mut self, mut other: Charge) {
+        let mut accounts = other.room.0.lock();
+        for cost in std::mem::take(&mut other.costs) {
+            let known = self.costs.iter_mut().find(|own| own.target == cost.target);
+            let Some(own) = known else {
+                self.costs.push(cost);
+                continue;
+            };
+            let all = (own.bytes + cost.bytes).min(MOST.max(own.bytes));
+            accounts.pay_back(cost.target, own.bytes + cost.bytes - all);
+            own.bytes = all;
+        }
+        drop(accounts);
+        self.room = other.room.clone();
+    }
+
+    /// Takes it along with bytes that are pushed now.
+    pub(crate) fn push(&mut self) -> Charge {
+        let costs = std::mem::take(&mut self.costs);
+        Charge { room: self.room.clone(), costs, is_pushed: true }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.costs.is_empty() {
+            return;
+        }
+        let mut accounts = self.room.0.lock();
+        for Cost { target, bytes } in &self.costs {
+            match self.is_pushed {
+                true => accounts.pushed(*target, *bytes),
+                false => accounts.pay_back(*target, *bytes),
+            }
         }
     }
 }
@@ -115,78 +309,152 @@ impl Room {
 mod tests {
     use super::*;
 
-    const NEAR: GroupId = GroupId(1);
-    const FAR: GroupId = GroupId(2);
-    const PLENTY: u64 = 1 << 40;
+    const OWN: SessionId = SessionId(7);
+    const NEAR: TargetId = TargetId(1);
+    const FAR: TargetId = TargetId(2);
+    const GROUP: GroupId = GroupId(1);
 
-    fn told(room: &Room, near: u64, far: u64, mounts: u32, buffered: u64) {
-        let rooms = vec![(TargetId(1), near), (TargetId(2), far)];
-        room.told(&MountReply { rooms, mounts }, buffered, Instant::now());
+    fn costs(near: u64, far: u64) -> Vec<Cost> {
+        vec![Cost { target: NEAR, bytes: near }, Cost { target: FAR, bytes: far }]
     }
 
-    fn take(room: &Room, group: GroupId, bytes: u64) -> bool {
-        let targets = [TargetId(group.0)].into_iter();
-        room.take(bytes).is_none_or(|needed| room.has(needed, group, targets))
+    fn promised(room: &Room, target: TargetId, promised: u64, now: Instant) {
+        let question = room.question(OWN, target, promised).unwrap();
+        room.answered(target, question, Ok(RoomReply { promised, left: 2 * promised }), now);
+    }
+
+    fn take(room: &Room, costs: &[Cost], now: Instant) -> Result<Charge, Vec<TargetId>> {
+        room.take(costs, now).map(|()| room.charge(costs.to_vec()))
     }
 
     #[test]
-    fn what_was_accepted_counts_until_it_must_have_been_told_of() {
-        let room = Room::default();
-        assert!(take(&room, NEAR, PLENTY), "nothing is known yet");
-        told(&room, (30 << 20) + MARGIN, PLENTY, 1, 0);
-        assert!(take(&room, NEAR, 30 << 20));
-        assert!(!take(&room, NEAR, 1));
-        for _ in 1..WORDS {
-            told(&room, (30 << 20) + MARGIN, PLENTY, 1, 0);
-            assert!(!take(&room, NEAR, 0), "the word may be from before");
+    fn a_write_is_accepted_as_far_as_all_its_targets_promised() {
+        let (room, now) = (Room::default(), Instant::now());
+        assert_eq!(take(&room, &costs(1, 1), now).err(), Some(vec![NEAR, FAR]));
+        promised(&room, NEAR, 100, now);
+        assert_eq!(take(&room, &costs(60, 60), now).err(), Some(vec![FAR]));
+        promised(&room, FAR, 100, now);
+        let first = take(&room, &costs(60, 10), now).unwrap();
+        assert_eq!(take(&room, &costs(60, 10), now).err(), Some(vec![NEAR]));
+        let twice = [Cost { target: FAR, bytes: 50 }; 2];
+        assert_eq!(take(&room, &twice, now).err(), Some(vec![FAR]), "one target, two chunks");
+        drop(first);
+        assert!(take(&room, &costs(60, 10), now).is_ok(), "what was given up is paid back");
+    }
+
+    #[test]
+    fn what_is_pushed_comes_out_of_the_promise() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, now);
+        promised(&room, FAR, 100, now);
+        let mut charge = take(&room, &costs(60, 60), now).unwrap();
+        let on_its_way = charge.push();
+        drop(charge);
+        assert!(take(&room, &costs(41, 0), now).is_err(), "it is charged until it is there");
+        drop(on_its_way);
+        assert!(take(&room, &costs(41, 0), now).is_err());
+        assert!(take(&room, &costs(40, 40), now).is_ok());
+    }
+
+    /// Catches `nuri_break = "pushed_is_promised"`.
+    #[test]
+    fn what_was_pushed_while_a_target_was_asked_comes_out_of_its_answer() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, now);
+        let mut charge = take(&room, &costs(60, 0)[..1], now).unwrap();
+        let question = room.question(OWN, NEAR, 60).unwrap();
+        assert_eq!((question.needed, question.wanted), (120, 120 + WINDOW));
+        drop(charge.push());
+        let reply = RoomReply { promised: 120, left: 500 };
+        room.answered(NEAR, question, Ok(reply), now);
+        assert!(take(&room, &costs(61, 0)[..1], now).is_err());
+        assert!(take(&room, &costs(60, 0)[..1], now).is_ok());
+    }
+
+    #[test]
+    fn a_block_that_is_written_again_and_again_is_charged_once() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 4 * MOST, now);
+        let mut block = Charge::default();
+        for _ in 0..100 {
+            block.add(take(&room, &costs(MOST / 4, 0)[..1], now).unwrap());
         }
-        told(&room, (30 << 20) + MARGIN, PLENTY, 1, 9 << 20);
-        assert!(take(&room, NEAR, 21 << 20) && !take(&room, NEAR, 1), "what is buffered counts");
+        assert!(take(&room, &costs(3 * MOST, 0)[..1], now).is_ok());
+        assert!(take(&room, &costs(3 * MOST + 1, 0)[..1], now).is_err());
+        drop(block);
+        assert!(take(&room, &costs(4 * MOST, 0)[..1], now).is_ok());
     }
 
     #[test]
-    fn mounts_share_and_short_writes_take_whole_blocks() {
-        let room = Room::default();
-        told(&room, 4 * 8192 + 4 * MARGIN, PLENTY, 4, 0);
-        assert!(take(&room, NEAR, 1) && take(&room, NEAR, 1));
-        assert!(!take(&room, NEAR, 1));
+    fn promises_are_repeated_while_they_are_used_and_then_given_back() {
+        let (room, now) = (Room::default(), Instant::now());
+        assert_eq!(room.to_tend(now), []);
+        promised(&room, NEAR, 100, now);
+        let charge = take(&room, &costs(60, 0)[..1], now).unwrap();
+        let wanted = |now| room.repeated(OWN, NEAR, now).map(|q| (q.needed, q.wanted));
+        assert_eq!(room.to_tend(now + 2 * IDLE), [NEAR]);
+        assert_eq!(wanted(now + 2 * IDLE), Some((60, 60 + WINDOW)));
+        drop(charge);
+        assert_eq!(wanted(now), Some((0, WINDOW)));
+        assert_eq!(wanted(now + IDLE), Some((0, 0)));
+        assert!(take(&room, &costs(1, 0)[..1], now + IDLE).is_err(), "it is being given back");
+        assert_eq!(wanted(now + IDLE), None);
+        assert_eq!(room.to_tend(now + IDLE), []);
     }
 
     #[test]
-    fn a_mount_that_was_not_counted_once_still_counts() {
-        let room = Room::default();
-        told(&room, PLENTY, PLENTY, 2, 0);
-        told(&room, 8192 + MARGIN, PLENTY, 1, 0);
-        assert!(!take(&room, NEAR, 1));
+    fn what_is_not_charged_can_be_given_back_at_once() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, now);
+        let _charge = take(&room, &costs(60, 0)[..1], now).unwrap();
+        let question = room.surplus(OWN, NEAR).unwrap();
+        assert_eq!((question.needed, question.wanted), (60, 60));
+        assert_eq!(room.surplus(OWN, NEAR), None);
+        assert!(take(&room, &costs(1, 0)[..1], now).is_err());
     }
 
     #[test]
-    fn only_files_on_the_full_target_are_written_through() {
-        let room = Room::default();
-        told(&room, 0, PLENTY, 1, 0);
-        assert!(!take(&room, NEAR, 4096));
-        assert!(take(&room, FAR, 4096));
-        room.told(&MountReply { rooms: Vec::new(), mounts: 1 }, 0, Instant::now());
-        assert!(!take(&room, NEAR, 4096), "what nobody tells of is as before");
+    fn a_new_session_was_promised_nothing() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, now);
+        let late = room.question(OWN, NEAR, 200).unwrap();
+        let other = SessionId(8);
+        assert!(room.question(other, NEAR, 1).is_some());
+        room.answered(NEAR, late, Ok(RoomReply { promised: 200, left: 200 }), now);
+        assert!(take(&room, &costs(1, 0)[..1], now).is_err());
+    }
+
+    #[test]
+    fn a_silent_target_is_not_what_refuses() {
+        let (room, now) = (Room::default(), Instant::now());
+        let question = room.question(OWN, NEAR, 10).unwrap();
+        room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
+        assert!(take(&room, &costs(10, 0)[..1], now).is_ok());
+        assert!(take(&room, &costs(10, 0)[..1], now + SILENT).is_err());
+    }
+
+    #[test]
+    fn room_of_others_is_told_from_none() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, now);
+        assert!(room.is_kept(&costs(200, 0)[..1]));
+        assert!(!room.is_kept(&costs(201, 0)[..1]));
     }
 
     #[test]
     fn a_group_that_refused_is_tried_again_later() {
         let (room, start) = (Room::default(), Instant::now());
-        told(&room, PLENTY, PLENTY, 1, 0);
-        room.heard(NEAR, Err(Status::IO), start);
-        assert!(take(&room, NEAR, 4096), "another error says nothing of room");
-        room.heard(NEAR, Err(Status::NOSPC), start);
-        assert!(!take(&room, NEAR, 4096) && take(&room, FAR, 4096));
-        room.heard(NEAR, Ok(4096), start + REFUSED / 2);
-        assert!(!take(&room, NEAR, 4096), "a little may find room where more does not");
-        room.heard(NEAR, Ok(0), start + REFUSED);
-        assert!(!take(&room, NEAR, 4096), "an overwrite needs no room");
-        room.heard(NEAR, Ok(4096), start + REFUSED);
-        assert!(take(&room, NEAR, 4096));
-        room.heard(NEAR, Err(Status::NOSPC), start);
-        let later = start + FORGOTTEN;
-        room.told(&MountReply { rooms: Vec::new(), mounts: 1 }, 0, later);
-        assert!(take(&room, NEAR, 4096), "where nobody tries");
+        room.heard(GROUP, Err(Status::IO), start);
+        assert!(!room.is_refused(GROUP), "another error says nothing of room");
+        room.heard(GROUP, Err(Status::NOSPC), start);
+        room.heard(GROUP, Ok(4096), start + REFUSED / 2);
+        assert!(room.is_refused(GROUP), "a little may find room where more does not");
+        room.heard(GROUP, Ok(0), start + REFUSED);
+        assert!(room.is_refused(GROUP), "an overwrite needs no room");
+        room.heard(GROUP, Ok(4096), start + REFUSED);
+        assert!(!room.is_refused(GROUP));
+        room.heard(GROUP, Err(Status::NOSPC), start);
+        room.to_tend(start + FORGOTTEN);
+        assert!(!room.is_refused(GROUP), "where nobody tries");
     }
 }

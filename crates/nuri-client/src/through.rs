@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nuri_proto::Status;
-use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::data::Durability;
+use nuri_proto::op::data::{Durability, Room};
 use nuri_stripe::locate::pieces;
 
 use crate::brought::Brought;
@@ -64,42 +63,6 @@ struct Progress {
 }
 
 impl Shared {
-    /// Whether a write of so many bytes must not wait in memory. Parts of files that several
-    /// mounts write always may.
-    ///
-    /// # Errors
-    /// The server's, where the file needs a place.
-    pub(crate) fn is_room_short(
-        &self,
-        node: &Node,
-        position: Position,
-        len: u64,
-    ) -> Result<bool, Status> {
-        loop {
-            let state = node.state.lock();
-            let file = state.file.as_ref().ok_or(Status::IO)?;
-            let end = position.within(file.size).saturating_add(len);
-            let stays_inline = file.inline.is_some() && end <= MAX_INLINE;
-            if stays_inline || len == 0 {
-                return Ok(false);
-            }
-            if file.is_placed() {
-                return Ok(!self.has_room(file, end, len) && file.beside.is_none());
-            }
-            drop(state);
-            self.ensure_placed_to_grow(node.ino)?;
-        }
-    }
-
-    fn has_room(&self, file: &FileData, end: u64, len: u64) -> bool {
-        let Some(needed) = self.room.take(share(file, end, len)) else { return true };
-        let groups = file.layout.components.iter().flat_map(|c| &c.groups);
-        groups.filter_map(|id| self.cluster.group(*id)).all(|group| {
-            let targets = group.members.iter().map(|member| member.target);
-            self.room.has(needed, group.id, targets)
-        })
-    }
-
     /// Writes `data` through.
     ///
     /// # Errors
@@ -144,8 +107,8 @@ impl Shared {
 
     /// Sends a block of the write.
     fn send(&self, node: &Arc<Node>, row: &Row, done: &mut Progress) {
-        let Some(Push { block, data, ranges }) = row.pushes.first() else { return };
-        let base = block * BLOCK;
+        let Some(Push { block, data, ranges, .. }) = row.pushes.first() else { return };
+        let (base, how) = (block * BLOCK, (Durability::Stable, Room::Unpromised));
         if let Err(status) = self.announce_growth(node, *block) {
             (done.to, done.outcome) = (base + u64::from(ranges[0].0), Err(status));
             return;
@@ -158,7 +121,7 @@ impl Shared {
             for piece in pieces(&row.layout, row.object, at, u64::from(end - start)) {
                 let from = (piece.file_offset - base) as usize;
                 let bytes = &data[from..from + piece.len as usize];
-                let wrote = self.data.write(row.session, &piece, bytes, Durability::Stable);
+                let wrote = self.data.write(row.session, &piece, bytes, how);
                 let took = wrote.map(|(_, reply)| reply.allocated);
                 self.room.heard(piece.group, took, Instant::now());
                 match took {
@@ -175,7 +138,7 @@ impl Shared {
     fn send_sets(&self, row: &Row, done: &mut Progress) {
         let sets = sets(row, LARGEST);
         for (i, set) in sets.iter().enumerate() {
-            match self.write_set(row, set) {
+            match self.write_set(row, set, Room::Unpromised) {
                 Ok(allocated) => done.allocated += allocated,
                 Err(status) => {
                     let missing = sets[i..].iter().map(|set| set.start()).min();
@@ -252,15 +215,4 @@ fn row_of(file: &FileData) -> Row {
         fresh_from: file.published_size,
         pushes: Vec::new(),
     }
-}
-
-/// How much of the bytes at most one target gets: all of a file that has not been through a row of
-/// its stripes; else as if each redundant group had the same targets.
-fn share(file: &FileData, end: u64, len: u64) -> u64 {
-    let shares = file.layout.components.iter().map(|c| {
-        let row = (c.groups.len() * c.shape.data()) as u64;
-        let parts = if c.shape.is_redundant() { c.shape.data() as u64 } else { row };
-        if end > row * c.chunk_size.bytes() { len.div_ceil(parts.max(1)) } else { len }
-    });
-    shares.max().unwrap_or(len)
 }

@@ -7,12 +7,13 @@ use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
-use nuri_proto::op::cluster::MountReply;
 use nuri_proto::op::meta::LeaseMode;
 use nuri_proto::op::part::Ahead;
+use nuri_proto::range_map::Span;
 
 use crate::brought::Brought;
 use crate::buffer::{BLOCK, Fill, WriteBuffer};
+use crate::charge::{Bill, is_current};
 use crate::file::Position;
 use crate::fs::{Client, Entered, Shared};
 use crate::invalidate::Awaiting;
@@ -20,6 +21,10 @@ use crate::node::{FileData, Node};
 use crate::part::{Wanted, span_of};
 use crate::push_row::Rows;
 use crate::xattr::Privileges;
+
+/// How long a write waits for room that was promised to others: somewhat longer than it takes them
+/// to give back what they do not use.
+const KEPT: Duration = Duration::from_secs(2);
 
 /// Where the bytes of a write went, and how many there were room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,11 +42,6 @@ enum Refusal {
 }
 
 impl Client {
-    /// The authority told what room the targets have.
-    pub fn note_room(&self, reply: &MountReply) {
-        self.shared.room.told(reply, self.shared.buffered(), Instant::now());
-    }
-
     /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
     /// away is gone before.
     ///
@@ -162,6 +162,7 @@ impl Client {
         loop {
             let entered = enter()?;
             match self.shared.write_entered(&entered.0, position, data, refusal)? {
+                Went::Nowhere(Why::Kept) if start.elapsed() >= KEPT => return Err(Status::NOSPC),
                 Went::Nowhere(why) if start.elapsed() < REQUEST => {
                     let node = entered.0.clone();
                     // A recall waits for who has entered.
@@ -189,6 +190,8 @@ pub(crate) enum Why {
     Busy,
     /// The file's data was not taken over for writing.
     Untaken,
+    /// What room there is was promised to others, who may give it back.
+    Kept,
 }
 
 /// What a write made of the buffer.
@@ -207,38 +210,68 @@ impl Shared {
         data: &Brought<'_>,
         refusal: Refusal,
     ) -> Result<Went, Status> {
-        let is_short = self.is_room_short(node, position, data.len() as u64)?;
-        if is_short && refusal == Refusal::Told {
-            return self.write_through(node, position, data);
-        }
-        let now = self.session.now();
+        let (now, len) = (self.session.now(), data.len() as u64);
         loop {
+            let bill = self.bill(node, position, len)?;
+            let charges = match self.charge(&bill) {
+                Some(charges) => charges,
+                None if refusal == Refusal::Told => {
+                    return self.write_short(node, position, data, &bill);
+                }
+                None => self.claim(&bill),
+            };
             let mut state = node.state.lock();
             let file = state.file.as_mut().ok_or(Status::IO)?;
             if file.is_written_through {
                 return Ok(Went::Nowhere(Why::Busy));
             }
             let at = position.within(file.size);
-            let end = at + data.len() as u64;
-            if end > MAX_INLINE && !file.is_placed() {
-                drop(state);
-                self.ensure_placed_to_grow(node.ino)?;
+            if !is_current(&bill, file, at, len) {
                 continue;
             }
             let (charged, full) = buffer_write(file, at, data);
-            file.size = file.size.max(end);
+            charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
+            file.size = file.size.max(at + len);
             file.touch(now);
             return Ok(Went::Behind(Written { at, charged, full }));
         }
     }
 
-    fn wait_for_turn(&self, node: &Node, why: Why) -> Result<(), Status> {
+    /// A write for which the targets promise no room: what is left it may have by writing through.
+    /// Parts of files that several mounts write are not written through: a recall must not wait for
+    /// that.
+    fn write_short(
+        &self,
+        node: &Arc<Node>,
+        position: Position,
+        data: &Brought<'_>,
+        bill: &Bill,
+    ) -> Result<Went, Status> {
+        let is_part = node.state.lock().file.as_ref().is_some_and(|file| file.beside.is_some());
+        self.return_surplus(bill);
+        let outcome = match is_part {
+            true => Err(Status::NOSPC),
+            false => self.write_through(node, position, data),
+        };
+        match outcome {
+            Err(Status::NOSPC) if self.room.is_kept(&bill.costs()) => Ok(Went::Nowhere(Why::Kept)),
+            outcome => outcome,
+        }
+    }
+
+    fn wait_for_turn(&self, node: &Arc<Node>, why: Why) -> Result<(), Status> {
         match why {
             Why::Busy => {
                 node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(10));
                 Ok(())
             }
             Why::Untaken => self.acquire(node.ino, LeaseMode::Write),
+            Why::Kept => {
+                // Perhaps for what is buffered here.
+                let _ = self.settle_part(node, Span::ALL);
+                std::thread::sleep(Duration::from_millis(100));
+                Ok(())
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
 use nuri_proto::id::{Ino, TargetId};
 use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::data::Durability;
+use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
 use nuri_proto::range_map::Span;
 use nuri_stripe::locate::short_pieces;
@@ -130,11 +130,6 @@ impl Shared {
         !self.pipeline.dirty.lock().is_empty()
     }
 
-    /// Bytes that are buffered.
-    pub(crate) fn buffered(&self) -> u64 {
-        *self.pipeline.budget.used.lock()
-    }
-
     /// Room for bytes about to be buffered.
     pub(crate) fn reserve(&self, bytes: u64) {
         self.pipeline.budget.take(bytes);
@@ -200,7 +195,7 @@ impl Shared {
             };
             (push, file.session, file.object, file.layout.clone())
         };
-        let Push { block, data, ranges } = push;
+        let Push { block, data, ranges, charge: _until_it_ended } = push;
         let announced = self.announce_growth(node, block);
         for (start, end) in ranges {
             if let Err(status) = announced {
@@ -213,7 +208,8 @@ impl Shared {
                 let from = (piece.file_offset - block * BLOCK) as usize;
                 let bytes = &data[from..from + piece.len as usize];
                 let range = (from as u32, from as u32 + piece.len);
-                let write = || self.data.write(session, &piece, bytes, durability);
+                let write =
+                    || self.data.write(session, &piece, bytes, (durability, Room::Promised));
                 let outcome = self.data.flow.carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
                 self.room.heard(piece.group, took, Instant::now());
@@ -342,6 +338,8 @@ impl Shared {
                 file.buffer.lost(token.block, token.range);
             }
             drop(state);
+            let at = token.block * BLOCK + u64::from(token.range.0);
+            self.charge_again(&token.node, at, u64::from(token.range.1 - token.range.0));
             self.queue_push(&token.node, token.block, Rows::All);
         }
         Ok(())

@@ -13,7 +13,7 @@ use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState}
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
-    MapGet, MemberMove, MemberSynced, MountReply, MountReport, Resync, ResyncSet, Scrub, ScrubSet,
+    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet,
     TargetProved, TargetRemove, TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
@@ -336,15 +336,13 @@ impl Authority {
         }
     }
 
-    fn mount_report(&self, report: MountReport) -> Result<MountReply, Status> {
+    fn mount_report(&self, report: MountReport) -> Result<(), Status> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let key = (report.host.clone(), report.mountpoint.clone());
         state.mounts.insert(key, (report, now));
         state.mounts.retain(|_, (_, at)| now.saturating_sub(*at) <= MOUNT_LISTED);
-        let left = |t: &nuri_proto::map::Target| (t.id, t.size.saturating_sub(t.used));
-        let rooms = state.map.targets.iter().map(left).collect();
-        Ok(MountReply { rooms, mounts: state.mounts.len() as u32 })
+        Ok(())
     }
 
     fn status(&self) -> ClusterState {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
-use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, WriteReply};
+use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, Room, WriteReply};
 use nuri_proto::op::near::{NearAsk, NearProve};
 use nuri_proto::op::{Op, cluster::MapGet, cluster::Path};
 
@@ -62,6 +62,7 @@ fn write() -> DataWrite {
         key: key(),
         offset: 0,
         durability: Durability::Memory,
+        room: Room::Unpromised,
         capability: Capability::default(),
     }
 }

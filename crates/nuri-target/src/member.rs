@@ -10,7 +10,7 @@ use nuri_proto::op::member::{
 use nuri_proto::stripe::{Change, Covers, Held, StageReply};
 use nuri_rpc::{Reply, Request, reply_to};
 
-use crate::server::{TargetServer, check_range};
+use crate::server::{TargetServer, check_range, payer_of};
 use crate::store;
 
 impl TargetServer {
@@ -23,7 +23,8 @@ impl TargetServer {
         check_range(call.key, offset, request.payload.len())?;
         let _entered = self.epochs.enter_on(call.target, call.stage.group, call.epoch)?;
         let store = self.store(call.target)?;
-        Ok(store.stage(call.key, &call.stage, call.change, request.payload)?)
+        let (payer, data) = (payer_of(request, call.room), request.payload);
+        Ok(store.stage_for(payer, call.key, &call.stage, call.change, data)?)
     }
 
     pub(crate) fn member_commit(&self, call: &MemberCommit) -> Result<(), Status> {

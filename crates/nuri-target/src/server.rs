@@ -14,10 +14,10 @@ use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::{Map, TargetState};
-use nuri_proto::op::cluster::{JoinTarget, TargetReport};
+use nuri_proto::op::cluster::{Admitted, JoinTarget, TargetReport};
 use nuri_proto::op::data::{
-    DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataTruncate, DataWrite, FlushReply,
-    PunchReply, WriteReply,
+    DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataRoom, DataTruncate, DataWrite,
+    FlushReply, PunchReply, Room, RoomReply, WriteReply,
 };
 use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberStage,
@@ -28,7 +28,8 @@ use nuri_rpc::{Reply, Request, reply_to};
 use crate::admission::Admission;
 use crate::epochs::Epochs;
 use crate::store::{
-    ChunkStore, FormatError, FormatOptions, OpenError, Proof, StoreConfig, StoreError, is_base,
+    ChunkStore, FormatError, FormatOptions, OpenError, Payer, Proof, StoreConfig, StoreError,
+    is_base,
 };
 
 /// Name of the store in a target's directory.
@@ -237,6 +238,16 @@ impl TargetServer {
         Ok(())
     }
 
+    /// As [`Admission::renew`]; sessions that a new list does not admit are promised nothing any
+    /// more.
+    pub fn renew(&self, sent: Duration, list: Option<Admitted>) {
+        let admitted = list.clone();
+        self.admission.renew(sent, list);
+        if let Some(list) = admitted {
+            self.targets.iter().for_each(|t| t.store.keep_promises(|s| list.admits(s)));
+        }
+    }
+
     /// What the node's heartbeat says.
     pub fn reports(&self) -> Vec<TargetReport> {
         self.targets.iter().filter_map(|t| t.report()).collect()
@@ -274,6 +285,7 @@ impl TargetServer {
             Op::DataWrite => self.change::<DataWrite>(request, |c| self.write(&c, request)),
             Op::DataRead => self.read(request),
             Op::DataFlush => reply_to::<DataFlush>(request.args, |c| self.flush(&c)),
+            Op::DataRoom => self.change::<DataRoom>(request, |c| self.room(&c, request)),
             Op::DataPunch => self.change::<DataPunch>(request, |c| self.punch(&c)),
             Op::DataTruncate => self.change::<DataTruncate>(request, |c| self.truncate(&c)),
             Op::DataDelete => reply_to::<DataDelete>(request.args, |c| {
@@ -316,7 +328,8 @@ impl TargetServer {
     fn write(&self, call: &DataWrite, request: &Request<'_>) -> Result<WriteReply, Status> {
         check_range(call.key, call.offset, request.payload.len())?;
         let store = self.store(call.target)?;
-        let done = store.write(call.key, call.offset, request.payload, call.durability)?;
+        let (payer, data) = (payer_of(request, call.room), request.payload);
+        let done = store.write_for(payer, call.key, call.offset, data, call.durability)?;
         Ok(WriteReply { boot: store.boot(), allocated: done.allocated_bytes })
     }
 
@@ -332,6 +345,12 @@ impl TargetServer {
             reply.payload = Some(buf);
         }
         reply
+    }
+
+    fn room(&self, call: &DataRoom, request: &Request<'_>) -> Result<RoomReply, Status> {
+        let (store, session) = (self.store(call.target)?, SessionId(request.context.session));
+        let (promised, left) = store.promise_room(session, call.needed, call.wanted);
+        Ok(RoomReply { promised, left })
     }
 
     fn flush(&self, call: &DataFlush) -> Result<FlushReply, Status> {
@@ -354,6 +373,14 @@ impl TargetServer {
         let freed = store.truncate(call.object, call.from)?;
         store.flush()?;
         Ok(PunchReply { boot: store.boot(), freed })
+    }
+}
+
+/// Whose programs' bytes a request carries.
+pub(crate) fn payer_of(request: &Request<'_>, room: Room) -> Payer {
+    match room {
+        Room::Promised => Payer::Session(SessionId(request.context.session)),
+        Room::Unpromised => Payer::Nobody,
     }
 }
 

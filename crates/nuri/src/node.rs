@@ -397,7 +397,7 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
                 let changed = reply.admitted.is_some();
                 // The lease of an answer that tells of a new map counts once that is obeyed.
                 if reply.map_epoch <= epochs.adopted() || adopt_map(services, authority) {
-                    admission.renew(sent, reply.admitted);
+                    services.targets.renew(sent, reply.admitted);
                 }
                 if changed {
                     // Somebody waits to hear that the list is in force.

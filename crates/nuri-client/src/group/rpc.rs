@@ -97,6 +97,21 @@ impl RpcPort {
         outcome
     }
 
+    /// Asks on behalf of a session what changes no data: no answer leaves nothing behind.
+    pub(crate) fn ask_for<C: Call>(
+        &self,
+        session: SessionId,
+        target: TargetId,
+        call: &C,
+        patience: Duration,
+    ) -> Result<C::Reply, Status> {
+        let attempt = self.attempt.load(Ordering::SeqCst);
+        let context =
+            CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
+        let peer = self.cluster.target(target)?;
+        peer.call(context, call, &[], &mut [], patience).map(|(reply, _)| reply)
+    }
+
     /// Something of the attempt got no answer: what follows goes under a higher one.
     fn give_up(&self, attempt: u64) -> u64 {
         self.attempt.fetch_max(attempt + 1, Ordering::SeqCst).max(attempt + 1)

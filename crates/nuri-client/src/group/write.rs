@@ -7,6 +7,7 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
+use nuri_proto::op::data::Room;
 use nuri_proto::op::member::{MemberStage, Reason};
 use nuri_proto::stripe::{Covers, Earlier, Members, Stage, Version, WriteId};
 use nuri_stripe::writer::{Answer, Next, allocated, covers_at, next, participants};
@@ -44,6 +45,7 @@ pub enum Guess {
 /// One try to write.
 struct Attempt<'a> {
     session: SessionId,
+    room: Room,
     stripe: &'a Stripe,
     group: Group,
     version: Version,
@@ -56,13 +58,28 @@ struct Attempt<'a> {
 }
 
 impl<P: Port> Groups<P> {
+    /// As [`Groups::write_into`], into room that nobody was promised.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn write(
+        &self,
+        session: SessionId,
+        stripe: &Stripe,
+        parts: &[Part<'_>],
+        guess: Guess,
+    ) -> Result<u64, Status> {
+        self.write_into(Room::Unpromised, session, stripe, parts, guess)
+    }
+
     /// Writes parts of a stripe, at most one per data member. When it returns, every member that
     /// takes part holds them durably. Returns bytes newly allocated.
     ///
     /// # Errors
     /// No space; [`Status::IO`] and the like where the group is not available for too long.
-    pub fn write(
+    pub fn write_into(
         &self,
+        room: Room,
         session: SessionId,
         stripe: &Stripe,
         parts: &[Part<'_>],
@@ -77,7 +94,7 @@ impl<P: Port> Groups<P> {
             *knowledge = Knowledge { known: true, ..Knowledge::default() };
         }
         let outcome = self.until(end.saturating_sub(self.port.now()), || {
-            self.attempt(session, stripe, parts, &seen, (&mut knowledge, end))
+            self.attempt((session, room), stripe, parts, &seen, (&mut knowledge, end))
         });
         if outcome.is_err() {
             knowledge.known = false;
@@ -87,7 +104,7 @@ impl<P: Port> Groups<P> {
 
     fn attempt(
         &self,
-        session: SessionId,
+        (session, room): (SessionId, Room),
         stripe: &Stripe,
         parts: &[Part<'_>],
         seen: &Seen,
@@ -97,7 +114,7 @@ impl<P: Port> Groups<P> {
         if !knowledge.known {
             self.learn(session, stripe, knowledge)?;
         }
-        let attempt = self.plan(session, stripe, group, parts, (knowledge, end));
+        let attempt = self.plan((session, room), stripe, group, parts, (knowledge, end));
         // What the members hold counts as unknown until all have answered well: others may have
         // written since.
         knowledge.known = false;
@@ -116,7 +133,7 @@ impl<P: Port> Groups<P> {
 
     fn plan<'a>(
         &self,
-        session: SessionId,
+        (session, room): (SessionId, Room),
         stripe: &'a Stripe,
         group: Group,
         parts: &[Part<'_>],
@@ -132,6 +149,7 @@ impl<P: Port> Groups<P> {
         touched.iter().for_each(|place| covers.set(place, version));
         Attempt {
             session,
+            room,
             stripe,
             version,
             id,
@@ -231,7 +249,7 @@ impl Attempt<'_> {
             earlier,
         };
         let (key, epoch, change) = (self.stripe.key, self.group.epoch, share.change);
-        let call = MemberStage { target, key, epoch, stage, change };
+        let call = MemberStage { target, key, epoch, stage, change, room: self.room };
         Ask { target, call, payload: &share.payload, into: &mut [] }
     }
 }

@@ -152,16 +152,7 @@ pub struct MountReport {
     pub links: Vec<Link>,
     pub programs: Programs,
 }
-call!(MountReport => MountReply);
-
-/// What a mount needs to know to write behind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountReply {
-    /// Bytes that each target has left, as far as is known.
-    pub rooms: Vec<(TargetId, u64)>,
-    /// Mounts that reported lately, the asking one among them.
-    pub mounts: u32,
-}
+call!(MountReport => ());
 
 /// What went between a mount and programs past the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

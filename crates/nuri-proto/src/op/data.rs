@@ -25,6 +25,15 @@ pub enum Durability {
     Stable,
 }
 
+/// Which room a write may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Room {
+    /// That which its session was promised ([`DataRoom`]).
+    Promised,
+    /// That which nobody was promised.
+    Unpromised,
+}
+
 /// Writes the payload at `offset` of the chunk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataWrite {
@@ -32,6 +41,7 @@ pub struct DataWrite {
     pub key: ChunkKey,
     pub offset: u32,
     pub durability: Durability,
+    pub room: Room,
     pub capability: Capability,
 }
 call!(DataWrite => WriteReply);
@@ -104,6 +114,24 @@ pub struct DataDelete {
     pub objects: Vec<ObjectId>,
 }
 call!(DataDelete => ());
+
+/// Asks that the calling session be promised room, in the place of what it was promised before:
+/// bytes that it must have for what it accepted, and as many as it would like.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataRoom {
+    pub target: TargetId,
+    pub needed: u64,
+    pub wanted: u64,
+}
+call!(DataRoom => RoomReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RoomReply {
+    /// Bytes that are the session's now; perhaps fewer than it must have.
+    pub promised: u64,
+    /// Bytes that the target has left at all, those promised to others among them.
+    pub left: u64,
+}
 
 /// Which ranges of the chunk hold data, as (offset, length), ascending.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
+use super::data::Room;
 use crate::id::{ChunkKey, Epoch, GroupId, TargetId};
 use crate::stripe::{Change, Covers, Held, Stage, StageReply, Version, WriteId};
 
@@ -15,6 +16,7 @@ pub struct MemberStage {
     pub epoch: Epoch,
     pub stage: Stage,
     pub change: Change,
+    pub room: Room,
 }
 call!(MemberStage => StageReply);
 

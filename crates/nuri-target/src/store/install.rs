@@ -17,6 +17,7 @@ use nuri_proto::op::member::Install;
 use nuri_proto::stripe::{Covers, Held};
 use nuri_stripe::member;
 
+use super::credits::Payer;
 use super::error::StoreError;
 use super::log::{Body, Record};
 use super::member::check_words;
@@ -75,7 +76,7 @@ impl<D: Disk> ChunkStore<D> {
             }
             self.drop_parts(key)?;
             let body = Body::new(&Record::Install { key, held: Held::default() });
-            let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
             let state = &mut *guard;
             if state.contents.members.get(key) != before {
                 continue;
@@ -136,7 +137,7 @@ impl<D: Disk> ChunkStore<D> {
             let is_new = before == Held::default();
             let record = Record::Install { key, held };
             let body = Body::new(&record);
-            let mut guard = self.admit(body.log_len(), 0, |_| u64::from(is_new))?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| u64::from(is_new))?;
             let state = &mut *guard;
             if state.quarantine {
                 drop(guard);

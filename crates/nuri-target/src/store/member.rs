@@ -21,6 +21,7 @@ use nuri_proto::stripe::{Change, Covers, Held, Stage, StageReply, Version};
 use nuri_stripe::member::{self, First, ReadVerdict, StageVerdict};
 
 use super::contents::smalls;
+use super::credits::Payer;
 use super::error::StoreError;
 use super::log::{Body, Record};
 use super::shadow::{is_base, staged_of};
@@ -69,12 +70,28 @@ struct Blocks<'a> {
 }
 
 impl<D: Disk> ChunkStore<D> {
+    /// As [`ChunkStore::stage_for`], for nobody's programs.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn stage(
+        &self,
+        key: ChunkKey,
+        ask: &Stage,
+        change: Change,
+        data: &[u8],
+    ) -> Result<StageReply, StoreError> {
+        self.stage_for(Payer::Upkeep, key, ask, change, data)
+    }
+
     /// Holds a write durably beside the base, where the rules allow it.
     ///
     /// # Errors
-    /// No space, and nothing changed; a part of a block that cannot be read from the base.
-    pub fn stage(
+    /// No space but what was promised to others, and nothing changed; a part of a block that cannot
+    /// be read from the base.
+    pub fn stage_for(
         &self,
+        payer: Payer,
         key: ChunkKey,
         ask: &Stage,
         change: Change,
@@ -94,9 +111,14 @@ impl<D: Disk> ChunkStore<D> {
                     return Ok(reply);
                 }
             };
-            let staged = match change {
-                Change::Bytes { .. } => self.stage_bytes(key, ask, &seen, first, offset, data)?,
-                Change::Xor { .. } => self.stage_sum(key, ask, &seen, first, offset, data)?,
+            let mut sum = AlignedBuf::zeroed(0);
+            let blocks = match change {
+                Change::Bytes { .. } => self.whole_blocks(key, seen.version, offset, data)?,
+                Change::Xor { .. } => self.sum_blocks(key, &seen, offset, data, &mut sum)?,
+            };
+            let staged = match blocks {
+                Some(blocks) => self.put_staged((payer, key, ask), &seen, first, &blocks)?,
+                None => None,
             };
             let Some((seq, blocks)) = staged else { continue };
             if !cfg!(nuri_break = "stage_unflushed") {
@@ -130,41 +152,24 @@ impl<D: Disk> ChunkStore<D> {
         Ok(decision)
     }
 
-    /// Bytes that replace those of the base.
-    fn stage_bytes(
+    /// Step 2 of bytes that are added to those of the base; they come to lie in `sum`.
+    fn sum_blocks<'a>(
         &self,
         key: ChunkKey,
-        ask: &Stage,
         seen: &Seen,
-        first: First,
         offset: u32,
         data: &[u8],
-    ) -> Result<Option<(u64, u64)>, StoreError> {
-        let Some(blocks) = self.whole_blocks(key, seen.version, offset, data)? else {
-            return Ok(None);
-        };
-        self.put_staged(key, ask, seen, first, &blocks)
-    }
-
-    /// Bytes that are added to those of the base.
-    fn stage_sum(
-        &self,
-        key: ChunkKey,
-        ask: &Stage,
-        seen: &Seen,
-        first: First,
-        offset: u32,
-        data: &[u8],
-    ) -> Result<Option<(u64, u64)>, StoreError> {
+        sum: &'a mut AlignedBuf,
+    ) -> Result<Option<Blocks<'a>>, StoreError> {
         let skip = offset as usize % BLOCK;
         let at = offset - skip as u32;
         let whole = if data.is_empty() { 0 } else { (skip + data.len()).next_multiple_of(BLOCK) };
-        let mut sum = AlignedBuf::zeroed(whole);
-        if !data.is_empty() && self.read_versioned(key, at, &mut sum)? != seen.version {
+        *sum = AlignedBuf::zeroed(whole);
+        if !data.is_empty() && self.read_versioned(key, at, sum)? != seen.version {
             return Ok(None);
         }
         sum[skip..].iter_mut().zip(data).for_each(|(there, added)| *there ^= added);
-        self.stage_bytes(key, ask, seen, first, at, &sum)
+        self.whole_blocks(key, seen.version, at, sum)
     }
 
     /// Step 2. `None` where the base is no longer of that version.
@@ -216,8 +221,7 @@ impl<D: Disk> ChunkStore<D> {
     /// came in between.
     fn put_staged(
         &self,
-        key: ChunkKey,
-        ask: &Stage,
+        (payer, key, ask): (Payer, ChunkKey, &Stage),
         seen: &Seen,
         first: First,
         blocks: &Blocks<'_>,
@@ -226,12 +230,12 @@ impl<D: Disk> ChunkStore<D> {
         let raw = raw_sums(&blocks.bytes);
         let loose = smalls(&raw, &blocks.bytes);
         let count = loose.len();
-        self.with_blocks(blocks.run.len() / BLOCK, |runs, birth| {
+        self.with_blocks(payer, blocks.run.len() / BLOCK, |runs, birth| {
             let (extents, sums) = self.lay(key, blocks.at, blocks.run, runs, birth)?;
             let (at, data) = (blocks.loose.clone(), &blocks.bytes[..]);
             let record = Record::Stage { key, held, extents, sums, blocks: at, raw, data };
             let body = Body::new(&record);
-            let mut guard = self.admit(body.log_len(), count, |_| count as u64)?;
+            let mut guard = self.admit(payer, body.log_len(), count, |_| count as u64)?;
             let state = &mut *guard;
             if Seen::now(state, key) != *seen {
                 return Ok(None);
@@ -240,6 +244,7 @@ impl<D: Disk> ChunkStore<D> {
                 return Ok(None);
             };
             self.book(state, runs, &extents, &sums)?;
+            state.credits.take(payer, count as u64);
             let loose = blocks.into_iter().map(|block| block as u32).zip(loose).collect();
             let seq = state.journal.next_seq();
             let change = state.contents.stage(key, seq, &held, &extents, loose);
@@ -257,7 +262,7 @@ impl<D: Disk> ChunkStore<D> {
     /// Out of service.
     pub fn commit(&self, key: ChunkKey, version: Version) -> Result<(), StoreError> {
         let body = Body::new(&Record::Commit { key, version });
-        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
         let state = &mut *guard;
         if !member::commits(&state.contents.members.get(key), version) {
             return Ok(());
@@ -310,7 +315,7 @@ impl<D: Disk> ChunkStore<D> {
             let is_new = before == Held::default();
             let record = Record::Held { key, held };
             let body = Body::new(&record);
-            let mut guard = self.admit(body.log_len(), 0, |_| u64::from(is_new))?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| u64::from(is_new))?;
             let state = &mut *guard;
             let Record::Held { held, .. } = record else { return Ok(before) };
             if state.contents.members.get(key) != before {

@@ -14,6 +14,7 @@ mod bytes;
 pub mod check;
 mod checkpoint;
 mod contents;
+mod credits;
 mod error;
 mod held;
 mod image;
@@ -36,10 +37,11 @@ mod write;
 use std::time::Duration;
 
 use nuri_io::disk::Disk;
-use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, Incarnation, TargetId};
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, Incarnation, SessionId, TargetId};
 use nuri_proto::limit;
 use parking_lot::{Condvar, Mutex};
 
+pub use credits::Payer;
 pub use error::{FormatError, OpenError, StoreError};
 pub use index::Extent;
 pub use member::MemberRead;
@@ -47,6 +49,7 @@ pub use prove::Proof;
 pub use shadow::is_base;
 pub use superblock::{CheckpointAt, FormatOptions, LogStart, MIN_CAPACITY, Regions, Superblock};
 
+use credits::Wish;
 use journal::{Batch, Journal};
 use state::State;
 
@@ -270,6 +273,20 @@ impl<D: Disk> ChunkStore<D> {
 
     pub fn usage(&self) -> Usage {
         self.state.lock().usage()
+    }
+
+    /// Promises a session room, in the place of what it was promised before; all in bytes. Returns
+    /// how much it is, and what there is at all beside what was written.
+    pub fn promise_room(&self, session: SessionId, needed: u64, wanted: u64) -> (u64, u64) {
+        let blocks = |bytes: u64| bytes.div_ceil(BLOCK as u64);
+        let wish = Wish { needed: blocks(needed), wanted: blocks(wanted).max(blocks(needed)) };
+        let (promised, free) = self.state.lock().promise(session, wish);
+        (promised * BLOCK as u64, free * BLOCK as u64)
+    }
+
+    /// Sessions that ended are promised no room.
+    pub fn keep_promises(&self, lives: impl Fn(SessionId) -> bool) {
+        self.state.lock().credits.retain(lives);
     }
 
     /// Bytes of memory that overlay and checksum cache take now.

@@ -7,8 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use nuri_proto::id::SessionId;
+
 use super::alloc::{FreeMap, MAX_RUN, Run};
 use super::contents::{Change, Contents};
+use super::credits::{Credits, Payer, Wish};
 use super::error::StoreError;
 use super::image::blocks_for;
 use super::index::{CHUNK_BYTES, EXTENT_BYTES};
@@ -35,6 +38,7 @@ pub struct State {
     pub free: FreeMap,
     /// More free blocks, which the map does not know.
     pub reserve: Reserve,
+    pub credits: Credits,
     /// Blocks on their way between map, reserve and device.
     pub moving: u64,
     /// Blocks of a running checkpoint's fresh places that may turn out to have no room.
@@ -75,6 +79,7 @@ impl State {
             contents,
             free,
             reserve: Reserve::default(),
+            credits: Credits::default(),
             moving: 0,
             landing: 0,
             trim_at: 0,
@@ -202,8 +207,9 @@ impl State {
     }
 
     /// Takes blocks and a birth for a large write; end with [`State::landed`].
-    pub fn take_off(&mut self, blocks: u64) -> Option<(Vec<Run>, u64)> {
+    pub fn take_off(&mut self, payer: Payer, blocks: u64) -> Option<(Vec<Run>, u64)> {
         let runs = self.take(blocks)?;
+        self.credits.take(payer, blocks);
         self.taken += blocks;
         self.in_flight += runs.len() as u64;
         self.next_birth += 1;
@@ -216,10 +222,27 @@ impl State {
     }
 
     pub fn usage(&self) -> Usage {
-        let blocks = self.superblock.regions.data_blocks.saturating_sub(reserve(8));
-        let free = (self.available() + self.pending_blocks).min(blocks);
+        let (blocks, free) = self.size_and_free();
         let bytes = |blocks: u64| blocks * super::BLOCK as u64;
         Usage { size: bytes(blocks), used: bytes(blocks - free) }
+    }
+
+    /// Blocks that new data may take, of an empty store and now.
+    fn size_and_free(&self) -> (u64, u64) {
+        let size = self.superblock.regions.data_blocks.saturating_sub(reserve(8));
+        (size, (self.available() + self.pending_blocks).min(size))
+    }
+
+    /// Blocks that must be left when somebody takes so many.
+    pub fn kept_from(&self, payer: Payer, blocks: u64) -> u64 {
+        self.credits.kept_from(payer, blocks, self.size_and_free().0)
+    }
+
+    /// Promises a session room, in blocks, in the place of what it was promised before. Returns how
+    /// much it is, and what there is at all beside what was written.
+    pub fn promise(&mut self, session: SessionId, wish: Wish) -> (u64, u64) {
+        let (size, free) = self.size_and_free();
+        (self.credits.promise(session, wish, free, size), free)
     }
 
     /// Appends the record and books what it changed; returns its sequence number.

@@ -21,6 +21,7 @@ use parking_lot::MutexGuard;
 
 use super::alloc::Run;
 use super::contents::{Change, Contents, smalls};
+use super::credits::Payer;
 use super::error::{StoreError, is_full};
 use super::index::Extent;
 use super::log::{Body, MAX_DELETE, Record};
@@ -43,13 +44,29 @@ impl Done {
 }
 
 impl<D: Disk> ChunkStore<D> {
+    /// As [`ChunkStore::write_for`], for nobody's programs.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn write(
+        &self,
+        key: ChunkKey,
+        offset: u32,
+        data: &[u8],
+        durability: Durability,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.write_for(Payer::Upkeep, key, offset, data, durability)
+    }
+
     /// Writes `data` at `offset` of the chunk. Data that lies on 4 KiB boundaries in memory and in
     /// the chunk goes to the disk without a copy.
     ///
     /// # Errors
-    /// No space: of a write in several parts the first ones may have been made.
-    pub fn write(
+    /// No space, but what was promised to others: of a write in several parts the first ones may
+    /// have been made.
+    pub fn write_for(
         &self,
+        payer: Payer,
         key: ChunkKey,
         offset: u32,
         data: &[u8],
@@ -60,15 +77,15 @@ impl<D: Disk> ChunkStore<D> {
         let mut done = Done::default();
         let mut at = offset;
         if !head.is_empty() {
-            done = done.and(self.write_small(key, at, head)?);
+            done = done.and(self.write_small(payer, key, at, head)?);
             at += head.len() as u32;
         }
         for part in body.chunks(MAX_PAYLOAD) {
-            done = done.and(self.write_large(key, at / BLOCK as u32, part)?);
+            done = done.and(self.write_large(payer, key, at / BLOCK as u32, part)?);
             at += part.len() as u32;
         }
         if !tail.is_empty() {
-            done = done.and(self.write_small(key, at, tail)?);
+            done = done.and(self.write_small(payer, key, at, tail)?);
         }
         if durability == Durability::Stable && !cfg!(nuri_break = "ack_before_log") {
             self.flush_to(done.seq)?;
@@ -145,7 +162,7 @@ impl<D: Disk> ChunkStore<D> {
         change: impl FnOnce(&mut Contents, u64) -> Change,
     ) -> Result<Done, StoreError> {
         let body = Body::new(record);
-        let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
         let state = &mut *guard;
         let change = change(&mut state.contents, state.journal.next_seq());
         let blocks = change.lost;
@@ -161,18 +178,24 @@ impl<D: Disk> ChunkStore<D> {
             state.contents.held(key, offset / BLOCK as u32, 1) > 0
         };
         if held {
-            self.write_small(key, offset, &[0; BLOCK][..len as usize])?;
+            self.write_small(Payer::Upkeep, key, offset, &[0; BLOCK][..len as usize])?;
         }
         Ok(())
     }
 
-    fn write_large(&self, key: ChunkKey, first: u32, data: &[u8]) -> Result<Done, StoreError> {
-        let done = self.with_blocks(data.len() / BLOCK, |runs, birth| {
+    fn write_large(
+        &self,
+        payer: Payer,
+        key: ChunkKey,
+        first: u32,
+        data: &[u8],
+    ) -> Result<Done, StoreError> {
+        let done = self.with_blocks(payer, data.len() / BLOCK, |runs, birth| {
             let (extents, sums) = self.lay(key, first, data, runs, birth)?;
             let record = Record::Write { key, extents, sums };
             let body = Body::new(&record);
             let Record::Write { extents, sums, .. } = record else { return Ok(None) };
-            let mut guard = self.admit(body.log_len(), 0, |_| 0)?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
             let state = &mut *guard;
             self.book(state, runs, &extents, &sums)?;
             let change = state.contents.write(key, state.journal.next_seq(), &extents);
@@ -188,10 +211,11 @@ impl<D: Disk> ChunkStore<D> {
     /// are free again.
     pub(super) fn with_blocks<T>(
         &self,
+        payer: Payer,
         count: usize,
         write: impl FnOnce(&[Run], u64) -> Result<Option<T>, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        let (runs, birth) = self.take_blocks(count as u64)?;
+        let (runs, birth) = self.take_blocks(payer, count as u64)?;
         let result = write(&runs, birth);
         self.state.lock().landed(&runs);
         if !matches!(result, Ok(Some(_))) {
@@ -297,13 +321,20 @@ impl<D: Disk> ChunkStore<D> {
         Ok(())
     }
 
-    fn write_small(&self, key: ChunkKey, offset: u32, data: &[u8]) -> Result<Done, StoreError> {
+    fn write_small(
+        &self,
+        payer: Payer,
+        key: ChunkKey,
+        offset: u32,
+        data: &[u8],
+    ) -> Result<Done, StoreError> {
         let end = offset as usize + data.len();
         let first = offset / BLOCK as u32;
         let count = (end.div_ceil(BLOCK) - first as usize) as u32;
         let skip = offset as usize % BLOCK;
         if skip == 0 && end.is_multiple_of(BLOCK) {
-            return self.log_blocks(key, first, data, None)?.ok_or(StoreError::OutOfRange);
+            let done = self.log_blocks(payer, key, first, data, None)?;
+            return done.ok_or(StoreError::OutOfRange);
         }
         let _one_at_a_time = self.merge_lock(key).lock();
         let mut blocks = vec![0; count as usize * BLOCK];
@@ -311,7 +342,7 @@ impl<D: Disk> ChunkStore<D> {
             let seen = self.read_ends(key, first, &mut blocks, skip, end)?;
             blocks[skip..skip + data.len()].copy_from_slice(data);
             // A write without a partial block may have come in between: merge again.
-            if let Some(done) = self.log_blocks(key, first, &blocks, Some(seen))? {
+            if let Some(done) = self.log_blocks(payer, key, first, &blocks, Some(seen))? {
                 return Ok(done);
             }
         }
@@ -352,6 +383,7 @@ impl<D: Disk> ChunkStore<D> {
     /// Logs whole blocks. `None` where the chunk is no longer at the version that was merged.
     fn log_blocks(
         &self,
+        payer: Payer,
         key: ChunkKey,
         first: u32,
         blocks: &[u8],
@@ -362,11 +394,12 @@ impl<D: Disk> ChunkStore<D> {
         let count = smalls.len() as u32;
         let body = Body::new(&Record::Data { key, first, sums, data: blocks });
         let needs = |state: &State| state.contents.needs(key, first, count);
-        let mut guard = self.admit(body.log_len(), smalls.len(), needs)?;
+        let mut guard = self.admit(payer, body.log_len(), smalls.len(), needs)?;
         let state = &mut *guard;
         if merged.is_some_and(|seen| seen != state.contents.index.version(key)) {
             return Ok(None);
         }
+        state.credits.take(payer, needs(state));
         let change = state.contents.data(key, state.journal.next_seq(), first, smalls);
         let blocks = change.gained;
         let seq = state.commit(&body, change);
@@ -374,19 +407,21 @@ impl<D: Disk> ChunkStore<D> {
         Ok(Some(Done { seq, blocks }))
     }
 
-    fn take_blocks(&self, count: u64) -> Result<(Vec<Run>, u64), StoreError> {
-        let mut state = self.admit(0, 0, |_| count)?;
-        state.take_off(count).ok_or(StoreError::NoSpace)
+    fn take_blocks(&self, payer: Payer, count: u64) -> Result<(Vec<Run>, u64), StoreError> {
+        let mut state = self.admit(payer, 0, 0, |_| count)?;
+        state.take_off(payer, count).ok_or(StoreError::NoSpace)
     }
 
     /// Waits until a record of `log_bytes` fits, the overlay takes `smalls` more blocks and there
-    /// are as many free blocks as `blocks` says. Returns with the lock held.
+    /// are as many free blocks as `blocks` says beside what others were promised (K1). Returns with
+    /// the lock held.
     ///
     /// # Errors
     /// No space even after everything freed became usable, or none on the device for what the
     /// write counts on.
     pub(super) fn admit(
         &self,
+        payer: Payer,
         log_bytes: usize,
         smalls: usize,
         blocks: impl Fn(&State) -> u64,
@@ -396,8 +431,9 @@ impl<D: Disk> ChunkStore<D> {
             state.check()?;
             state.release();
             let needed = blocks(&state);
-            if needed > state.available() {
-                if needed > state.available() + state.pending_blocks() {
+            let kept = state.kept_from(payer, needed);
+            if needed > 0 && needed + kept > state.available() {
+                if needed + kept > state.available() + state.pending_blocks() {
                     return Err(StoreError::NoSpace);
                 }
                 self.wait_for_blocks(state)?;

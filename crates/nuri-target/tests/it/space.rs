@@ -1,8 +1,8 @@
 //! Full stores: no space is said at the call, nothing is torn, and deleting helps.
 
-use nuri_proto::id::ObjectId;
+use nuri_proto::id::{ObjectId, SessionId};
 use nuri_proto::op::data::Durability::{Memory, Stable};
-use nuri_target::store::{FormatError, StoreConfig, StoreError};
+use nuri_target::store::{FormatError, Payer, StoreConfig, StoreError};
 
 use super::*;
 
@@ -268,4 +268,33 @@ fn full_store_with_a_large_index_can_still_overwrite_and_reopen() {
         store = open(&disk).unwrap();
         assert_eq!(read(&store, key(filled - 1, 0), 4096, 1), [round]);
     }
+}
+
+#[test]
+fn room_that_was_promised_to_one_is_refused_to_others() {
+    let (_disk, store) = fresh(64 << 20);
+    let [one, other] = [SessionId(1), SessionId(2)];
+    let usage = store.usage();
+    let (promised, left) = store.promise_room(one, 20 << 20, 20 << 20);
+    assert_eq!((promised, left), (20 << 20, usage.size - usage.used));
+    let write = |session, object, piece: usize| {
+        let payer = if session == one { Payer::Session(session) } else { Payer::Nobody };
+        store.write_for(payer, key(object, 0), 0, &pattern(piece, object), Memory)
+    };
+    // Large and small ones of another session leave it.
+    let mut objects = 0..;
+    for piece in [1 << 20, 4096] {
+        while write(other, objects.next().unwrap(), piece).is_ok() {}
+    }
+    let usage = store.usage();
+    let free = usage.size - usage.used;
+    assert!((20 << 20..25 << 20).contains(&free), "{free}");
+    assert_eq!(store.promise_room(other, 1, 1).0, 0);
+    for _ in 0..19 {
+        write(one, objects.next().unwrap(), 1 << 20).unwrap();
+    }
+    store.flush().unwrap();
+    // What is left of it ends with the session.
+    store.keep_promises(|session| session == other);
+    write(other, objects.next().unwrap(), 512 << 10).unwrap();
 }

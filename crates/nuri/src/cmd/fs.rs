@@ -112,7 +112,7 @@ fn transport(wanted: Transport) -> Result<Transport, Failure> {
     }
 }
 
-/// Tells the authority regularly that this mount lives, and learns what room is left.
+/// Tells the authority regularly that this mount lives.
 fn report_mount(
     cluster: &Cluster,
     client: &Arc<Client>,
@@ -130,9 +130,7 @@ fn report_mount(
             let (links, programs) = (cluster.links(), passed.counts());
             let report = MountReport { host, pid, mountpoint, session, inodes, links, programs };
             // An authority that does not answer is noticed elsewhere.
-            if let Ok(reply) = cluster.report_mount(report) {
-                client.note_room(&reply);
-            }
+            let _ = cluster.report_mount(report);
             std::thread::sleep(HEARTBEAT);
         }
     };

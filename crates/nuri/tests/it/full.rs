@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,11 +103,6 @@ fn the_write_says(shape: &str, targets: &str) {
     let mut space = Space::bare();
     space.start(&["--shape", shape, "--targets", targets, "--target-size", "256M"]);
     let mounts = [space.mnt(), space.mount("b")];
-    wait("both mounts count", Duration::from_secs(10), || {
-        space.status()["mounts"].as_array().is_some_and(|mounts| mounts.len() == 2)
-    });
-    // And each knows of the other.
-    std::thread::sleep(2 * nuri_proto::clock::HEARTBEAT);
     // Pieces of one chunk each, and such as lie across the targets' chunks.
     for piece in [64 << 10, 700_001] {
         fill(&mounts, piece);
@@ -131,4 +127,60 @@ fn the_write_that_finds_no_room_says_so_under_parity() {
 #[test]
 fn the_write_that_finds_no_room_says_so_on_mirrors() {
     the_write_says("mirror:2", "2");
+}
+
+/// Writes pieces of so many bytes at every second place, until one is refused. Returns how many.
+fn write_every_second(file: &fs::File, piece: u64) -> u64 {
+    for i in 0..4096 {
+        match file.write_at(&vec![7; piece as usize], 2 * i * piece) {
+            Ok(len) => assert_eq!(len as u64, piece),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(28), "{error}");
+                return i;
+            }
+        }
+    }
+    panic!("more was accepted than there is room for");
+}
+
+#[test]
+fn a_target_that_gets_all_of_a_file_says_so_too() {
+    const CHUNK: u64 = 1 << 20;
+    let mut space = Space::bare();
+    space.start(&["--shape", "stripe", "--targets", "2", "--target-size", "128M"]);
+    let path = space.mnt().join("holes");
+    let file = fs::File::create(&path).unwrap();
+    // All of them lie on one of two targets.
+    let size = used(&space).1 / 2;
+    let pieces = write_every_second(&file, CHUNK);
+    assert!((size * 9 / 10..=size).contains(&(pieces * CHUNK)), "{pieces} MiB of {size}");
+    file.sync_all().unwrap();
+    let found = fs::read(&path).unwrap();
+    assert_eq!(found.len() as u64, (2 * pieces - 1) * CHUNK);
+    for (i, chunk) in found.chunks(CHUNK as usize).enumerate() {
+        let expected = if i % 2 == 0 { 7 } else { 0 };
+        assert!(chunk.iter().all(|b| *b == expected), "chunk {i}");
+    }
+    // The other target has room, also for who writes behind.
+    fs::write(space.mnt().join("small"), vec![7; 20_000]).unwrap();
+    drop(file);
+    space.down_clean();
+}
+
+#[test]
+fn what_a_mount_was_promised_and_does_not_use_others_get() {
+    let mut space = Space::bare();
+    space.start(&["--shape", "stripe", "--targets", "1", "--target-size", "128M"]);
+    let mounts = [space.mnt(), space.mount("b")];
+    let mut first = fs::File::create(mounts[0].join("first")).unwrap();
+    // It would like more than there is.
+    first.write_all(&[7; 1 << 20]).unwrap();
+    let mut second = fs::File::create(mounts[1].join("second")).unwrap();
+    let accepted = write_until_refused(&mut second, &[7; 1 << 20]);
+    let size = used(&space).1;
+    assert!(accepted as u64 > size * 9 / 10, "{accepted} of {size}");
+    first.sync_all().unwrap();
+    drop(first);
+    check_accepted(second, &mounts[1].join("second"), &mounts[0].join("second"), accepted);
+    space.down_clean();
 }

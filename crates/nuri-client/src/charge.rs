@@ -1,0 +1,160 @@
+//! Charges writes with the room that they will take, and asks targets for it (`room.rs`).
+
+use std::time::Instant;
+
+use nuri_proto::Status;
+use nuri_proto::clock::{HEARTBEAT, MEMBER_PATIENCE};
+use nuri_proto::id::TargetId;
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::data::DataRoom;
+
+use crate::cost::{Cost, costs};
+use crate::file::Position;
+use crate::fs::Shared;
+use crate::node::{FileData, Node};
+use crate::room::{Charge, Question};
+
+/// What a write takes, where it goes.
+pub(crate) struct Bill {
+    pub(crate) at: u64,
+    /// Nothing where the bytes lie with the inode.
+    pub(crate) blocks: Vec<(u64, Vec<Cost>)>,
+    /// A group of the file refused lately what it had promised.
+    is_refused: bool,
+}
+
+impl Bill {
+    pub(crate) fn costs(&self) -> Vec<Cost> {
+        self.blocks.iter().flat_map(|(_, costs)| costs).copied().collect()
+    }
+}
+
+/// By the blocks of a write buffer.
+pub(crate) type Charges = Vec<(u64, Charge)>;
+
+/// What of a write goes to the targets: with it that of a small file that lay with its inode.
+fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
+    let end = at + len;
+    match &file.inline {
+        _ if len == 0 => None,
+        Some(_) if end <= MAX_INLINE => None,
+        Some(inline) if !inline.is_empty() => Some((0, end)),
+        _ => Some((at, len)),
+    }
+}
+
+/// Whether the bill is still that of the write.
+pub(crate) fn is_current(bill: &Bill, file: &FileData, at: u64, len: u64) -> bool {
+    let first = placed(file, at, len).map(|(at, _)| at / crate::buffer::BLOCK);
+    let was = bill.blocks.first().map(|(block, _)| *block);
+    bill.at == at && (first == was || !file.is_placed())
+}
+
+impl Shared {
+    /// What a write takes at the targets.
+    ///
+    /// # Errors
+    /// The server's, where the file needs a place.
+    pub(crate) fn bill(&self, node: &Node, position: Position, len: u64) -> Result<Bill, Status> {
+        loop {
+            let (at, bytes, layout, object) = {
+                let state = node.state.lock();
+                let file = state.file.as_ref().ok_or(Status::IO)?;
+                let at = position.within(file.size);
+                let Some(bytes) = placed(file, at, len) else {
+                    return Ok(Bill { at, blocks: Vec::new(), is_refused: false });
+                };
+                (at, bytes, file.is_placed().then(|| file.layout.clone()), file.object)
+            };
+            let Some(layout) = layout else {
+                self.ensure_placed_to_grow(node.ino)?;
+                continue;
+            };
+            let mut groups = layout.components.iter().flat_map(|c| &c.groups);
+            let is_refused = groups.any(|group| self.room.is_refused(*group));
+            let blocks = self.cluster.with_map(|map| costs(map, &layout, object, bytes));
+            return Ok(Bill { at, blocks, is_refused });
+        }
+    }
+
+    /// Charges a write; `None` where the targets do not promise as much.
+    pub(crate) fn charge(&self, bill: &Bill) -> Option<Charges> {
+        if cfg!(nuri_break = "room_unasked") {
+            return Some(Vec::new());
+        }
+        if bill.is_refused {
+            return None;
+        }
+        let costs = bill.costs();
+        let taken = self.room.take(&costs, Instant::now()).or_else(|short| {
+            short.into_iter().for_each(|target| self.ask_for(target, &costs));
+            self.room.take(&costs, Instant::now())
+        });
+        taken.ok().map(|()| self.charges(bill))
+    }
+
+    /// Charges what cannot be refused.
+    pub(crate) fn claim(&self, bill: &Bill) -> Charges {
+        self.room.claim(&bill.costs(), Instant::now());
+        self.charges(bill)
+    }
+
+    fn charges(&self, bill: &Bill) -> Charges {
+        let charge = |(block, costs): &(u64, Vec<Cost>)| (*block, self.room.charge(costs.clone()));
+        bill.blocks.iter().map(charge).collect()
+    }
+
+    /// Charges what is buffered already and cannot be refused any more: what a restarted target
+    /// lost, and what moves from its inode to the targets.
+    pub(crate) fn charge_again(&self, node: &Node, at: u64, len: u64) {
+        let Ok(bill) = self.bill(node, Position::At(at), len) else { return };
+        let charges = self.claim(&bill);
+        if let Some(file) = &mut node.state.lock().file {
+            charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
+        }
+    }
+
+    fn ask_for(&self, target: TargetId, costs: &[Cost]) {
+        let asking = self.room.asking(target);
+        let _one_at_a_time = asking.lock();
+        let more = costs.iter().filter(|cost| cost.target == target).map(|cost| cost.bytes).sum();
+        if let Some(question) = self.room.question(self.session.id(), target, more) {
+            self.ask(target, question);
+        }
+    }
+
+    /// Gives back what the targets promised beyond what waits for them: it is in the way of what is
+    /// written without a promise.
+    pub(crate) fn return_surplus(&self, bill: &Bill) {
+        for Cost { target, .. } in bill.costs() {
+            let asking = self.room.asking(target);
+            let _one_at_a_time = asking.lock();
+            if let Some(question) = self.room.surplus(self.session.id(), target) {
+                self.ask(target, question);
+            }
+        }
+    }
+
+    /// The caller holds what [`crate::room::Room::asking`] gave.
+    fn ask(&self, target: TargetId, question: Question) {
+        let Question { needed, wanted, .. } = question;
+        let call = DataRoom { target, needed, wanted };
+        let answer = self.data.ask(self.session.id(), target, &call, MEMBER_PATIENCE);
+        self.room.answered(target, question, answer, Instant::now());
+    }
+
+    /// Repeats what targets promised, and gives back what is not used.
+    pub(crate) fn room_worker(&self) {
+        while !self.stopping() {
+            std::thread::sleep(HEARTBEAT);
+            for target in self.room.to_tend(Instant::now()) {
+                let asking = self.room.asking(target);
+                let _one_at_a_time = asking.lock();
+                let question = self.room.repeated(self.session.id(), target, Instant::now());
+                if let Some(question) = question {
+                    self.ask(target, question);
+                }
+            }
+        }
+    }
+}
