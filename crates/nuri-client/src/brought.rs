@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 
-use crate::buffer::{BLOCK, Bytes};
+use crate::buffer::{BLOCK, Bytes, whole};
 use crate::file::Position;
 use crate::fs::Client;
 use crate::write::Wrote;
@@ -62,14 +62,18 @@ impl OwnBlock {
     /// # Errors
     /// What a call says; `UnexpectedEof` where there were fewer bytes, `InvalidData` where more.
     pub fn fill(mut read: impl FnMut(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<OwnBlock> {
-        let mut bytes = Bytes::whole();
+        let mut bytes = whole();
         while (bytes.len() as u64) < BLOCK {
-            if bytes.append(&mut read)? == 0 {
+            if read(&mut bytes)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
         let fits = bytes.len() as u64 == BLOCK;
-        if fits { Ok(OwnBlock(bytes)) } else { Err(io::ErrorKind::InvalidData.into()) }
+        if fits {
+            Ok(OwnBlock(Bytes::Packed(bytes)))
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use nuri_io::buf::SparseBuf;
 use parking_lot::Mutex;
 
 use crate::range::RangeSet;
@@ -14,64 +15,100 @@ use crate::room::Charge;
 /// Length of a buffer block: one frame's payload.
 pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 
+/// What a block of which few pages were written is charged beside its bytes: a page may hold few.
+const SPARSE: u64 = 16 << 10;
+
+/// From so many bytes on a gap is left unwritten.
+const GAP: usize = 64 << 10;
+
 /// Idle blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
 const KEEP_IDLE: usize = 64;
 static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Bytes of one block, from the start to the furthest byte written.
-#[derive(Default)]
-pub(crate) struct Bytes(Vec<u8>);
+/// Bytes of one block.
+pub(crate) enum Bytes {
+    /// From the start to the furthest byte written.
+    Packed(Vec<u8>),
+    /// The whole block, of which few pages were written.
+    Sparse(SparseBuf),
+}
+
+impl Default for Bytes {
+    fn default() -> Bytes {
+        Bytes::Packed(Vec::new())
+    }
+}
 
 impl Bytes {
-    /// Room for a whole block, reused where there is some.
-    pub(crate) fn whole() -> Bytes {
-        let kept = IDLE.lock().pop();
-        Bytes(kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize)))
-    }
-
-    /// Appends what `read` appends.
-    pub(crate) fn append<T>(&mut self, read: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        read(&mut self.0)
-    }
-
     /// A whole block of zeros that costs only the pages that are written.
     fn sparse() -> Bytes {
-        Bytes(vec![0; BLOCK as usize])
+        Bytes::Sparse(SparseBuf::zeroed(BLOCK as usize))
+    }
+
+    /// Bytes that can be written without another allocation.
+    fn capacity(&self) -> usize {
+        match self {
+            Bytes::Packed(bytes) => bytes.capacity(),
+            Bytes::Sparse(bytes) => bytes.len(),
+        }
     }
 
     /// Writes at an offset; what lies between the end and it reads as zeros.
     fn write(&mut self, at: usize, data: &[u8]) {
         let end = at + data.len();
-        if self.0.len() < at {
-            self.0.resize(at, 0);
+        match self {
+            Bytes::Sparse(bytes) => bytes[at..end].copy_from_slice(data),
+            Bytes::Packed(bytes) => {
+                if bytes.len() < at {
+                    bytes.resize(at, 0);
+                }
+                let inside = bytes.len().min(end) - at;
+                bytes[at..at + inside].copy_from_slice(&data[..inside]);
+                bytes.extend_from_slice(&data[inside..]);
+            }
         }
-        let inside = self.0.len().min(end) - at;
-        self.0[at..at + inside].copy_from_slice(&data[..inside]);
-        self.0.extend_from_slice(&data[inside..]);
     }
+}
+
+/// Room for a whole block, reused where there is some.
+pub(crate) fn whole() -> Vec<u8> {
+    let kept = IDLE.lock().pop();
+    kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
 }
 
 impl Clone for Bytes {
     fn clone(&self) -> Bytes {
-        let mut copy = Bytes::whole();
-        copy.0.extend_from_slice(&self.0);
-        copy
+        match self {
+            Bytes::Sparse(bytes) => Bytes::Sparse(bytes.clone()),
+            Bytes::Packed(bytes) => {
+                let mut copy = whole();
+                copy.extend_from_slice(bytes);
+                Bytes::Packed(copy)
+            }
+        }
     }
 }
 
 impl std::ops::Deref for Bytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.0
+        match self {
+            Bytes::Packed(bytes) => bytes,
+            Bytes::Sparse(bytes) => bytes,
+        }
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
+        let Bytes::Packed(bytes) = self else { return };
+        if bytes.capacity() != BLOCK as usize {
+            return;
+        }
         let mut idle = IDLE.lock();
-        if self.0.capacity() == BLOCK as usize && idle.len() < KEEP_IDLE {
-            self.0.clear();
-            idle.push(std::mem::take(&mut self.0));
+        if idle.len() < KEEP_IDLE {
+            bytes.clear();
+            idle.push(std::mem::take(bytes));
         }
     }
 }
@@ -86,6 +123,8 @@ struct Block {
     held: Vec<(u32, u32)>,
     /// The room that the dirty bytes were promised.
     charge: Charge,
+    /// Bytes of memory that are charged beside those that are valid.
+    beside: u64,
 }
 
 /// The write-behind buffer of one file.
@@ -126,18 +165,21 @@ impl WriteBuffer {
         let end = at as usize + data.len();
         // A streaming writer fills the block; neither a small file nor a write deep in a block
         // must cost a megabyte.
-        if at as usize > b.data.len() {
+        let mut charged = 0;
+        if at as usize >= b.data.len() + GAP {
             let mut sparse = Bytes::sparse();
             sparse.write(0, &b.data);
             b.data = Arc::new(sparse);
-        } else if b.data.0.capacity() < end && (at > 0 || data.len() >= 65536) {
-            let mut whole = Bytes::whole();
+            charged = SPARSE - b.beside;
+            b.beside = SPARSE;
+        } else if b.data.capacity() < end && (at > 0 || data.len() >= 65536) {
+            let mut whole = Bytes::Packed(whole());
             whole.write(0, &b.data);
             b.data = Arc::new(whole);
         }
         Arc::make_mut(&mut b.data).write(at as usize, data);
         let end = end as u32;
-        let charged = b.valid.insert(at, end);
+        charged += b.valid.insert(at, end);
         b.dirty.insert(at, end);
         let full = b.dirty.total() == BLOCK;
         (charged, if full { Fill::Full } else { Fill::Partial })
@@ -242,11 +284,8 @@ impl WriteBuffer {
         for (s, e) in b.dirty.iter() {
             gone.remove(s, e);
         }
-        let freed = gone.iter().map(|(s, e)| b.valid.remove(s, e)).sum();
-        if b.valid.is_empty() {
-            self.blocks.remove(&block);
-        }
-        freed
+        let freed: u64 = gone.iter().map(|(s, e)| b.valid.remove(s, e)).sum();
+        freed + self.remove_empty(block)
     }
 
     /// The block, where exactly one block has bytes, and all of them are dirty and few.
@@ -275,10 +314,14 @@ impl WriteBuffer {
         for (s, e) in free.iter() {
             freed += b.valid.remove(s, e);
         }
-        if b.valid.is_empty() {
-            self.blocks.remove(&block);
-        }
-        freed
+        freed + self.remove_empty(block)
+    }
+
+    /// Removes a block without bytes; returns what is not charged any more beside them.
+    fn remove_empty(&mut self, block: u64) -> u64 {
+        let is_empty = self.blocks.get(&block).is_some_and(|b| b.valid.is_empty());
+        let removed = if is_empty { self.blocks.remove(&block) } else { None };
+        removed.map_or(0, |b| b.beside)
     }
 
     /// The target lost the range with its memory: send it again.
@@ -295,7 +338,7 @@ impl WriteBuffer {
 
     /// Forgets everything; returns bytes no longer charged.
     pub(crate) fn clear(&mut self) -> u64 {
-        let freed = self.blocks.values().map(|b| b.valid.total()).sum();
+        let freed = self.blocks.values().map(|b| b.valid.total() + b.beside).sum();
         self.blocks.clear();
         freed
     }
@@ -375,11 +418,16 @@ mod tests {
     #[test]
     fn a_write_deep_in_a_block_costs_what_it_holds() {
         let mut buffer = WriteBuffer::default();
-        assert_eq!(buffer.write(0, BLOCK as u32 - 4, b"deep"), (4, Fill::Partial));
+        assert_eq!(buffer.write(0, BLOCK as u32 - 4, b"deep"), (4 + SPARSE, Fill::Partial));
         let mut out = [1; 6];
         buffer.read(0, BLOCK as u32 - 6, &mut out);
         assert_eq!(&out[2..], b"deep");
-        assert_eq!(buffer.write(0, 0, &vec![7; BLOCK as usize]).1, Fill::Full);
+        assert_eq!(buffer.write(0, 0, &vec![7; BLOCK as usize]), (BLOCK - 4, Fill::Full));
+        assert_eq!(buffer.clear(), BLOCK + SPARSE);
+        buffer.write(0, BLOCK as u32 - 4, b"deep");
+        buffer.begin_push(0).unwrap();
+        buffer.pushed(0, (BLOCK as u32 - 4, BLOCK as u32));
+        assert_eq!(buffer.durable(0, (BLOCK as u32 - 4, BLOCK as u32)), 4 + SPARSE);
     }
 
     #[test]

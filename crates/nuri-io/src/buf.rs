@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::mm::{Advice, madvise};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Alignment that direct I/O asks for, bytes.
 pub const ALIGN: usize = 4096;
@@ -121,6 +121,65 @@ impl DerefMut for AlignedBuf {
     }
 }
 
+/// Zeros that take memory only page by page, where they are written. A mapping of its own: what an
+/// allocator uses again it zeroes as a whole.
+pub struct SparseBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory of one owner; nothing in it is tied to a thread.
+unsafe impl Send for SparseBuf {}
+// SAFETY: as above; `&SparseBuf` only reads.
+unsafe impl Sync for SparseBuf {}
+
+impl SparseBuf {
+    /// `len` zeros, at least one.
+    pub fn zeroed(len: usize) -> SparseBuf {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) };
+        let ptr = mapped.ok().and_then(|ptr| NonNull::new(ptr.cast()));
+        let layout = Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>());
+        SparseBuf { ptr: ptr.unwrap_or_else(|| handle_alloc_error(layout)), len }
+    }
+}
+
+impl Clone for SparseBuf {
+    /// Pages of zeros take no memory in the copy either.
+    fn clone(&self) -> SparseBuf {
+        let mut copy = SparseBuf::zeroed(self.len);
+        for (to, from) in copy.chunks_mut(ALIGN).zip(self.chunks(ALIGN)) {
+            if from.iter().any(|byte| *byte != 0) {
+                to.copy_from_slice(from);
+            }
+        }
+        copy
+    }
+}
+
+impl Drop for SparseBuf {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this very length, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Deref for SparseBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes are mapped, and the kernel gives them as zeros.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for SparseBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
 /// Keeps up to a number of equal buffers for reuse; beyond it buffers are freed when dropped.
 #[derive(Clone)]
 pub struct BufPool {
@@ -202,6 +261,40 @@ mod tests {
         assert_eq!(a.len(), 10);
         drop(a);
         assert_eq!((pool.take().len(), pool.take()[0]), (8192, 0));
+    }
+
+    #[test]
+    fn sparse_buffers_are_zeros_until_they_are_written() {
+        let mut buf = SparseBuf::zeroed(1 << 20);
+        buf[700_000] = 7;
+        let copy = buf.clone();
+        drop(buf);
+        assert_eq!((copy.len(), copy[700_000]), (1 << 20, 7));
+        assert_eq!(copy.iter().filter(|byte| **byte != 0).count(), 1);
+    }
+
+    /// Resident bytes of this process.
+    fn resident() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    #[test]
+    fn sparse_buffers_take_the_pages_that_are_written() {
+        let before = resident();
+        let round = |_| {
+            let buf = |i: usize| {
+                let mut buf = SparseBuf::zeroed(1 << 20);
+                buf[(i * 4096) % (1 << 20)] = 1;
+                (buf.clone(), buf)
+            };
+            (0..500).map(buf).collect::<Vec<_>>()
+        };
+        // A second round, in which an allocator would give back what it has, zeroed as a whole.
+        (0..2).map(round).for_each(drop);
+        let kept = round(0);
+        let taken = resident().saturating_sub(before);
+        assert!(taken < 64 << 20, "{} MiB for {} pages", taken >> 20, 2 * kept.len());
     }
 
     #[test]
