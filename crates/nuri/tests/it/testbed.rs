@@ -190,6 +190,7 @@ fn a_slow_link_is_named_and_no_other_one() {
     let begin = format!("{mnt}, link to node 3: sending ");
     assert!(said[2][0].starts_with(&begin), "{said:?}");
     assert!(said[2][0].contains(" % slower than its 14-day normal since "), "{said:?}");
+    println!("{}", said[2][0]);
 
     // One that is silent is named, and not waited for.
     bed.act(&["pause", "1"]);
