@@ -15,10 +15,11 @@ use nuri_rpc::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::BLOCK;
+use crate::flow::THREADS;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
 
-/// Blocks fetched beyond the one that is read, per file.
+/// Blocks fetched beyond the one that is read, per file, where nothing is forced.
 const WINDOW: u64 = 4;
 /// Blocks held for all files together.
 const MAX_BLOCKS: usize = 24;
@@ -31,8 +32,6 @@ const OVERTAKING: u64 = 4;
 const IDLE: Duration = Duration::from_secs(1);
 /// A block that cannot be had for so long is left to its reader, who waits longer.
 const PATIENCE: Duration = MEMBER_PATIENCE.saturating_mul(2);
-/// Threads that fetch.
-pub(crate) const FETCHERS: usize = 3;
 
 /// Blocks on their way to the readers of one file.
 #[derive(Default)]
@@ -63,9 +62,16 @@ enum FetchState {
     Failed,
 }
 
+/// Blocks to fetch, and threads that fetch one.
+#[derive(Default)]
+struct Queue {
+    todo: VecDeque<Arc<Fetch>>,
+    busy: usize,
+}
+
 /// What is fetched for all files.
 pub(crate) struct Fetcher {
-    queue: Mutex<VecDeque<Arc<Fetch>>>,
+    queue: Mutex<Queue>,
     queued: Condvar,
     buffers: BufPool,
     /// Shared with every block that is alive, to count them.
@@ -92,8 +98,8 @@ impl Ahead {
         self.blocks.front().filter(|fetch| fetch.block == block).cloned()
     }
 
-    /// Notes a read; says how many blocks beyond its own are worth having.
-    fn note(&mut self, offset: u64, len: u64) -> u64 {
+    /// Notes a read; says whether blocks beyond its own are worth having.
+    fn note(&mut self, offset: u64, len: u64) -> bool {
         // Requests of one stream may overtake each other.
         let near = offset.abs_diff(self.next) <= OVERTAKING * len && len >= LONG;
         let follows = offset == self.next || near;
@@ -103,7 +109,7 @@ impl Ahead {
         if self.streak == 0 {
             self.blocks.clear();
         }
-        if self.streak >= STREAK { WINDOW } else { 0 }
+        self.streak >= STREAK
     }
 
     fn has(&self, block: u64) -> bool {
@@ -175,7 +181,7 @@ impl Shared {
             }
             let fetch = file.ahead.find(at / BLOCK, file.version);
             let first = file.ahead.used.is_none();
-            let depth = file.ahead.note(at, len);
+            let depth = if file.ahead.note(at, len) { self.window() } else { 0 };
             let room = (MAX_BLOCKS + 1).saturating_sub(Arc::strong_count(&self.fetcher.alive));
             let new = file.extend_window(at / BLOCK, depth.min(room as u64), &self.fetcher.alive);
             drop(state);
@@ -188,16 +194,25 @@ impl Shared {
         fetch?.copy(within as usize, &mut out[..len]).then_some(len)
     }
 
-    /// A worker: fetches blocks for as long as the client lives.
+    /// Blocks to have beyond the one that is read.
+    fn window(&self) -> u64 {
+        let forced = self.data.flow.forced().read_ahead;
+        forced.map_or(WINDOW, |bytes| u64::from(bytes).div_ceil(BLOCK))
+    }
+
+    /// A worker: fetches blocks for as long as the client lives, with as many others as the mount
+    /// has threads for it.
     pub(crate) fn fetch_worker(&self) {
         while !self.stopping() {
-            let Some(fetch) = self.fetcher.next() else { continue };
+            let threads = usize::from(self.data.flow.forced().threads.unwrap_or(THREADS));
+            let Some(fetch) = self.fetcher.next(threads) else { continue };
             let mut buf = self.fetcher.buffers.take();
             buf.set_len(fetch.len);
             let at = fetch.block * BLOCK;
             let end = Deadline::after(PATIENCE);
             let read = self.data.read_until(&fetch.layout, fetch.object, at, &mut buf, end);
             fetch.end(read.map_or(FetchState::Failed, |()| FetchState::Ready(buf)));
+            self.fetcher.done();
         }
     }
 
@@ -220,17 +235,29 @@ impl Fetcher {
         if fetches.is_empty() {
             return;
         }
-        self.queue.lock().extend(fetches);
+        self.queue.lock().todo.extend(fetches);
         self.queued.notify_all();
     }
 
-    /// The next block that somebody still wants.
-    fn next(&self) -> Option<Arc<Fetch>> {
+    /// The next block that somebody still wants, if another thread may fetch; then
+    /// [`Fetcher::done`] is owed.
+    fn next(&self, threads: usize) -> Option<Arc<Fetch>> {
         let mut queue = self.queue.lock();
-        if queue.is_empty() {
+        if queue.todo.is_empty() || queue.busy >= threads {
             self.queued.wait_for(&mut queue, Duration::from_millis(200));
         }
-        queue.retain(|fetch| Arc::strong_count(fetch) > 1);
-        queue.pop_front()
+        queue.todo.retain(|fetch| Arc::strong_count(fetch) > 1);
+        let may = queue.busy < threads;
+        let next = queue.todo.pop_front_if(|_| may);
+        queue.busy += usize::from(next.is_some());
+        next
+    }
+
+    fn done(&self) {
+        let mut queue = self.queue.lock();
+        queue.busy -= 1;
+        if !queue.todo.is_empty() {
+            self.queued.notify_one();
+        }
     }
 }

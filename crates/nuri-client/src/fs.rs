@@ -18,15 +18,16 @@ use nuri_proto::range_map::Span;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::access::Accesses;
-use crate::ahead::{FETCHERS, Fetcher};
+use crate::ahead::Fetcher;
 use crate::cluster::Cluster;
 use crate::crew::Crew;
 use crate::data::DataPlane;
 use crate::file::Handle;
-use crate::flow::{FlowView, Forced, MOST_STREAMS};
+use crate::flow::{FlowView, Forced, MOST_STREAMS, MOST_THREADS, WRITE_BEHIND};
 use crate::found::FoundNames;
 use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
+use crate::links::Links;
 use crate::lock::Locks;
 use crate::log::Log;
 use crate::node::{FileData, Looking, Node, NodeState};
@@ -71,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
     pub(crate) lingering: Lingering,
+    pub(crate) links: Links,
     pub(crate) accesses: Accesses,
     pub(crate) locks: Locks,
     pub(crate) log: Log,
@@ -429,6 +431,7 @@ impl Client {
             releases: Mutex::default(),
             orphans: Mutex::default(),
             lingering: Lingering::default(),
+            links: Links::default(),
             accesses: Accesses::default(),
             locks: Locks::default(),
             log: Log::default(),
@@ -447,7 +450,7 @@ impl Client {
         for _ in 0..MOST_STREAMS {
             spawn("push", |s| s.push_worker())?;
         }
-        for _ in 0..FETCHERS {
+        for _ in 0..MOST_THREADS {
             spawn("fetch", |s| s.fetch_worker())?;
         }
         spawn("commit", |s| s.commit_worker())?;
@@ -489,8 +492,9 @@ impl Client {
         self.shared.data.flow.view()
     }
 
-    /// Leaves the mount's flow buffers to the mount, but for what is said here.
+    /// Leaves all of it to the mount, but for what is said here.
     pub fn force_flow(&self, forced: Forced) {
+        self.shared.pipeline.budget.limit_to(forced.write_behind.unwrap_or(WRITE_BEHIND));
         self.shared.data.flow.force(forced);
     }
 

@@ -23,6 +23,7 @@ use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
 
+use crate::budget::{Budget, Pressure};
 use crate::buffer::{BLOCK, Push};
 use crate::flow::Way;
 use crate::fs::Shared;
@@ -54,70 +55,6 @@ struct Queue {
     busy: usize,
 }
 
-/// Bytes that may be buffered.
-pub(crate) struct Budget {
-    used: Mutex<u64>,
-    freed: Condvar,
-    /// Somebody wants bytes flushed.
-    wanted: Condvar,
-    limit: u64,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Budget::new(96 << 20)
-    }
-}
-
-impl Budget {
-    pub(crate) fn new(limit: u64) -> Budget {
-        let (used, freed, wanted) = (Mutex::new(0), Condvar::new(), Condvar::new());
-        Budget { used, freed, wanted, limit }
-    }
-
-    /// Waits until `bytes` may be buffered.
-    fn take(&self, bytes: u64) {
-        let mut used = self.used.lock();
-        while *used + bytes > self.limit && *used > 0 {
-            self.wanted.notify_one();
-            self.freed.wait_for(&mut used, Duration::from_millis(100));
-        }
-        *used += bytes;
-        if *used > self.limit / 3 {
-            self.wanted.notify_one();
-        }
-    }
-
-    fn give(&self, bytes: u64) {
-        if bytes > 0 {
-            let mut used = self.used.lock();
-            *used = used.saturating_sub(bytes);
-            drop(used);
-            self.freed.notify_all();
-        }
-    }
-
-    /// Whether little is left.
-    fn is_tight(&self) -> bool {
-        *self.used.lock() > self.limit / 6 * 5
-    }
-
-    /// Waits until a third is in use, or a timeout.
-    fn wait_wanted(&self, timeout: Duration) -> Pressure {
-        let mut used = self.used.lock();
-        if *used <= self.limit / 3 {
-            self.wanted.wait_for(&mut used, timeout);
-        }
-        if *used > self.limit / 3 { Pressure::High } else { Pressure::Low }
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Pressure {
-    Low,
-    High,
-}
-
 impl Shared {
     /// Notes that the file has something to push or publish.
     pub(crate) fn mark_dirty(&self, node: &Arc<Node>) {
@@ -142,7 +79,7 @@ impl Shared {
 
     /// Counts bytes that were buffered without asking (few: an inline file's).
     pub(crate) fn overdraw(&self, bytes: u64) {
-        *self.pipeline.budget.used.lock() += bytes;
+        self.pipeline.budget.overdraw(bytes);
     }
 
     pub(crate) fn queue_push(&self, node: &Arc<Node>, block: u64, rows: Rows) {

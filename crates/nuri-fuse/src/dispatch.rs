@@ -23,6 +23,7 @@ use crate::bypass::Bypass;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
 use crate::server::MAX_WRITE;
+use crate::steer::Steering;
 
 const BLOCK: u64 = 4096;
 const ENOSYS: i32 = 38;
@@ -45,6 +46,7 @@ pub(crate) struct Dispatcher {
     pub(crate) kernel: Kernel,
     /// None where it could not be made.
     pub(crate) bypass: Option<Arc<Bypass>>,
+    pub(crate) steering: Steering,
 }
 
 /// What the kernel at the other end knows and how it is mounted.
@@ -77,10 +79,11 @@ impl Dispatcher {
         client: Arc<Client>,
         kernel: Kernel,
         bypass: Option<Arc<Bypass>>,
+        steering: Steering,
     ) -> Dispatcher {
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass }
+        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass, steering }
     }
 
     /// Answers one request, or none where the protocol wants none.

@@ -4,7 +4,7 @@
 //! invalidates what the kernel caches. Requests come by one of two transports, as [`transport`]
 //! finds: [`classic`] readers of [`device`], or [`rings`] whose entries are in [`uring`]. Byte
 //! layouts are in [`abi`]. Large reads and writes of programs that ask for it go past the kernel:
-//! [`bypass`].
+//! [`bypass`]. What may be set of a running mount is in [`steer`].
 
 pub mod abi;
 mod bypass;
@@ -20,6 +20,7 @@ mod reply;
 mod request;
 mod rings;
 pub mod server;
+mod steer;
 pub mod transport;
 mod uring;
 mod xattr;

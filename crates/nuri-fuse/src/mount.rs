@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -127,13 +127,18 @@ pub fn mount(point: &Path, source: &str, how: How) -> Result<Device, MountError>
             e => MountError::Kernel(name, e.into()),
         },
     )?;
-    // stat would wait for INIT, which nobody answers yet: the device number is in mountinfo.
-    if let Some(number) = device_number(point) {
-        let knob = format!("/sys/class/bdi/{number}/read_ahead_kb");
+    if let Some(knob) = read_ahead_knob(point) {
         // Without it reading is slower, not wrong.
         let _ = std::fs::write(knob, how.readahead_kib.to_string());
     }
     Ok(device)
+}
+
+/// The file that says how far the kernel reads ahead on a mount, in KiB. stat would wait for INIT,
+/// which nobody answers yet: the device number is in mountinfo.
+pub(crate) fn read_ahead_knob(point: &Path) -> Option<PathBuf> {
+    let number = device_number(point)?;
+    Some(format!("/sys/class/bdi/{number}/read_ahead_kb").into())
 }
 
 fn device_number(point: &Path) -> Option<String> {

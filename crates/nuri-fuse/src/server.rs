@@ -23,6 +23,7 @@ use crate::notify::Notifier;
 use crate::reply::{Body, Reply};
 use crate::request::Request;
 use crate::rings::{Load, Probe, Rings};
+use crate::steer::Steering;
 use crate::transport::{NoRings, Transport};
 
 /// Largest transfer of one request, bytes.
@@ -113,7 +114,7 @@ pub fn serve(
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
     let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
-    let dispatcher = Arc::new(Dispatcher::new(client, kernel, bypass.clone()));
+    let dispatcher = Arc::new(Dispatcher::new(client, kernel, bypass.clone(), Steering::of(point)));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
     let rings = rings.and_then(start);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use nuri_client::flow::Forced;
 use nuri_proto::Status;
 use nuri_proto::op::meta::{SetGroupId, XattrMode};
 
@@ -15,8 +16,12 @@ use crate::request::Request;
 const LAYOUT_ATTRIBUTE: &[u8] = b"nuri.layout";
 /// Setting it (to anything) writes out everything that is buffered.
 const SYNC_ATTRIBUTE: &[u8] = b"nuri.sync";
-/// Shows and forces the mount's flow buffers.
+/// Shows and forces the mount's settings: flow buffers, reading ahead, writing behind.
 const FLOW_ATTRIBUTE: &[u8] = b"nuri.flow";
+/// Keeps what a search of settings has to remember, as long as the mount.
+const TUNE_ATTRIBUTE: &[u8] = b"nuri.tune";
+/// Setting it (to anything) begins a look at the links to the nodes; shows what the last one found.
+const LINKS_ATTRIBUTE: &[u8] = b"nuri.links";
 /// Shows where a node of the space listens.
 const SPACE_ATTRIBUTE: &[u8] = b"nuri.space";
 /// Shows which way requests come, and how many references the kernel has given back.
@@ -46,14 +51,38 @@ impl Dispatcher {
         .into_bytes()
     }
 
-    /// For root and whoever mounted: it is a setting of the whole mount.
-    fn force_flow(&self, uid: u32, value: &[u8]) -> Result<(), Status> {
+    /// What concerns the whole mount, for root and whoever mounted. False for other names.
+    fn steer(&self, uid: u32, name: &[u8], value: &[u8]) -> Result<bool, Status> {
+        if ![FLOW_ATTRIBUTE, TUNE_ATTRIBUTE, LINKS_ATTRIBUTE].contains(&name) {
+            return Ok(false);
+        }
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
             return Err(Status::PERM);
         }
-        let text = std::str::from_utf8(value).map_err(|_| Status::INVAL)?;
-        self.client.force_flow(text.parse()?);
-        Ok(())
+        if name == FLOW_ATTRIBUTE {
+            let text = std::str::from_utf8(value).map_err(|_| Status::INVAL)?;
+            let forced: Forced = text.parse()?;
+            self.steering.read_ahead(forced.read_ahead)?;
+            self.client.force_flow(forced);
+        } else if name == TUNE_ATTRIBUTE {
+            self.steering.set_note(value)?;
+        } else {
+            self.client.look_at_links()?;
+        }
+        Ok(true)
+    }
+
+    /// What the mount says of itself.
+    fn shown(&self, name: &[u8]) -> Option<Result<Vec<u8>, Status>> {
+        let told = |text: String| Ok(text.into_bytes());
+        Some(match name {
+            FLOW_ATTRIBUTE => told(self.client.flow().to_string()),
+            TUNE_ATTRIBUTE => self.steering.note(),
+            LINKS_ATTRIBUTE => told(self.client.links().to_string()),
+            SPACE_ATTRIBUTE => told(self.client.authority()),
+            TRANSPORT_ATTRIBUTE => Ok(self.show_transport()),
+            _ => return None,
+        })
     }
 
     pub(crate) fn setxattr(
@@ -71,8 +100,8 @@ impl Dispatcher {
         let ino = Self::ino(request);
         if name == SYNC_ATTRIBUTE {
             self.client.sync_all();
-        } else if name == FLOW_ATTRIBUTE {
-            self.force_flow(request.header.uid, value)?;
+        } else if self.steer(request.header.uid, name, value)? {
+            // Done.
         } else if name == LAYOUT_ATTRIBUTE {
             let policy = crate::directory::parse_policy(value)?;
             self.client.set_layout(ino, policy)?;
@@ -97,14 +126,10 @@ impl Dispatcher {
         let call: GetxattrIn = request.take()?;
         let name = request.name()?;
         let ino = Self::ino(request);
-        let value = if name == LAYOUT_ATTRIBUTE {
+        let value = if let Some(shown) = self.shown(name) {
+            shown?
+        } else if name == LAYOUT_ATTRIBUTE {
             crate::directory::show_layout(&self.client.layout(ino)?)
-        } else if name == FLOW_ATTRIBUTE {
-            self.client.flow().to_string().into_bytes()
-        } else if name == SPACE_ATTRIBUTE {
-            self.client.authority().into_bytes()
-        } else if name == TRANSPORT_ATTRIBUTE {
-            self.show_transport()
         } else {
             check_class(name)?;
             self.client.xattr_get(ino, name)?

@@ -3,7 +3,7 @@
 //! The outer one is what the user started. It only waits, and holds a pipe to the inner one, which
 //! does the work. Where the outer one ends early (Ctrl-C, a kill) the pipe closes: the inner one
 //! stops, keeps its records and removes its files. Where the inner one is killed, the outer one
-//! removes them.
+//! removes them, and sets back what it tried of a mount's settings.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{LabError, Result, at, testbed, work};
+use crate::{LabError, Result, at, testbed, tune, work};
 
 const INNER: &str = "NURI_LAB_INNER";
 
@@ -58,6 +58,7 @@ fn outer(dirs: &[PathBuf]) -> Result<ExitCode> {
     drop(pipe);
     if let Some(signal) = status.signal() {
         work::sweep(dirs, inner.id());
+        tune::sweep(dirs, inner.id());
         testbed::sweep(inner.id())?;
         return Err(LabError(format!(
             "the run was killed by signal {signal}; its working directories were removed"

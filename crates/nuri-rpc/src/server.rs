@@ -9,6 +9,7 @@ use nuri_proto::Status;
 use nuri_proto::codec;
 use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::limit::MAX_PAYLOAD;
+use nuri_proto::op::near::Echo;
 use nuri_proto::op::{Call, Op};
 use parking_lot::Mutex;
 
@@ -212,6 +213,9 @@ fn answer(header: &Header, args: &[u8], payload: &[u8], shared: &Shared) -> Repl
     let Some(op) = Op::from_wire(header.op) else {
         return Reply::failed(Status::MALFORMED);
     };
+    if op == Op::Echo {
+        return codec::decode(args).map_or_else(Reply::failed, |call| echo(call, shared));
+    }
     let context = CallContext {
         session: header.session,
         slot: header.slot,
@@ -219,4 +223,19 @@ fn answer(header: &Header, args: &[u8], payload: &[u8], shared: &Shared) -> Repl
         epoch: header.epoch,
     };
     shared.service.serve(&Request { op, context, args, payload, buffers: &shared.buffers })
+}
+
+/// Zeros: a pooled buffer still holds what somebody else sent.
+fn echo(Echo { bytes }: Echo, shared: &Shared) -> Reply {
+    let len = bytes as usize;
+    if len > MAX_PAYLOAD {
+        return Reply::failed(Status::INVAL);
+    }
+    let zeros = || {
+        let mut payload = shared.buffers.take();
+        payload.set_len(len);
+        payload.fill(0);
+        payload
+    };
+    Reply { payload: (len > 0).then(zeros), ..Reply::of(Ok(())) }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
 use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, Room, WriteReply};
-use nuri_proto::op::near::{NearAsk, NearProve};
+use nuri_proto::op::near::{self, NearAsk, NearProve};
 use nuri_proto::op::{Op, cluster::MapGet, cluster::Path};
 
 use super::*;
@@ -68,6 +68,25 @@ fn write() -> DataWrite {
 }
 
 const T: Duration = Duration::from_secs(5);
+
+/// The call layer answers by itself, and shows nobody what others sent.
+#[test]
+fn echoes_are_zeros_and_no_call_of_the_service() {
+    let (server, service) = start();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    let context = CallContext::default();
+    let mut into = vec![9; 1 << 20];
+    for len in [0, 1, 70_000, 1 << 20] {
+        let call = near::Echo { bytes: len as u32 };
+        let sent = vec![7; len];
+        let ((), got) = peer.call(context, &call, &sent, &mut into, T).unwrap();
+        assert_eq!(got, len);
+        assert!(into[..len].iter().all(|byte| *byte == 0), "{len}");
+    }
+    let long = near::Echo { bytes: (1 << 20) + 1 };
+    assert_eq!(peer.call(context, &long, &[], &mut into, T), Err(Status::INVAL));
+    assert_eq!(service.calls.load(Ordering::SeqCst), 0);
+}
 
 #[test]
 fn payload_travels_both_ways() {

@@ -304,7 +304,7 @@ pub(crate) enum Fs {
     /// Show or set how files are spread
     #[command(subcommand)]
     Layout(Layout),
-    /// Show or force the flow buffers of a mount: in what pieces bulk data moves
+    /// Show or force how a mount moves bulk data: flow buffers, reading ahead, writing behind
     #[command(subcommand)]
     Flow(Flow),
     /// Show capacity by target
@@ -383,17 +383,36 @@ pub(crate) enum Flow {
     },
     /// Force a setting, until it is set to auto or the mount ends
     ///
-    /// A mount fits its flow buffers to what the path carries; to force them is for measuring.
-    Set {
-        /// A mount, or anything in it
-        path: PathBuf,
-        /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
-        #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
-        buffer: Option<Wish>,
-        /// Flow buffers on their way at once, from 1 to 8, or auto
-        #[arg(long, value_name = "N", value_parser = parse_streams)]
-        streams: Option<Wish>,
-    },
+    /// A mount fits its flow buffers to what the path carries, and the rest suits most programs; to
+    /// force it is for measuring (nuri lab tune) and for programs that differ.
+    Set(FlowSet),
+}
+
+#[derive(Args)]
+pub(crate) struct FlowSet {
+    /// A mount, or anything in it
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) wishes: Wishes,
+}
+
+#[derive(Args)]
+pub(crate) struct Wishes {
+    /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
+    pub(crate) buffer: Option<Wish>,
+    /// Flow buffers on their way at once, and so threads that write, from 1 to 8, or auto
+    #[arg(long, value_name = "N", value_parser = parse_streams)]
+    pub(crate) streams: Option<Wish>,
+    /// Bytes to read ahead, a multiple of 64K up to 8M, or auto; for files opened later
+    #[arg(long, value_name = "SIZE", value_parser = parse_ahead)]
+    pub(crate) read_ahead: Option<Wish>,
+    /// Bytes to buffer for writing, from 4M to 256M, or auto
+    #[arg(long, value_name = "SIZE", value_parser = parse_behind)]
+    pub(crate) write_behind: Option<Wish>,
+    /// Threads that read ahead for programs that bypass the kernel's cache, from 1 to 8, or auto
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    pub(crate) threads: Option<Wish>,
 }
 
 /// A number that is forced, or none.
@@ -412,25 +431,44 @@ pub(crate) struct Df {
 const AUTO: &str = "auto";
 
 fn parse_buffer(text: &str) -> Result<Wish, String> {
-    if text == AUTO {
-        return Ok(Wish(None));
-    }
-    let bytes = parse_size(text)?;
-    let is_good = u32::try_from(bytes).is_ok_and(flow::is_size);
-    if is_good {
-        Ok(Wish(Some(bytes)))
-    } else {
-        Err("a power of two from 64K to 1M, or auto".into())
-    }
+    wish(text, parse_size, flow::is_size, "a power of two from 64K to 1M")
 }
 
 fn parse_streams(text: &str) -> Result<Wish, String> {
+    wish(text, parse_count, flow::is_count, "from 1 to 8")
+}
+
+fn parse_ahead(text: &str) -> Result<Wish, String> {
+    wish(text, parse_size, flow::is_ahead, "a multiple of 64K up to 8M")
+}
+
+fn parse_behind(text: &str) -> Result<Wish, String> {
+    wish(text, parse_size, flow::is_behind, "from 4M to 256M")
+}
+
+fn parse_threads(text: &str) -> Result<Wish, String> {
+    wish(text, parse_count, flow::is_crew, "from 1 to 8")
+}
+
+/// A number within its bounds, or `auto`.
+fn wish<T: TryFrom<u64> + Copy>(
+    text: &str,
+    parse: fn(&str) -> Result<u64, String>,
+    is_good: fn(T) -> bool,
+    bounds: &str,
+) -> Result<Wish, String> {
     if text == AUTO {
         return Ok(Wish(None));
     }
-    let streams = text.parse().ok().filter(|n| flow::is_count(*n));
-    let wish = streams.map(|n| Wish(Some(n.into())));
-    wish.ok_or_else(|| format!("from 1 to {}, or auto", flow::MOST_STREAMS))
+    let number = parse(text)?;
+    match T::try_from(number) {
+        Ok(small) if is_good(small) => Ok(Wish(Some(number))),
+        _ => Err(format!("{bounds}, or auto")),
+    }
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is neither a number nor \"auto\""))
 }
 
 fn parse_days(text: &str) -> Result<Days, String> {
@@ -450,6 +488,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The bounds that sentences name are those that a mount obeys.
+    #[test]
+    fn settings_of_a_mount_have_bounds() {
+        let number = |parsed: Result<Wish, String>| parsed.ok().and_then(|wish| wish.0);
+        assert_eq!(number(parse_behind("4M")), Some(flow::LEAST_BEHIND));
+        assert_eq!(number(parse_behind("256M")), Some(flow::MOST_BEHIND));
+        assert_eq!(number(parse_ahead("8M")), Some(flow::MOST_AHEAD.into()));
+        assert_eq!(number(parse_ahead("64K")), Some(flow::AHEAD_STEP.into()));
+        assert_eq!(number(parse_threads("8")), Some(flow::MOST_THREADS.into()));
+        assert_eq!(number(parse_streams("8")), Some(flow::MOST_STREAMS.into()));
+        assert_eq!(number(parse_ahead("0")), Some(0));
+        for odd in ["3M", "257M", "x"] {
+            assert!(parse_behind(odd).is_err(), "{odd}");
+        }
+        assert!(parse_ahead("65k").is_err() && parse_ahead("9M").is_err());
+        assert!(parse_threads("9").is_err() && parse_streams("many").is_err());
+        assert!(parse_threads("auto").is_ok_and(|wish| wish.0.is_none()));
     }
 
     #[test]

@@ -36,6 +36,11 @@ impl Race {
         &self.scores[setting]
     }
 
+    /// Who may still win.
+    pub(crate) fn left(&self) -> &[usize] {
+        &self.left
+    }
+
     /// Who is to be measured next; none where the race is over.
     pub(crate) fn next(&mut self) -> Option<usize> {
         loop {

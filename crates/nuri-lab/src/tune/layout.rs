@@ -1,4 +1,5 @@
-//! The settings that are searched: how a directory's new files are striped.
+//! How a directory's new files are striped: what is tried, set and taken back. What was there
+//! before is kept in an attribute of the directory.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::{LabError, Result, at};
 const LAYOUT: &str = "nuri.layout";
 /// Keeps what was set before the first change.
 const BEFORE: &str = "user.nuri.tuned_from";
-const LONGEST: usize = 256;
+const LONGEST: usize = 4096;
 
 const CHUNKS: [u64; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const WIDTHS: [u16; 3] = [0, 1, 2];
@@ -79,22 +80,27 @@ pub(crate) fn apply(setting: Setting, dir: &Path) -> Result<()> {
     set(dir, LAYOUT, &before.with(setting).text)
 }
 
-/// Sets what was there before the first change; says what that is.
-pub(crate) fn undo(dir: &Path) -> Result<Setting> {
-    let kept = attribute(dir, BEFORE)?.as_deref().and_then(Layout::parse);
-    let nothing = || LabError(format!("{}: nothing was tuned there", dir.display()));
-    let before = kept.ok_or_else(nothing)?;
+/// Sets it for the files of a directory that is removed anyway.
+pub(crate) fn try_out(setting: Setting, dir: &Path) -> Result<()> {
+    set(dir, LAYOUT, &Layout::of(dir)?.with(setting).text)
+}
+
+/// Sets what was there before the first change; says what that is, if there was one.
+pub(crate) fn undo(dir: &Path) -> Result<Option<Setting>> {
+    let Some(before) = attribute(dir, BEFORE)?.as_deref().and_then(Layout::parse) else {
+        return Ok(None);
+    };
     // The shape is not ours: whoever changed it since meant it.
     set(dir, LAYOUT, &Layout::of(dir)?.with(before.setting).text)?;
     removexattr(dir, BEFORE).map_err(at(dir.display()))?;
-    Ok(before.setting)
+    Ok(Some(before.setting))
 }
 
-fn set(dir: &Path, name: &str, text: &str) -> Result<()> {
+pub(super) fn set(dir: &Path, name: &str, text: &str) -> Result<()> {
     setxattr(dir, name, text.as_bytes(), XattrFlags::empty()).map_err(at(dir.display()))
 }
 
-fn attribute(dir: &Path, name: &str) -> Result<Option<String>> {
+pub(super) fn attribute(dir: &Path, name: &str) -> Result<Option<String>> {
     let mut text = [0; LONGEST];
     match getxattr(dir, name, &mut text[..]) {
         Ok(len) => Ok(Some(String::from_utf8_lossy(&text[..len]).into_owned())),
@@ -103,10 +109,15 @@ fn attribute(dir: &Path, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The one that is set now, which is to be beaten, and others.
-pub(crate) fn settings(now: Setting) -> Vec<Setting> {
+/// Other chunk sizes and widths than those that are set now.
+pub(crate) fn others(now: Setting) -> Vec<Setting> {
     let all = CHUNKS.iter().flat_map(|chunk| WIDTHS.map(|width| Setting { chunk: *chunk, width }));
-    std::iter::once(now).chain(all.filter(|setting| *setting != now)).collect()
+    all.filter(|setting| *setting != now).collect()
+}
+
+/// Other widths.
+pub(crate) fn other_widths(now: Setting) -> Vec<Setting> {
+    WIDTHS.map(|width| Setting { width, ..now }).into_iter().filter(|s| *s != now).collect()
 }
 
 #[cfg(test)]
@@ -124,11 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_now_comes_first_and_once() {
+    fn what_is_set_now_is_no_other() {
         let now = Setting { chunk: 4 << 20, width: 1 };
-        let all = settings(now);
-        assert_eq!((all[0], all.len()), (now, 12));
-        assert_eq!(settings(Setting { chunk: 64 << 10, width: 1 }).len(), 13);
+        assert_eq!(others(now).len(), 11);
+        assert_eq!(others(Setting { chunk: 64 << 10, width: 1 }).len(), 12);
+        let widths: Vec<u16> = other_widths(now).iter().map(|other| other.width).collect();
+        assert_eq!(widths, [0, 2]);
     }
 
     #[test]

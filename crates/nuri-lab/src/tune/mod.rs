@@ -1,14 +1,21 @@
-//! Finds by measurement how new files of a directory are best striped for what is done there.
+//! Finds by measurement how new files of a directory are best striped, and what the mount that it
+//! is on is best set to, for what is done there. Called by `nuri lab tune`.
+//!
+//! What is tried is taken back however a search ends; what is applied can be undone.
 
 mod halving;
 mod layout;
+mod search;
+mod settings;
+mod steering;
+mod told;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
 
+use crate::crew::Control;
 use crate::guard::Stop;
 use crate::measure::{Sample, measure};
 use crate::progress::{duration, tell};
@@ -18,17 +25,24 @@ use crate::size;
 use crate::work::WorkDir;
 use crate::workload::Workload;
 use crate::{LabError, Result};
-use halving::{Outcome, Race};
-use layout::{Layout, Setting};
+use layout::Layout;
+use search::{Bench, Plan};
+use settings::{Axis, Choice, Mount, Of};
+use steering::Steering;
+pub(crate) use steering::sweep;
+use told::Outcome;
 
 #[derive(Args, Clone, Debug)]
 pub struct Tune {
-    /// A directory of a mounted space, whose new files are to be striped well
+    /// A directory of a mounted space
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// What is to be fast
     #[arg(long, value_enum, default_value_t = Goal::Throughput)]
     goal: Goal,
+    /// Search these settings alone (default: all that can matter for the goal)
+    #[arg(long, value_enum, value_name = "SETTING", value_delimiter = ',')]
+    only: Vec<Axis>,
     /// Stop measuring after so long, and judge by what was measured
     #[arg(long, value_name = "SECONDS", default_value_t = 180,
         value_parser = clap::value_parser!(u64).range(10..))]
@@ -40,10 +54,14 @@ pub struct Tune {
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(1..=256))]
     np: u16,
-    /// Print each measurement, and who goes when
+    /// Measure as programs do that bypass the kernel's cache (O_DIRECT)
+    #[arg(long)]
+    direct: bool,
+    /// Print the trail: each measurement, and who goes when
     #[arg(long)]
     explain: bool,
-    /// Set the best for new files, if it is clearly better; files that are there stay as they are
+    /// Set what is clearly better: the layout for new files (those that are there stay as they
+    /// are), the rest for all that use the mount, as long as it is mounted
     #[arg(long)]
     apply: bool,
     /// Set what was there before tuning, without measuring
@@ -62,154 +80,218 @@ pub enum Goal {
     Throughput,
     /// Parts of 16 KiB at random places
     Latency,
-    /// Names: no setting changes how fast they are
+    /// Names: files made, looked up and removed
     Metadata,
 }
 
-/// What was found.
-struct Found {
-    before: Layout,
-    settings: Vec<Setting>,
-    race: Race,
-    /// Time was up before the race was over.
-    is_cut: bool,
+impl Goal {
+    fn name(self) -> &'static str {
+        match self {
+            Goal::Throughput => "throughput",
+            Goal::Latency => "latency",
+            Goal::Metadata => "metadata",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        if self == Goal::Metadata { "op/s" } else { "MiB/s" }
+    }
+
+    fn of(self) -> Of {
+        if self == Goal::Metadata { Of::Names } else { Of::Data }
+    }
+
+    /// Settings that can matter. No bytes are read for names, and what is written is little.
+    fn axes(self) -> &'static [Axis] {
+        match self {
+            Goal::Metadata => &[Axis::Layout, Axis::Streams, Axis::WriteBehind],
+            _ => &[
+                Axis::Layout,
+                Axis::Buffer,
+                Axis::Streams,
+                Axis::ReadAhead,
+                Axis::WriteBehind,
+                Axis::Threads,
+            ],
+        }
+    }
 }
 
 impl Tune {
     /// Measures, tells and, if asked, sets.
+    ///
+    /// # Errors
+    /// What was asked makes no sense there, a measurement failed, or the run was ended.
     pub fn run(&self, stop: Stop) -> Result<()> {
-        if self.goal == Goal::Metadata {
-            return Err(LabError::new(
-                "nothing can be set that makes names faster: mounts tune that by themselves; \
-                 measure it with nuri lab mdtest",
-            ));
-        }
         check_dirs(std::iter::once(&self.dir))?;
-        let before = Layout::of(&self.dir)?;
+        let layout = Layout::of(&self.dir)?.setting;
         if self.undo {
-            let setting = layout::undo(&self.dir)?;
-            println!("{}: new files have {setting} again", self.dir.display());
-            return Ok(());
+            return self.take_back();
         }
-        let found = self.search(before, stop)?;
-        let best = found.best();
-        if let (true, Some((setting, _))) = (self.apply, best) {
-            layout::apply(setting, &self.dir)?;
+        let axes = self.axes()?;
+        fits(&self.workload()?, &self.dir)?;
+        let wants_mount = axes.iter().any(|axis| axis.is_of_mount());
+        let (mut steering, left) = match wants_mount.then(|| Steering::begin(&self.dir)) {
+            None => (None, None),
+            Some(begun) => match begun? {
+                Ok(steering) => (Some(steering), None),
+                Err(why) => (None, Some(why.to_string())),
+            },
+        };
+        let mount = steering.as_ref().map_or(Mount::default(), |steering| steering.begun);
+        let plan = Plan {
+            before: Choice { layout, mount },
+            axes: axes
+                .into_iter()
+                .filter(|axis| steering.is_some() || !axis.is_of_mount())
+                .collect(),
+            of: self.goal.of(),
+            budget: Duration::from_secs(self.budget),
+            unit: self.goal.unit(),
+        };
+        let found = self.search(&plan, steering.as_mut(), stop)?;
+        let better = found.better.filter(|_| self.apply);
+        if let Some((choice, _)) = better {
+            self.set(&choice, layout, steering.as_mut())?;
         }
+        drop(steering);
+        let (dir, goal, unit) = (self.dir.display().to_string(), self.goal.name(), plan.unit);
+        let outcome = Outcome { dir: &dir, goal, unit, is_set: better.is_some(), left };
         match self.json {
-            true => println!("{}", self.as_json(&found)),
-            false => self.sentences(&found).iter().for_each(|line| println!("{line}")),
+            true => println!("{}", told::as_json(&found, &outcome)),
+            false => told::sentences(&found, &outcome).iter().for_each(|line| println!("{line}")),
         }
         Ok(())
     }
 
-    fn workload(&self, setting: Setting) -> Result<Workload> {
-        let Setting { chunk, width } = setting;
-        let how = match self.goal {
-            Goal::Latency => "-t 16k -z",
-            _ => "-t 1m",
+    /// What is searched, in the order of the goal.
+    fn axes(&self) -> Result<Vec<Axis>> {
+        let all = self.goal.axes();
+        if let Some(axis) = self.only.iter().find(|axis| !all.contains(axis)) {
+            let (axis, goal) = (axis.name(), self.goal.name());
+            return Err(LabError(format!("{axis} cannot matter for --goal {goal}")));
+        }
+        if self.direct && self.goal == Goal::Metadata {
+            return Err(LabError::new("--direct moves bytes: it goes without --goal metadata"));
+        }
+        if self.only.contains(&Axis::Threads) && !self.direct {
+            return Err(LabError::new(
+                "threads read ahead only for programs that bypass the kernel's cache: say --direct",
+            ));
+        }
+        let is_wanted = |axis: &Axis| match self.only.is_empty() {
+            true => *axis != Axis::Threads || self.direct,
+            false => self.only.contains(axis),
         };
+        Ok(all.iter().copied().filter(is_wanted).collect())
+    }
+
+    fn workload(&self) -> Result<Workload> {
         let (np, size) = (self.np, self.size);
-        let words = format!(
-            "--np {np} --total {size} -F -e -w -r {how} --stripe-count {width} \
-             --stripe-size {chunk}"
-        );
-        let words: Vec<_> = words.split(' ').map(String::from).collect();
-        Workload::parse("ior", &words)
-    }
-
-    fn search(&self, before: Layout, stop: Stop) -> Result<Found> {
-        let settings = layout::settings(before.setting);
-        fits(&self.workload(settings[0])?, &self.dir)?;
-        let work = WorkDir::make(std::slice::from_ref(&self.dir))?;
-        let control = self.patience.control(stop);
-        let race = Race::new(settings.len());
-        let mut found = Found { before, settings, race, is_cut: false };
-        let (start, budget) = (Instant::now(), Duration::from_secs(self.budget));
-        tell(&format!(
-            "{} settings, {} measurements at most, {} at most",
-            found.settings.len(),
-            found.race.ahead(),
-            duration(self.budget as f64)
-        ));
-        let (mut longest, mut round) = (Duration::ZERO, 0);
-        while let Some(i) = found.race.next() {
-            if start.elapsed() + longest > budget {
-                found.is_cut = true;
-                break;
+        let direct = if self.direct { " --direct" } else { "" };
+        let (name, words) = match self.goal {
+            Goal::Throughput => {
+                ("ior", format!("--np {np} --total {size} -F -e -w -r -t 1m{direct}"))
             }
-            let (setting, begun) = (found.settings[i], Instant::now());
-            let mut samples = Vec::new();
-            measure(&self.workload(setting)?, work.views(), round, &control, &mut samples)?;
-            longest = longest.max(begun.elapsed());
-            found.race.note(i, score(&samples));
-            round += 1;
-            if self.explain {
-                let (rate, left) = (score(&samples), found.race.ahead());
-                tell(&format!("{setting}: {rate:.0} MiB/s; {left} measurements left"));
+            Goal::Latency => {
+                ("ior", format!("--np {np} --total {size} -F -e -w -r -t 16k -z{direct}"))
             }
-        }
-        Ok(found)
-    }
-
-    fn sentences(&self, found: &Found) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (i, setting) in found.settings.iter().enumerate() {
-            let (count, median) = (found.race.scores(i).len(), found.race.median(i));
-            let now = if i == 0 { "  (now)" } else { "" };
-            lines.push(format!("{median:>8.0} MiB/s  {count} times  {setting}{now}"));
-        }
-        if found.is_cut {
-            lines.push("time was up before all was measured: see --budget".into());
-        }
-        let dir = self.dir.display();
-        match found.best() {
-            None => lines.push(format!("nothing is clearly better than {}", found.before.setting)),
-            Some((setting, times)) => {
-                let was = found.before.setting;
-                lines.push(format!("{setting}: {times:.2} times as fast as {was}"));
-                lines.push(match self.apply {
-                    true => format!("set for new files of {dir}; undo: nuri lab tune --undo {dir}"),
-                    false => format!("to set it: {}", command(setting, &self.dir)),
-                });
-            }
-        }
-        lines
-    }
-
-    fn as_json(&self, found: &Found) -> serde_json::Value {
-        let one = |(i, Setting { chunk, width }): (usize, &Setting)| {
-            let samples = found.race.scores(i);
-            json!({ "chunk_size": chunk, "width": width, "samples": samples })
+            Goal::Metadata => ("mdtest", format!("--np {np} -F -n {NAMES}")),
         };
-        let measured: Vec<_> = found.settings.iter().enumerate().map(one).collect();
-        let best = found.best().map(|(Setting { chunk, width }, times)| {
-            json!({ "chunk_size": chunk, "width": width, "times": times })
-        });
-        let is_set = self.apply && best.is_some();
-        json!({
-            "dir": self.dir, "measured": measured, "best": best, "applied": is_set,
-            "complete": !found.is_cut,
-        })
+        let words: Vec<_> = words.split(' ').map(String::from).collect();
+        Workload::parse(name, &words)
+    }
+
+    fn search(
+        &self,
+        plan: &Plan,
+        steering: Option<&mut Steering>,
+        stop: Stop,
+    ) -> Result<search::Found> {
+        let ((settings, measurements), budget) = (plan.size(), duration(self.budget as f64));
+        tell(&format!(
+            "{settings} settings, {measurements} measurements at most, {budget} at most"
+        ));
+        let mut bench = Measuring {
+            tune: self,
+            workload: self.workload()?,
+            work: WorkDir::make(std::slice::from_ref(&self.dir))?,
+            control: self.patience.control(stop),
+            start: Instant::now(),
+            steering,
+            round: 0,
+        };
+        search::search(plan, &mut bench)
+    }
+
+    fn set(
+        &self,
+        choice: &Choice,
+        layout: layout::Setting,
+        steering: Option<&mut Steering>,
+    ) -> Result<()> {
+        if choice.layout != layout {
+            layout::apply(choice.layout, &self.dir)?;
+        }
+        steering.map_or(Ok(()), |steering| steering.apply(choice.mount))
+    }
+
+    fn take_back(&self) -> Result<()> {
+        let dir = self.dir.display();
+        let (layout, mount) = (layout::undo(&self.dir)?, steering::undo(&self.dir));
+        if let Some(setting) = layout {
+            println!("{dir}: new files have {setting} again");
+        }
+        match (mount, layout) {
+            (Ok(Some(mount)), _) => println!("the mount of {dir} has {mount} again"),
+            (Ok(None), Some(_)) => {}
+            (Ok(None), None) => return Err(LabError(format!("{dir}: nothing was tuned there"))),
+            (Err(error), _) => return Err(error),
+        }
+        Ok(())
     }
 }
 
-/// As a user would type it.
-fn command(Setting { chunk, width }: Setting, dir: &std::path::Path) -> String {
-    format!("nuri fs layout set --chunk-size {chunk} --width {width} {}", dir.display())
+/// Files of each process for names.
+const NAMES: u32 = 2000;
+
+/// On the real directory.
+struct Measuring<'a> {
+    tune: &'a Tune,
+    workload: Workload,
+    work: WorkDir,
+    control: Control,
+    start: Instant,
+    steering: Option<&'a mut Steering>,
+    round: u64,
 }
 
-/// Reading and writing count alike.
+impl Bench for Measuring<'_> {
+    fn measure(&mut self, choice: &Choice) -> Result<f64> {
+        layout::try_out(choice.layout, &self.work.views()[0])?;
+        if let Some(steering) = &mut self.steering {
+            steering.try_out(choice.mount)?;
+        }
+        let mut samples = Vec::new();
+        let views = self.work.views();
+        measure(&self.workload, views, self.round, &self.control, &mut samples)?;
+        self.round += 1;
+        Ok(score(&samples))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn tell(&self, line: &str) {
+        if self.tune.explain {
+            tell(line);
+        }
+    }
+}
+
+/// All phases count alike.
 fn score(samples: &[Sample]) -> f64 {
     let logs: f64 = samples.iter().map(|sample| sample.value.ln()).sum();
     (logs / samples.len().max(1) as f64).exp()
-}
-
-impl Found {
-    fn best(&self) -> Option<(Setting, f64)> {
-        match self.race.outcome() {
-            Outcome::Better(i, times) => Some((self.settings[i], times)),
-            Outcome::Stay => None,
-        }
-    }
 }

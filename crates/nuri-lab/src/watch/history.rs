@@ -14,11 +14,15 @@ use crate::{LabError, Result, at};
 /// Older looks go, once there are as many of them as others.
 const KEPT: u64 = 3 * WINDOW;
 
+/// Words of a sentence after its number: of a rate, and of a time.
+pub(super) const SLOWER: &str = " % slower than";
+pub(super) const LONGER: &str = " % longer than";
+
 /// What a figure is of.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Subject {
     pub dir: String,
-    /// Of a space: where the files lie, such as `group 3`.
+    /// Of a space: where the files lie, such as `group 3`, or `link to node 3`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub part: String,
     /// Such as `write`.
@@ -59,10 +63,14 @@ impl Standing {
         let Verdict::Slow { since, median, now } = self.verdict else { return None };
         let Subject { dir, part, what } = &self.of;
         let part = if part.is_empty() { String::new() } else { format!(", {part}") };
-        let percent = 100.0 * (1.0 - now / median);
+        let (than, ratio) = match self.unit.is_rate() {
+            true => (SLOWER, 1.0 - now / median),
+            false => (LONGER, now / median - 1.0),
+        };
+        let percent = 100.0 * ratio;
         let (days, unit, since) = (WINDOW / 86_400, self.unit.name(), day_and_minute(since));
         Some(format!(
-            "{dir}{part}: {what} {percent:.0} % slower than its {days}-day normal since {since} \
+            "{dir}{part}: {what} {percent:.0}{than} its {days}-day normal since {since} \
              ({now:.1} for {median:.1} {unit})"
         ))
     }
@@ -144,8 +152,10 @@ impl History {
     fn standing(&self, subject: &Subject) -> Option<Standing> {
         let own: Vec<&Look> = self.looks.iter().filter(|look| look.of == *subject).collect();
         let last = own.last()?;
-        let points: Vec<_> = own.iter().map(|look| (look.time, look.value)).collect();
-        let (unit, verdict) = (last.unit, judge(&points));
+        // Times are judged as the rates that they make.
+        let rate = |value: f64| if last.unit.is_rate() { value } else { 1.0 / value };
+        let points: Vec<_> = own.iter().map(|look| (look.time, rate(look.value))).collect();
+        let (unit, verdict) = (last.unit, judge(&points).map(rate));
         Some(Standing { of: subject.clone(), unit, last: last.value, verdict })
     }
 }
@@ -187,6 +197,25 @@ mod tests {
             Vec::<String>::new(),
             "nobody looks any more"
         );
+    }
+
+    #[test]
+    fn times_are_slow_where_they_are_longer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("watch.jsonl");
+        let (begin, link) = (1_795_000_000, "link to node 3");
+        let trip = |(i, value): (usize, f64)| {
+            let of = Subject { part: link.into(), what: "round trip".into(), ..look(0, 0.0).of };
+            Look::new(begin + 600 * i as u64, of, Unit::Microseconds, value)
+        };
+        let mut history = History::open(&path).unwrap();
+        let values = [200.0; 10].into_iter().chain([100.0; 3]).enumerate();
+        history.add(values.map(trip).collect()).unwrap();
+        assert_eq!(alerts(&path, begin + 7800), Vec::<String>::new(), "shorter is better");
+        history.add((13..16).map(|i| trip((i, 460.0))).collect()).unwrap();
+        let told = "/mnt, link to node 3: round trip 130 % longer than its 14-day normal since \
+                    Wed 2026-11-18 13:16 UTC (460.0 for 200.0 us)";
+        assert_eq!(alerts(&path, begin + 9600), [told]);
     }
 
     #[test]

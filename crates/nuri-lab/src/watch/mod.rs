@@ -1,6 +1,7 @@
 //! Looks at places again and again, learns what is normal, and says what became slow since when.
 
 pub mod history;
+mod links;
 pub mod normal;
 pub mod probe;
 
@@ -14,7 +15,7 @@ use serde_json::json;
 use crate::guard::Stop;
 use crate::request::check_dirs;
 use crate::{LabError, Result, clock, size};
-use history::{History, Standing};
+use history::{History, LONGER, SLOWER, Standing};
 use normal::{LEARNING, Verdict};
 use probe::Probe;
 
@@ -32,7 +33,7 @@ pub struct Watch {
     #[arg(long, value_name = "SECONDS", default_value_t = 600,
         value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Look once; the exit status is 1 where something is slow
+    /// Look once; the exit status is 1 where something is slow or could not be looked at
     #[arg(long)]
     once: bool,
     /// Look at the history alone; the exit status as with --once
@@ -81,10 +82,8 @@ impl Watch {
             let start = Instant::now();
             let failed = self.look(&mut history, stop)?;
             if self.once {
-                return match failed.into_iter().next() {
-                    Some(error) => Err(error),
-                    None => Ok(self.tell(&history, &[], &[])),
-                };
+                let code = self.tell(&history, &[], &failed);
+                return Ok(if failed.is_empty() { code } else { ExitCode::FAILURE });
             }
             self.tell(&history, &slow, &failed);
             slow = sentences(&history);
@@ -102,6 +101,14 @@ impl Watch {
         let mut failed = Vec::new();
         for dir in &self.dirs {
             let dir = std::path::absolute(dir).unwrap_or(dir.clone());
+            // First: a group may be waited for whose node is gone.
+            match links::look(&dir, clock::unix_now(), stop) {
+                Ok((looks, untold)) => {
+                    history.add(looks)?;
+                    failed.extend(untold);
+                }
+                Err(error) => failed.push(error),
+            }
             let probe = Probe { dir: &dir, bytes: self.size, stop };
             match probe.run(clock::unix_now()) {
                 Ok(looks) => history.add(looks)?,
@@ -139,7 +146,8 @@ fn sentences(history: &History) -> Vec<String> {
 
 /// What a sentence is about: its words before the number.
 fn subject(sentence: &str) -> &str {
-    let end = sentence.find(" % slower").unwrap_or(sentence.len());
+    let words = [SLOWER, LONGER].into_iter().filter_map(|than| sentence.find(than));
+    let end = words.min().unwrap_or(sentence.len());
     sentence[..end].rsplit_once(' ').map_or(sentence, |(subject, _)| subject)
 }
 
@@ -186,5 +194,7 @@ mod tests {
         let old = "/m, group 1: writing 41 % slower than its 14-day normal since Tue";
         let new = "/m, group 1: writing 52 % slower than its 14-day normal since Tue";
         assert_eq!((subject(old), subject(new)), ("/m, group 1: writing", "/m, group 1: writing"));
+        let time = "/m, link to node 2: round trip 130 % longer than its 14-day normal since Tue";
+        assert_eq!(subject(time), "/m, link to node 2: round trip");
     }
 }

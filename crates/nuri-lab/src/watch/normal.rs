@@ -39,6 +39,21 @@ pub enum Verdict {
     },
 }
 
+impl Verdict {
+    /// With its figures in another measure.
+    pub fn map(self, measure: impl Fn(f64) -> f64) -> Verdict {
+        match self {
+            Verdict::Learning(looks) => Verdict::Learning(looks),
+            Verdict::Normal { median, low } => {
+                Verdict::Normal { median: measure(median), low: measure(low) }
+            }
+            Verdict::Slow { since, median, now } => {
+                Verdict::Slow { since, median: measure(median), now: measure(now) }
+            }
+        }
+    }
+}
+
 /// Judges a figure from its looks, in their order.
 pub fn judge(looks: &[Point]) -> Verdict {
     let (mut normal, mut slow): (Vec<Point>, Vec<Point>) = Default::default();

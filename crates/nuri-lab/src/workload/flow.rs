@@ -38,7 +38,7 @@ impl FlowBuffers {
             return Ok(());
         }
         for dir in dirs {
-            let mut text = [0; 256];
+            let mut text = [0; 1024];
             let len = rustix::fs::getxattr(dir, FLOW, &mut text);
             let len = len.map_err(|_| {
                 LabError(format!("--flow-...: {} is not on a mounted space", dir.display()))

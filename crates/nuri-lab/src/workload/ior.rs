@@ -15,6 +15,8 @@ use crate::{LabError, Result, at, work};
 
 const DEFAULT_BLOCK: u64 = 1 << 20;
 const WORD: u64 = 8;
+/// What O_DIRECT wants of lengths and places.
+const ALIGN: u64 = 4096;
 /// Each rank that goes together with others has the places of all in memory.
 const MOST_SHUFFLED: u64 = 1 << 24;
 
@@ -88,6 +90,9 @@ pub struct Ior {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
+    /// Past the kernel's cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
     /// Let another program do it: fio
     #[arg(long, value_name = "PROGRAM", value_parser = [fio::NAME])]
     pub tool: Option<String>,
@@ -142,6 +147,12 @@ impl Ior {
         }
         if self.tool.is_some() && (self.segments > 1 || self.verify_write || self.verify_read) {
             return refuse("--tool fio has no -s, -W, -R".into());
+        }
+        if self.direct && !t.is_multiple_of(ALIGN) {
+            return refuse(format!("--direct: -t {t} is not a multiple of {ALIGN}"));
+        }
+        if self.direct && (self.tool.is_some() || self.api != Api::Posix) {
+            return refuse("--direct goes without --tool and -a".into());
         }
         self.check_api()?;
         self.check_name()

@@ -1,6 +1,7 @@
 //! What files hold: bytes that depend on the seed, on the rank that writes them and on their
 //! place, so that data that is old, misplaced or another rank's is seen.
 
+use nuri_io::buf::AlignedBuf;
 use nuri_io::rng::Rng;
 
 /// Each so many bytes begin with a word of their own.
@@ -11,13 +12,13 @@ const WORD: usize = 8;
 pub(super) struct Pattern {
     /// Of the seed and the rank.
     key: u64,
-    bytes: Vec<u8>,
+    bytes: AlignedBuf,
 }
 
 impl Pattern {
     pub(super) fn new(seed: u64, owner: usize, len: usize) -> Pattern {
         let key = Rng::new(Rng::new(seed).next() ^ owner as u64).next();
-        let mut bytes = vec![0; len];
+        let mut bytes = AlignedBuf::zeroed(len);
         Rng::new(!key).fill(&mut bytes);
         Pattern { key, bytes }
     }

@@ -2,10 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use nuri_io::buf::AlignedBuf;
 use nuri_io::rng::Rng;
+use rustix::fs::OFlags;
 
 use super::Phase;
 use super::collective::Exchange;
@@ -52,7 +54,9 @@ struct Ready {
     /// Whose bytes.
     owner: usize,
     pattern: Pattern,
-    buffer: Vec<u8>,
+    buffer: AlignedBuf,
+    /// Flags that the file is opened with.
+    flags: i32,
 }
 
 impl Transfers {
@@ -192,7 +196,8 @@ impl Part for Transfers {
             places: ranks.map(|rank| self.places(rank, order)).collect(),
             owner,
             pattern: Pattern::new(order.seed, owner, transfer),
-            buffer: vec![0; transfer],
+            buffer: AlignedBuf::zeroed(transfer),
+            flags: if self.ior.direct { OFlags::DIRECT.bits() as i32 } else { 0 },
         });
         Ok(())
     }
@@ -215,7 +220,7 @@ fn open(ready: &Ready) -> io::Result<File> {
         Phase::Write => options.write(true).create(true).truncate(false),
         _ => options.read(true),
     };
-    options.open(&ready.path)
+    options.custom_flags(ready.flags).open(&ready.path)
 }
 
 fn short(error: &io::Error, ready: &Ready, end: u64) -> LabError {

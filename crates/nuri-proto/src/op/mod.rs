@@ -50,7 +50,7 @@ ops! {
     TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
     LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
     Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
-    NearAsk = 128, NearProve = 129,
+    NearAsk = 128, NearProve = 129, Echo = 130,
 }
 
 /// Ties a call to its number and reply.

@@ -1,8 +1,8 @@
-//! Calls by which both ends of a connection find out that they may read each other's memory. The
-//! call layer answers them itself.
+//! Calls that concern a connection itself. The call layer answers them, at every node.
 //!
-//! Each shows in its memory what the other just gave it: who names a process that is not its own
-//! cannot.
+//! By two of them both ends find out that they may read each other's memory: each shows in its
+//! memory what the other just gave it, and who names a process that is not its own cannot. The
+//! third moves bytes that mean nothing, to measure.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,3 +36,11 @@ pub struct NearProved {
     pub pid: u32,
     pub address: u64,
 }
+
+/// Asks for so many zeros as payload, at most as a payload may have; what the request brings is
+/// thrown away.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Echo {
+    pub bytes: u32,
+}
+call!(Echo => ());

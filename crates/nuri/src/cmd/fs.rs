@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nuri_client::flow::READ_AHEAD;
 use nuri_client::{Client, ClientConfig, Cluster};
 use nuri_fuse::mount::{How, Writes, abort, detach, mounts, unmount};
 use nuri_fuse::transport::prepare;
@@ -25,8 +26,6 @@ use nuri_proto::layout::Shape;
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
 const SYNC_ATTRIBUTE: &str = "nuri.sync";
-/// Measured: two requests ahead feed the stream; more only pushes data out of the CPU caches.
-const READAHEAD_KIB: u32 = 2048;
 const MOUNT_WAIT: Duration = Duration::from_secs(35);
 
 pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
@@ -77,7 +76,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
         Client::start(&cluster, &ClientConfig { name, inodes }).map_err(at("no session"))?;
     let client = Arc::new(client);
     let writes = if args.ro { Writes::Refused } else { Writes::Allowed };
-    let how = How { readahead_kib: READAHEAD_KIB, writes };
+    let how = How { readahead_kib: READ_AHEAD >> 10, writes };
     let device = match nuri_fuse::mount(&point, "nuri", how) {
         Ok(device) => device,
         Err(error) => {

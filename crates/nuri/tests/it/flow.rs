@@ -1,4 +1,4 @@
-//! Flow buffers: forced ones carry the same bytes, and what is refused.
+//! A mount's settings: forced ones carry the same bytes, and what is refused.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -86,9 +86,60 @@ fn flow_buffers_are_shown_and_forced_for_one_mount() {
         set(&["--buffer", size], "a power of two from 64K to 1M, or auto");
     }
     set(&["--streams", "0"], "from 1 to 8, or auto");
+    set(&["--read-ahead", "100k"], "a multiple of 64K up to 8M, or auto");
+    set(&["--write-behind", "1G"], "from 4M to 256M, or auto");
+    set(&["--threads", "9"], "from 1 to 8, or auto");
     let tmp = std::env::temp_dir().display().to_string();
     refused(&["fs", "flow", "get", &tmp], "not on a mounted space");
     let ior = ["lab", "ior", "--flow-buffer", "64k", &tmp];
     refused(&ior, "--flow-...: ");
+    space.down_clean();
+}
+
+/// How far the kernel reads ahead on a mount, KiB.
+fn kernel_ahead(mnt: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(mnt).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let knob = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"));
+    knob.unwrap().trim().parse().unwrap()
+}
+
+/// Reads a file past the kernel's cache.
+fn read_direct(path: &Path) -> Vec<u8> {
+    let from = format!("if={}", path.display());
+    let dd = ["iflag=direct", "bs=256k", "status=none", &from];
+    std::process::Command::new("dd").args(dd).output().unwrap().stdout
+}
+
+#[test]
+fn reading_ahead_and_writing_behind_are_forced_for_one_mount() {
+    let mut space = Space::up(&["--shape", "stripe"]);
+    let [a, b] = [space.mnt(), space.mount("other")];
+    let mnt = a.display().to_string();
+    let fresh = shown(&mnt);
+    let usual = [2 << 20, 96 << 20, 3];
+    assert_eq!(["read_ahead", "write_behind", "threads"].map(|name| &fresh[name]), usual);
+    let force = |words: &[&str]| {
+        let set = nuri(&[&["fs", "flow", "set", &mnt], words].concat());
+        assert!(set.status.success(), "{}", text(&set.stderr));
+    };
+    for (ahead, behind, threads) in [("0", "4M", "1"), ("8M", "256M", "8"), ("64K", "5M", "2")] {
+        let wanted = write(&a.join("f"), threads.len());
+        force(&["--read-ahead", ahead, "--write-behind", behind, "--threads", threads]);
+        assert!(read_direct(&a.join("f")) == wanted, "read {ahead} ahead in {threads}");
+        let wanted = write(&a.join("g"), 7);
+        assert!(std::fs::read(b.join("g")).unwrap() == wanted, "wrote {behind} behind");
+        assert_eq!(shown(&mnt)["forced_threads"], threads.parse::<u64>().unwrap());
+    }
+    assert_eq!((kernel_ahead(&a), kernel_ahead(&b)), (64, 2048), "the other mount's is its own");
+    force(&["--streams", "2"]);
+    assert_eq!(shown(&mnt)["forced_read_ahead"], 64 << 10, "the rest stays");
+    // Many more bytes than may be buffered.
+    let long = vec![7; 40 << 20];
+    std::fs::write(a.join("long"), &long).unwrap();
+    assert!(std::fs::read(b.join("long")).unwrap() == long);
+    force(&["--read-ahead", "auto", "--write-behind", "auto", "--threads", "auto"]);
+    assert_eq!((kernel_ahead(&a), &shown(&mnt)["write_behind"]), (2048, &(96 << 20).into()));
     space.down_clean();
 }

@@ -160,6 +160,48 @@ fn a_slow_cable_is_no_lost_node() {
     assert!(sent < 10_000_000, "4 MiB and their parity took {sent} bytes of the cable");
 }
 
+/// One look at a mount, with its history there; what was said of links.
+fn links_said(mnt: &str, history: &str) -> (Vec<String>, String) {
+    let look = ["lab", "watch", "--once", "--size", "256k", "--history", history, mnt];
+    let out = nuri(&look);
+    let said = text(&out.stdout) + &text(&out.stderr);
+    let of_links = said.lines().filter(|line| line.contains("link to node"));
+    (of_links.map(String::from).collect(), said.clone())
+}
+
+#[test]
+fn a_slow_link_is_named_and_no_other_one() {
+    let bed = Bed::named("nuri-bed-h");
+    let make = ["--nodes", "3", "--link", "100mbit", "--target-size", "256M", "--shape", "stripe"];
+    bed.act(&make);
+    let mnt = bed.dir().join("mnt0").display().to_string();
+    let history = bed.tmp.path().join("watch.jsonl").display().to_string();
+    for _ in 0..8 {
+        let (links, said) = links_said(&mnt, &history);
+        assert!(links.is_empty(), "{said}");
+    }
+    // What the switch sends to the third node.
+    let switch = format!("nuri-lab-{}-switch", bed.entry().unwrap());
+    let rate = ["root", "tbf", "rate", "10mbit", "burst", "64kb", "latency", "50ms"];
+    run("tc", &[&["-n", &switch, "qdisc", "replace", "dev", "p2"], &rate[..]].concat());
+    let said: Vec<_> = (0..3).map(|_| links_said(&mnt, &history).0).collect();
+    assert!(said[0].is_empty() && said[1].is_empty(), "one is noise: {said:?}");
+    assert_eq!(said[2].len(), 1, "{said:?}");
+    let begin = format!("{mnt}, link to node 3: sending ");
+    assert!(said[2][0].starts_with(&begin), "{said:?}");
+    assert!(said[2][0].contains(" % slower than its 14-day normal since "), "{said:?}");
+    println!("{}", said[2][0]);
+
+    // One that is silent is named, and not waited for.
+    bed.act(&["pause", "1"]);
+    let start = Instant::now();
+    let (links, said) = links_said(&mnt, &history);
+    let silent = format!("{mnt}, link to node 2: 10.79.0.11:7400 does not answer");
+    assert!(links.contains(&silent), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    bed.act(&["resume", "1"]);
+}
+
 /// Each rank in the network of one of its nodes, where it reaches the servers by itself.
 #[test]
 fn ranks_run_on_its_nodes() {
