@@ -1,8 +1,8 @@
 //! A mount's settings while they are searched, and what was set before.
 //!
-//! Both lie in a note that the mount keeps (`nuri.tune`), so they end with the mount, as its settings
-//! do. The note is written before the first setting is tried: whoever finds the search dead, the
-//! process that waits for it or a later command, sets what was there before it.
+//! Both lie in a note that the mount keeps (`nuri.tune`), so they end with the mount, as its
+//! settings do. The note is written before the first setting is tried: whoever finds the search
+//! dead, the process that waits for it or a later command, sets what was there before it.
 
 use std::path::{Path, PathBuf};
 
