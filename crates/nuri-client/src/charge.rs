@@ -8,6 +8,7 @@ use nuri_proto::id::TargetId;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::DataRoom;
 
+use crate::buffer::BLOCK;
 use crate::cost::{Cost, costs};
 use crate::file::Position;
 use crate::fs::Shared;
@@ -45,9 +46,9 @@ fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
 
 /// Whether the bill is still that of the write.
 pub(crate) fn is_current(bill: &Bill, file: &FileData, at: u64, len: u64) -> bool {
-    let first = placed(file, at, len).map(|(at, _)| at / crate::buffer::BLOCK);
+    let first = placed(file, at, len).map(|(at, _)| at / BLOCK);
     let was = bill.blocks.first().map(|(block, _)| *block);
-    bill.at == at && (first == was || !file.is_placed())
+    bill.at == at && first == was && (first.is_none() || file.is_placed())
 }
 
 impl Shared {
