@@ -622,7 +622,8 @@ fn transfers_agree_with_fio() {
 
 #[test]
 fn blocks_agree_with_bonnie() {
-    agree("bonnie -f --warm -s 1g:16k", "bonnie++", &["write", "rewrite"]);
+    // It tells no figure of what took less than half a second: a gigabyte may be too little.
+    agree("bonnie -f --warm -s 3g:16k", "bonnie++", &["write", "rewrite"]);
 }
 
 #[test]
