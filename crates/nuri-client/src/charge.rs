@@ -13,7 +13,7 @@ use crate::cost::{Cost, costs};
 use crate::file::Position;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
-use crate::room::{Charge, Question};
+use crate::room::{Charge, Question, Short};
 
 /// What a write takes, where it goes.
 pub(crate) struct Bill {
@@ -78,20 +78,26 @@ impl Shared {
         }
     }
 
-    /// Charges a write; `None` where the targets do not promise as much.
-    pub(crate) fn charge(&self, bill: &Bill) -> Option<Charges> {
+    /// Charges a write.
+    ///
+    /// # Errors
+    /// Why the targets do not promise as much.
+    pub(crate) fn charge(&self, bill: &Bill) -> Result<Charges, Short> {
         if cfg!(nuri_break = "room_unasked") {
-            return Some(Vec::new());
+            return Ok(Vec::new());
         }
         if bill.is_refused {
-            return None;
+            return Err(Short::Unpromised(Vec::new()));
         }
         let costs = bill.costs();
-        let taken = self.room.take(&costs, Instant::now()).or_else(|short| {
-            short.into_iter().for_each(|target| self.ask_for(target, &costs));
-            self.room.take(&costs, Instant::now())
-        });
-        taken.ok().map(|()| self.charges(bill))
+        match self.room.take(&costs, Instant::now()) {
+            Err(Short::Unpromised(targets)) => {
+                targets.into_iter().for_each(|target| self.ask_for(target, &costs));
+                self.room.take(&costs, Instant::now())?;
+            }
+            taken => taken?,
+        }
+        Ok(self.charges(bill))
     }
 
     /// Charges what cannot be refused.
@@ -141,6 +147,10 @@ impl Shared {
         let Question { needed, wanted, .. } = question;
         let call = DataRoom { target, needed, wanted };
         let answer = self.data.ask(self.session.id(), target, &call, MEMBER_PATIENCE);
+        if let Ok(reply) = &answer {
+            // Before the answer counts: what was lost is charged to it.
+            self.target_lives(target, reply.boot);
+        }
         self.room.answered(target, question, answer, Instant::now());
     }
 

@@ -23,6 +23,8 @@ pub(crate) const MOST: u64 = BLOCK + (64 << 10);
 pub(crate) struct Cost {
     pub(crate) target: TargetId,
     pub(crate) bytes: u64,
+    /// Its group holds the bytes without it.
+    pub(crate) is_spare: bool,
 }
 
 /// What the bytes `at..at + len` of a file take, by the blocks of a write buffer that they lie in.
@@ -53,7 +55,7 @@ fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
     let unit = limit::BLOCK;
     let (start, end) = (u64::from(piece.offset), u64::from(piece.offset) + u64::from(piece.len));
     let own = end.next_multiple_of(unit) - start / unit * unit + INDEX;
-    let writable = group.writable();
+    let (writable, is_spare) = (group.writable(), piece.shape.is_redundant());
     for (place, member) in group.members.iter().enumerate().filter(|(i, _)| writable.has(*i)) {
         let bytes = match piece.shape {
             Shape::Stripe | Shape::Mirror(_) => own,
@@ -63,7 +65,7 @@ fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
         };
         match costs.iter_mut().find(|cost| cost.target == member.target) {
             Some(cost) => cost.bytes += bytes,
-            None => costs.push(Cost { target: member.target, bytes }),
+            None => costs.push(Cost { target: member.target, bytes, is_spare }),
         }
     }
 }

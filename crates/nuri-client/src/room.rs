@@ -25,8 +25,7 @@ use crate::cost::{Cost, MOST};
 const WINDOW: u64 = 128 << 20;
 /// What was promised and is not used for so long is given back.
 const IDLE: Duration = Duration::from_secs(1);
-/// A target that does not answer is taken to have room for so long: whether it has is not what is
-/// wrong with it.
+/// A target that does not answer is not asked again for so long.
 const SILENT: Duration = Duration::from_secs(1);
 /// A group that refused what was promised is written through at least this long, and for longer at
 /// most until a write found room. The file system under a target is full then.
@@ -60,6 +59,15 @@ struct Account {
     asking: Arc<Mutex<()>>,
 }
 
+/// Why a write is not charged.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Short {
+    /// These targets did not promise as much.
+    Unpromised(Vec<TargetId>),
+    /// One that the write cannot do without does not answer.
+    Silent,
+}
+
 /// What to ask a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Question {
@@ -79,8 +87,12 @@ pub(crate) struct Charge {
 }
 
 impl Room {
-    /// Charges all of it where the targets promised as much, or says which ones did not.
-    pub(crate) fn take(&self, costs: &[Cost], now: Instant) -> Result<(), Vec<TargetId>> {
+    /// Charges all of it where the targets promised as much. One that its group can do without and
+    /// that does not answer is taken to have room: whether it has is not what is wrong with it.
+    ///
+    /// # Errors
+    /// Why it is not charged.
+    pub(crate) fn take(&self, costs: &[Cost], now: Instant) -> Result<(), Short> {
         let mut accounts = self.0.lock();
         let mut short = Vec::new();
         for cost in costs {
@@ -88,13 +100,17 @@ impl Room {
                 costs.iter().filter(|c| c.target == cost.target).map(|c| c.bytes).sum();
             let account = accounts.by_target.entry(cost.target).or_default();
             let is_silent = account.silent_until.is_some_and(|until| now < until);
-            let fits = is_silent || account.charged + wanted <= account.promised;
-            if !fits && !short.contains(&cost.target) {
-                short.push(cost.target);
+            let is_promised = account.charged + wanted <= account.promised;
+            match (is_promised, is_silent) {
+                (true, _) => {}
+                (_, true) if cost.is_spare || cfg!(nuri_break = "silent_has_room") => {}
+                (_, true) => return Err(Short::Silent),
+                _ if short.contains(&cost.target) => {}
+                _ => short.push(cost.target),
             }
         }
         if !short.is_empty() {
-            return Err(short);
+            return Err(Short::Unpromised(short));
         }
         accounts.charge(costs, now);
         Ok(())
@@ -296,7 +312,7 @@ impl Drop for Charge {
             return;
         }
         let mut accounts = self.room.0.lock();
-        for Cost { target, bytes } in &self.costs {
+        for Cost { target, bytes, .. } in &self.costs {
             match self.is_pushed {
                 true => accounts.pushed(*target, *bytes),
                 false => accounts.pay_back(*target, *bytes),
@@ -307,6 +323,8 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use nuri_proto::id::BootId;
+
     use super::*;
 
     const OWN: SessionId = SessionId(7);
@@ -314,30 +332,42 @@ mod tests {
     const FAR: TargetId = TargetId(2);
     const GROUP: GroupId = GroupId(1);
 
+    fn cost(target: TargetId, bytes: u64) -> Cost {
+        Cost { target, bytes, is_spare: false }
+    }
+
+    fn reply(promised: u64, left: u64) -> RoomReply {
+        RoomReply { boot: BootId(1), promised, left }
+    }
+
+    fn unpromised(targets: &[TargetId]) -> Option<Short> {
+        Some(Short::Unpromised(targets.to_vec()))
+    }
+
     fn costs(near: u64, far: u64) -> Vec<Cost> {
-        vec![Cost { target: NEAR, bytes: near }, Cost { target: FAR, bytes: far }]
+        vec![cost(NEAR, near), cost(FAR, far)]
     }
 
     fn promised(room: &Room, target: TargetId, promised: u64, now: Instant) {
         let question = room.question(OWN, target, promised).unwrap();
-        room.answered(target, question, Ok(RoomReply { promised, left: 2 * promised }), now);
+        room.answered(target, question, Ok(reply(promised, 2 * promised)), now);
     }
 
-    fn take(room: &Room, costs: &[Cost], now: Instant) -> Result<Charge, Vec<TargetId>> {
+    fn take(room: &Room, costs: &[Cost], now: Instant) -> Result<Charge, Short> {
         room.take(costs, now).map(|()| room.charge(costs.to_vec()))
     }
 
     #[test]
     fn a_write_is_accepted_as_far_as_all_its_targets_promised() {
         let (room, now) = (Room::default(), Instant::now());
-        assert_eq!(take(&room, &costs(1, 1), now).err(), Some(vec![NEAR, FAR]));
+        assert_eq!(take(&room, &costs(1, 1), now).err(), unpromised(&[NEAR, FAR]));
         promised(&room, NEAR, 100, now);
-        assert_eq!(take(&room, &costs(60, 60), now).err(), Some(vec![FAR]));
+        assert_eq!(take(&room, &costs(60, 60), now).err(), unpromised(&[FAR]));
         promised(&room, FAR, 100, now);
         let first = take(&room, &costs(60, 10), now).unwrap();
-        assert_eq!(take(&room, &costs(60, 10), now).err(), Some(vec![NEAR]));
-        let twice = [Cost { target: FAR, bytes: 50 }; 2];
-        assert_eq!(take(&room, &twice, now).err(), Some(vec![FAR]), "one target, two chunks");
+        assert_eq!(take(&room, &costs(60, 10), now).err(), unpromised(&[NEAR]));
+        let twice = [cost(FAR, 50); 2];
+        assert_eq!(take(&room, &twice, now).err(), unpromised(&[FAR]), "one target, two chunks");
         drop(first);
         assert!(take(&room, &costs(60, 10), now).is_ok(), "what was given up is paid back");
     }
@@ -365,8 +395,7 @@ mod tests {
         let question = room.question(OWN, NEAR, 60).unwrap();
         assert_eq!((question.needed, question.wanted), (120, 120 + WINDOW));
         drop(charge.push());
-        let reply = RoomReply { promised: 120, left: 500 };
-        room.answered(NEAR, question, Ok(reply), now);
+        room.answered(NEAR, question, Ok(reply(120, 500)), now);
         assert!(take(&room, &costs(61, 0)[..1], now).is_err());
         assert!(take(&room, &costs(60, 0)[..1], now).is_ok());
     }
@@ -420,17 +449,32 @@ mod tests {
         let late = room.question(OWN, NEAR, 200).unwrap();
         let other = SessionId(8);
         assert!(room.question(other, NEAR, 1).is_some());
-        room.answered(NEAR, late, Ok(RoomReply { promised: 200, left: 200 }), now);
+        room.answered(NEAR, late, Ok(reply(200, 200)), now);
         assert!(take(&room, &costs(1, 0)[..1], now).is_err());
     }
 
+    /// Catches `nuri_break = "silent_has_room"`.
     #[test]
-    fn a_silent_target_is_not_what_refuses() {
+    fn a_silent_target_is_waited_for_unless_its_group_does_without() {
         let (room, now) = (Room::default(), Instant::now());
-        let question = room.question(OWN, NEAR, 10).unwrap();
+        promised(&room, NEAR, 10, now);
+        let question = room.question(OWN, NEAR, 20).unwrap();
         room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
-        assert!(take(&room, &costs(10, 0)[..1], now).is_ok());
-        assert!(take(&room, &costs(10, 0)[..1], now + SILENT).is_err());
+        assert_eq!(room.take(&[cost(NEAR, 11)], now), Err(Short::Silent));
+        let spare = Cost { is_spare: true, ..cost(NEAR, 11) };
+        let _charge = take(&room, &[spare], now).unwrap();
+        let later = now + SILENT;
+        assert_eq!(room.take(&[spare], later).err(), unpromised(&[NEAR]), "it is asked again");
+        assert_eq!(room.take(&[cost(NEAR, 11)], later).err(), unpromised(&[NEAR]));
+    }
+
+    #[test]
+    fn what_a_silent_target_promised_is_believed() {
+        let (room, now) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 10, now);
+        let question = room.question(OWN, NEAR, 20).unwrap();
+        room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
+        assert!(take(&room, &[cost(NEAR, 10)], now).is_ok());
     }
 
     #[test]

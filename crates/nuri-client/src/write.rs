@@ -20,6 +20,7 @@ use crate::invalidate::Awaiting;
 use crate::node::{FileData, Node};
 use crate::part::{Wanted, span_of};
 use crate::push_row::Rows;
+use crate::room::Short;
 use crate::xattr::Privileges;
 
 /// How long a write waits for room that was promised to others: somewhat longer than it takes them
@@ -192,6 +193,8 @@ pub(crate) enum Why {
     Untaken,
     /// What room there is was promised to others, who may give it back.
     Kept,
+    /// A target that must take it does not answer, and promised no room for it.
+    Silent,
 }
 
 /// What a write made of the buffer.
@@ -214,11 +217,12 @@ impl Shared {
         loop {
             let bill = self.bill(node, position, len)?;
             let charges = match self.charge(&bill) {
-                Some(charges) => charges,
-                None if refusal == Refusal::Told => {
+                Ok(charges) => charges,
+                Err(_) if refusal == Refusal::Impossible => self.claim(&bill),
+                Err(Short::Silent) => return Ok(Went::Nowhere(Why::Silent)),
+                Err(Short::Unpromised(_)) => {
                     return self.write_short(node, position, data, &bill);
                 }
-                None => self.claim(&bill),
             };
             let mut state = node.state.lock();
             let file = state.file.as_mut().ok_or(Status::IO)?;
@@ -269,6 +273,10 @@ impl Shared {
             Why::Kept => {
                 // Perhaps for what is buffered here.
                 let _ = self.settle_part(node, Span::ALL);
+                std::thread::sleep(Duration::from_millis(100));
+                Ok(())
+            }
+            Why::Silent => {
                 std::thread::sleep(Duration::from_millis(100));
                 Ok(())
             }

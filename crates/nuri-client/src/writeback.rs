@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
-use nuri_proto::id::{Ino, TargetId};
+use nuri_proto::id::{BootId, Ino, TargetId};
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
@@ -269,7 +269,20 @@ impl Shared {
         for token in settled.durable {
             self.settle_one(&token.node, token.block, token.range);
         }
-        for token in settled.lost {
+        self.send_again(settled.lost);
+        Ok(())
+    }
+
+    /// The target answered under this boot id: what it held under another one is dirty again, and
+    /// charged.
+    pub(crate) fn target_lives(&self, target: TargetId, boot: BootId) {
+        let lost = self.pipeline.unsynced.lock().restarted(target, boot);
+        self.send_again(lost);
+    }
+
+    /// A restarted target lost these.
+    fn send_again(&self, lost: Vec<Token>) {
+        for token in lost {
             let mut state = token.node.state.lock();
             if let Some(file) = &mut state.file {
                 file.buffer.lost(token.block, token.range);
@@ -279,7 +292,6 @@ impl Shared {
             self.charge_again(&token.node, at, u64::from(token.range.1 - token.range.0));
             self.queue_push(&token.node, token.block, Rows::All);
         }
-        Ok(())
     }
 
     /// Makes the file's data and, where needed, its size and times durable.

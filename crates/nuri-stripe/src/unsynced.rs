@@ -86,6 +86,15 @@ impl<T> Unsynced<T> {
         }
         settled
     }
+
+    /// The target answered something else under `boot`: what it held under another one is lost.
+    pub fn restarted(&mut self, target: TargetId, boot: BootId) -> Vec<T> {
+        let is_lost = |kept: &mut Kept<T>| {
+            kept.boot != boot && !cfg!(nuri_break = "restart_unnoticed")
+        };
+        let kept = self.targets.get_mut(&target);
+        kept.map_or_else(Vec::new, |kept| kept.extract_if(.., is_lost).map(|k| k.token).collect())
+    }
 }
 
 #[cfg(test)]
@@ -104,6 +113,18 @@ mod tests {
         let settled = unsynced.end_flush(ticket, BootId(2));
         assert_eq!(settled, Settled { durable: vec!['b'], lost: vec!['a'] });
         assert!(unsynced.targets().is_empty());
+    }
+
+    /// Catches `nuri_break = "restart_unnoticed"`.
+    #[test]
+    fn any_answer_tells_of_a_restart() {
+        let mut unsynced = Unsynced::default();
+        assert_eq!(unsynced.restarted(T1, BootId(1)), []);
+        unsynced.acknowledged(T1, BootId(1), 'a');
+        unsynced.acknowledged(T1, BootId(2), 'b');
+        assert_eq!(unsynced.restarted(T1, BootId(2)), ['a']);
+        assert_eq!(unsynced.restarted(T1, BootId(2)), []);
+        assert_eq!(unsynced.targets(), [T1]);
     }
 
     #[test]

@@ -350,7 +350,7 @@ impl TargetServer {
     fn room(&self, call: &DataRoom, request: &Request<'_>) -> Result<RoomReply, Status> {
         let (store, session) = (self.store(call.target)?, SessionId(request.context.session));
         let (promised, left) = store.promise_room(session, call.needed, call.wanted);
-        Ok(RoomReply { promised, left })
+        Ok(RoomReply { boot: store.boot(), promised, left })
     }
 
     fn flush(&self, call: &DataFlush) -> Result<FlushReply, Status> {

@@ -127,6 +127,8 @@ call!(DataRoom => RoomReply);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RoomReply {
+    /// Another one than before: what the target held in memory is lost, and takes room again.
+    pub boot: BootId,
     /// Bytes that are the session's now; perhaps fewer than it must have.
     pub promised: u64,
     /// Bytes that the target has left at all, those promised to others among them.

@@ -184,3 +184,27 @@ fn what_a_mount_was_promised_and_does_not_use_others_get() {
     check_accepted(second, &mounts[1].join("second"), &mounts[0].join("second"), accepted);
     space.down_clean();
 }
+
+/// Fills the space by one mount; its node is killed on the way, and started again.
+fn fill_beside_a_crash(space: &Space, crash_at: usize) {
+    let path = space.mnt().join("fill");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(&vec![7; crash_at]).unwrap();
+    space.kill("node0");
+    let accepted = crash_at + write_until_refused(&mut file, &[7; 1 << 20]);
+    check_accepted(file, &path, &path, accepted);
+    fs::remove_file(&path).unwrap();
+    wait("the space comes back", Duration::from_secs(30), || {
+        let (used, size) = used(space);
+        used < size / 20
+    });
+}
+
+#[test]
+fn what_a_killed_target_lost_finds_its_room_again() {
+    let space = Space::up(&["--shape", "stripe", "--targets", "2", "--target-size", "128M"]);
+    for crash_at in [20 << 20, 60 << 20, 150 << 20] {
+        fill_beside_a_crash(&space, crash_at);
+    }
+    space.down_clean();
+}
