@@ -151,7 +151,10 @@ impl Shared {
             // Before the answer counts: what was lost is charged to it.
             self.target_lives(target, reply.boot);
         }
-        self.room.answered(target, question, answer, Instant::now());
+        let is_too_much = self.room.answered(target, question, answer, Instant::now());
+        if is_too_much && let Some(rest) = self.room.surplus(self.session.id(), target) {
+            self.ask(target, rest);
+        }
     }
 
     /// Repeats what targets promised, and gives back what is not used.

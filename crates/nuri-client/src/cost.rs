@@ -23,8 +23,6 @@ pub(crate) const MOST: u64 = BLOCK + (64 << 10);
 pub(crate) struct Cost {
     pub(crate) target: TargetId,
     pub(crate) bytes: u64,
-    /// Its group holds the bytes without it.
-    pub(crate) is_spare: bool,
 }
 
 /// What the bytes `at..at + len` of a file take, by the blocks of a write buffer that they lie in.
@@ -55,7 +53,7 @@ fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
     let unit = limit::BLOCK;
     let (start, end) = (u64::from(piece.offset), u64::from(piece.offset) + u64::from(piece.len));
     let own = end.next_multiple_of(unit) - start / unit * unit + INDEX;
-    let (writable, is_spare) = (group.writable(), piece.shape.is_redundant());
+    let writable = group.writable();
     for (place, member) in group.members.iter().enumerate().filter(|(i, _)| writable.has(*i)) {
         let bytes = match piece.shape {
             Shape::Stripe | Shape::Mirror(_) => own,
@@ -65,7 +63,7 @@ fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
         };
         match costs.iter_mut().find(|cost| cost.target == member.target) {
             Some(cost) => cost.bytes += bytes,
-            None => costs.push(Cost { target: member.target, bytes, is_spare }),
+            None => costs.push(Cost { target: member.target, bytes }),
         }
     }
 }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::id::{GroupId, SessionId, TargetId};
+use nuri_proto::clock::HEARTBEAT;
+use nuri_proto::id::{BootId, GroupId, SessionId, TargetId};
 use nuri_proto::op::data::RoomReply;
 use parking_lot::Mutex;
 
@@ -27,6 +28,10 @@ const WINDOW: u64 = 128 << 20;
 const IDLE: Duration = Duration::from_secs(1);
 /// A target that does not answer is not asked again for so long.
 const SILENT: Duration = Duration::from_secs(1);
+/// A target that started anew knows of no promise. Until the others had the time to ask for what
+/// they accepted before, nobody asks for more, unless it has plenty left.
+const SETTLING: Duration = HEARTBEAT.saturating_mul(3);
+const PLENTY: u64 = 4 << 30;
 /// A group that refused what was promised is written through at least this long, and for longer at
 /// most until a write found room. The file system under a target is full then.
 const REFUSED: Duration = Duration::from_secs(10);
@@ -55,6 +60,9 @@ struct Account {
     left: u64,
     charged_at: Option<Instant>,
     silent_until: Option<Instant>,
+    /// Under which it last answered.
+    boot: Option<BootId>,
+    settles_until: Option<Instant>,
     /// One question at a time: the last answer is the one that counts at the target.
     asking: Arc<Mutex<()>>,
 }
@@ -64,7 +72,8 @@ struct Account {
 pub(crate) enum Short {
     /// These targets did not promise as much.
     Unpromised(Vec<TargetId>),
-    /// One that the write cannot do without does not answer.
+    /// One did not, and does not answer, or has just started anew. A group that does without it
+    /// says so in the map.
     Silent,
 }
 
@@ -87,8 +96,7 @@ pub(crate) struct Charge {
 }
 
 impl Room {
-    /// Charges all of it where the targets promised as much. One that its group can do without and
-    /// that does not answer is taken to have room: whether it has is not what is wrong with it.
+    /// Charges all of it where the targets promised as much.
     ///
     /// # Errors
     /// Why it is not charged.
@@ -99,11 +107,10 @@ impl Room {
             let wanted: u64 =
                 costs.iter().filter(|c| c.target == cost.target).map(|c| c.bytes).sum();
             let account = accounts.by_target.entry(cost.target).or_default();
-            let is_silent = account.silent_until.is_some_and(|until| now < until);
             let is_promised = account.charged + wanted <= account.promised;
-            match (is_promised, is_silent) {
+            match (is_promised, account.is_waited_for(now)) {
                 (true, _) => {}
-                (_, true) if cost.is_spare || cfg!(nuri_break = "silent_has_room") => {}
+                (_, true) if cfg!(nuri_break = "silent_has_room") => {}
                 (_, true) => return Err(Short::Silent),
                 _ if short.contains(&cost.target) => {}
                 _ => short.push(cost.target),
@@ -155,17 +162,18 @@ impl Room {
         (account.promised > account.charged).then(|| account.question(0, session))
     }
 
-    /// The target answered, or did not.
+    /// The target answered, or did not. Whether what it promised beyond what is charged is to be
+    /// given back at once.
     pub(crate) fn answered(
         &self,
         target: TargetId,
         question: Question,
         answer: Result<RoomReply, Status>,
         now: Instant,
-    ) {
+    ) -> bool {
         let mut accounts = self.0.lock();
         if accounts.session != question.session {
-            return;
+            return false;
         }
         let account = accounts.by_target.entry(target).or_default();
         account.silent_until = None;
@@ -175,8 +183,18 @@ impl Room {
                 let since = if is_kept { 0 } else { account.pushed - question.pushed };
                 account.promised = reply.promised.saturating_sub(since);
                 account.left = reply.left;
+                let known = account.boot.replace(reply.boot);
+                let is_anew = known.is_some_and(|boot| boot != reply.boot);
+                if !is_anew || reply.left >= PLENTY || cfg!(nuri_break = "settles_at_once") {
+                    return false;
+                }
+                account.settles_until = Some(now + SETTLING);
+                true
             }
-            Err(_) => account.silent_until = Some(now + SILENT),
+            Err(_) => {
+                account.silent_until = Some(now + SILENT);
+                false
+            }
         }
     }
 
@@ -202,7 +220,7 @@ impl Room {
         if is_idle && account.promised == 0 {
             return None;
         }
-        let more = if is_idle { 0 } else { WINDOW };
+        let more = if is_idle || account.settles(now) { 0 } else { WINDOW };
         Some(account.question(more, session))
     }
 
@@ -276,6 +294,14 @@ impl Account {
         Question { needed, wanted, pushed: self.pushed, session }
     }
 
+    fn is_waited_for(&self, now: Instant) -> bool {
+        self.settles(now) || self.silent_until.is_some_and(|until| now < until)
+    }
+
+    fn settles(&self, now: Instant) -> bool {
+        self.settles_until.is_some_and(|until| now < until)
+    }
+
     fn is_in_use(&self, now: Instant) -> bool {
         self.charged_at.is_some_and(|at| now.duration_since(at) < IDLE)
     }
@@ -312,7 +338,7 @@ impl Drop for Charge {
             return;
         }
         let mut accounts = self.room.0.lock();
-        for Cost { target, bytes, .. } in &self.costs {
+        for Cost { target, bytes } in &self.costs {
             match self.is_pushed {
                 true => accounts.pushed(*target, *bytes),
                 false => accounts.pay_back(*target, *bytes),
@@ -323,8 +349,6 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::BootId;
-
     use super::*;
 
     const OWN: SessionId = SessionId(7);
@@ -333,7 +357,7 @@ mod tests {
     const GROUP: GroupId = GroupId(1);
 
     fn cost(target: TargetId, bytes: u64) -> Cost {
-        Cost { target, bytes, is_spare: false }
+        Cost { target, bytes }
     }
 
     fn reply(promised: u64, left: u64) -> RoomReply {
@@ -455,26 +479,36 @@ mod tests {
 
     /// Catches `nuri_break = "silent_has_room"`.
     #[test]
-    fn a_silent_target_is_waited_for_unless_its_group_does_without() {
+    fn a_silent_target_is_waited_for() {
         let (room, now) = (Room::default(), Instant::now());
         promised(&room, NEAR, 10, now);
         let question = room.question(OWN, NEAR, 20).unwrap();
         room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
         assert_eq!(room.take(&[cost(NEAR, 11)], now), Err(Short::Silent));
-        let spare = Cost { is_spare: true, ..cost(NEAR, 11) };
-        let _charge = take(&room, &[spare], now).unwrap();
-        let later = now + SILENT;
-        assert_eq!(room.take(&[spare], later).err(), unpromised(&[NEAR]), "it is asked again");
-        assert_eq!(room.take(&[cost(NEAR, 11)], later).err(), unpromised(&[NEAR]));
+        let asked_again = room.take(&[cost(NEAR, 11)], now + SILENT);
+        assert_eq!(asked_again.err(), unpromised(&[NEAR]));
+        assert!(take(&room, &[cost(NEAR, 10)], now).is_ok(), "what it promised is believed");
     }
 
+    /// Catches `nuri_break = "settles_at_once"`.
     #[test]
-    fn what_a_silent_target_promised_is_believed() {
+    fn a_target_that_started_anew_is_asked_for_nothing_new_for_a_while() {
         let (room, now) = (Room::default(), Instant::now());
-        promised(&room, NEAR, 10, now);
-        let question = room.question(OWN, NEAR, 20).unwrap();
-        room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
-        assert!(take(&room, &[cost(NEAR, 10)], now).is_ok());
+        promised(&room, NEAR, 100, now);
+        let charge = take(&room, &[cost(NEAR, 60)], now).unwrap();
+        let anew = RoomReply { boot: BootId(2), promised: 100, left: 500 };
+        let question = room.repeated(OWN, NEAR, now).unwrap();
+        assert!(room.answered(NEAR, question, Ok(anew), now), "the rest is given back");
+        let question = room.surplus(OWN, NEAR).unwrap();
+        assert!(!room.answered(NEAR, question, Ok(RoomReply { promised: 60, ..anew }), now));
+        assert_eq!(room.take(&[cost(NEAR, 1)], now), Err(Short::Silent));
+        let question = room.repeated(OWN, NEAR, now).unwrap();
+        assert_eq!((question.needed, question.wanted), (60, 60));
+        let later = now + SETTLING;
+        assert_eq!(room.take(&[cost(NEAR, 1)], later).err(), unpromised(&[NEAR]));
+        let last = RoomReply { boot: BootId(3), promised: 60, left: PLENTY };
+        assert!(!room.answered(NEAR, question, Ok(last), later), "there is enough for all");
+        drop(charge);
     }
 
     #[test]

@@ -89,9 +89,8 @@ impl<T> Unsynced<T> {
 
     /// The target answered something else under `boot`: what it held under another one is lost.
     pub fn restarted(&mut self, target: TargetId, boot: BootId) -> Vec<T> {
-        let is_lost = |kept: &mut Kept<T>| {
-            kept.boot != boot && !cfg!(nuri_break = "restart_unnoticed")
-        };
+        let is_lost =
+            |kept: &mut Kept<T>| kept.boot != boot && !cfg!(nuri_break = "restart_unnoticed");
         let kept = self.targets.get_mut(&target);
         kept.map_or_else(Vec::new, |kept| kept.extract_if(.., is_lost).map(|k| k.token).collect())
     }

@@ -185,12 +185,12 @@ fn what_a_mount_was_promised_and_does_not_use_others_get() {
     space.down_clean();
 }
 
-/// Fills the space by one mount; its node is killed on the way, and started again.
-fn fill_beside_a_crash(space: &Space, crash_at: usize) {
+/// Fills the space by one mount; a node is killed on the way, and started again.
+fn fill_beside_a_crash(space: &Space, node: &str, crash_at: usize) {
     let path = space.mnt().join("fill");
     let mut file = fs::File::create(&path).unwrap();
     file.write_all(&vec![7; crash_at]).unwrap();
-    space.kill("node0");
+    space.kill(node);
     let accepted = crash_at + write_until_refused(&mut file, &[7; 1 << 20]);
     check_accepted(file, &path, &path, accepted);
     fs::remove_file(&path).unwrap();
@@ -204,7 +204,16 @@ fn fill_beside_a_crash(space: &Space, crash_at: usize) {
 fn what_a_killed_target_lost_finds_its_room_again() {
     let space = Space::up(&["--shape", "stripe", "--targets", "2", "--target-size", "128M"]);
     for crash_at in [20 << 20, 60 << 20, 150 << 20] {
-        fill_beside_a_crash(&space, crash_at);
+        fill_beside_a_crash(&space, "node0", crash_at);
+    }
+    space.down_clean();
+}
+
+#[test]
+fn what_was_accepted_beside_a_killed_mirror_finds_room() {
+    let space = Space::up(&["--shape", "mirror:2", "--nodes", "2", "--target-size", "128M"]);
+    for crash_at in [20 << 20, 60 << 20, 90 << 20] {
+        fill_beside_a_crash(&space, "node1", crash_at);
     }
     space.down_clean();
 }
