@@ -278,6 +278,8 @@ impl Shared {
             }
             Why::Silent => {
                 std::thread::sleep(Duration::from_millis(100));
+                // Its group may go on without it. Without an authority the old map is the best.
+                let _ = self.cluster.refresh();
                 Ok(())
             }
         }
