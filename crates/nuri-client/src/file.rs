@@ -128,7 +128,8 @@ impl Client {
         let orphan = {
             let mut state = node.state.lock();
             state.opens -= 1;
-            state.opens == 0 && state.orphan
+            let stays = state.lingers && !cfg!(nuri_break = "gone_when_closed");
+            state.opens == 0 && state.orphan && !stays
         };
         if orphan {
             self.shared.note_orphan(node.ino);

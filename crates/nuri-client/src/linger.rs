@@ -21,7 +21,8 @@ impl Shared {
     /// The inode lost its last name. Open or not, it stays for now.
     pub(crate) fn let_linger(&self, ino: Ino) {
         if let Some(node) = self.find(ino) {
-            node.state.lock().orphan = true;
+            let mut state = node.state.lock();
+            (state.orphan, state.lingers) = (true, true);
         }
         self.lingering.0.lock().push_back((Instant::now() + LINGER, ino));
     }
@@ -34,6 +35,11 @@ impl Shared {
             let count = lingering.partition_point(|(end, _)| *end <= now);
             lingering.drain(..count).map(|(_, ino)| ino).collect()
         };
-        over.into_iter().for_each(|ino| self.note_orphan(ino));
+        for ino in over {
+            if let Some(node) = self.find(ino) {
+                node.state.lock().lingers = false;
+            }
+            self.note_orphan(ino);
+        }
     }
 }

@@ -84,6 +84,8 @@ pub(crate) struct NodeState {
     pub(crate) orphan: bool,
     /// Its last name went while it was not open: it is as good as gone.
     pub(crate) dropped: bool,
+    /// Its last name went a moment ago: it stays, also where the last one closes it.
+    pub(crate) lingers: bool,
     /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
     pub(crate) awaiting: Vec<(u64, u64)>,
     /// Operations running now, and reads ever begun.

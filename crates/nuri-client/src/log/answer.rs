@@ -200,6 +200,7 @@ impl Shared {
         let is_last = attr.nlink == 0;
         state.logged = step;
         state.orphan |= is_last;
+        state.lingers |= is_last && is_replaced;
         let is_kept = is_replaced || state.opens > 0;
         let fate = if is_last && !is_kept { Fate::Dropped } else { Fate::Open };
         state.dropped = is_last && !is_kept;

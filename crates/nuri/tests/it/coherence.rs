@@ -522,6 +522,29 @@ fn a_file_that_was_just_replaced_is_opened_by_who_found_it_before() {
     space.down_clean();
 }
 
+/// Catches `nuri_break = "gone_when_closed"`.
+#[test]
+fn a_file_that_was_just_replaced_and_closed_is_opened_by_who_found_it_before() {
+    let space = Space::up(&[]);
+    let name = space.mnt().join("name");
+    for round in 0..5 {
+        fs::write(&name, "old").unwrap();
+        let open = |flags: rustix::fs::OFlags| {
+            fs::File::options().read(true).custom_flags(flags.bits() as i32).open(&name).unwrap()
+        };
+        let found = open(rustix::fs::OFlags::PATH);
+        let other = open(rustix::fs::OFlags::empty());
+        fs::write(space.mnt().join("new"), "new").unwrap();
+        fs::rename(space.mnt().join("new"), &name).unwrap();
+        drop(other);
+        // The kernel tells of the close a little later.
+        std::thread::sleep(Duration::from_millis(20));
+        let opened = fs::read_to_string(format!("/proc/self/fd/{}", found.as_raw_fd()));
+        assert_eq!(opened.unwrap(), "old", "round {round}");
+    }
+    space.down_clean();
+}
+
 #[test]
 fn a_name_that_is_replaced_all_the_time_is_always_opened() {
     let mut space = Space::up(&[]);
@@ -539,7 +562,13 @@ fn a_name_that_is_replaced_all_the_time_is_always_opened() {
             scope.spawn(|| {
                 (1..).take_while(|_| Instant::now() < end).for_each(|i| replace(&here, i))
             });
-            let read = |_| fs::read(reader.join("d/name")).map(|data| data.len());
+            let read = |_| {
+                let start = Instant::now();
+                let data = fs::read(reader.join("d/name"));
+                let words =
+                    |error| format!("{}: {error} after {:?}", reader.display(), start.elapsed());
+                data.map(|data| data.len()).map_err(words)
+            };
             let lengths: Result<Vec<_>, _> =
                 (0..).take_while(|_| Instant::now() < end).map(read).collect();
             let lengths = lengths.expect("a file is there");
