@@ -55,14 +55,28 @@ pub fn measure(
 /// Our own processes, or a tool of others where one is asked for.
 fn hands(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Box<dyn Hands>> {
     Ok(match workload {
+        Workload::Ior(ior) if ior.tool.as_deref() == Some(tool::ior::NAME) => {
+            Box::new(tool::ior::Program::new(ior.clone(), only(dirs)?, control))
+        }
         Workload::Ior(ior) if ior.tool.is_some() => {
             Box::new(tool::fio::Fio::new(ior.clone(), dirs, control))
+        }
+        Workload::Mdtest(mdtest) if mdtest.tool.is_some() => {
+            Box::new(tool::mdtest::Program::new(mdtest.clone(), only(dirs)?, control))
         }
         Workload::Bonnie(bonnie) if bonnie.tool.is_some() => {
             Box::new(tool::bonnie::Program::new(bonnie.clone(), &dirs[0], control))
         }
         _ => Box::new(Crew::start(workload, dirs, control)?),
     })
+}
+
+/// The directory of a tool that knows but one.
+fn only(dirs: &[PathBuf]) -> Result<&PathBuf> {
+    match dirs {
+        [dir] => Ok(dir),
+        _ => Err(LabError::new("--tool ior and --tool mdtest work in one directory: give one")),
+    }
 }
 
 fn phases(

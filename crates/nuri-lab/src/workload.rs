@@ -215,7 +215,8 @@ impl Workload {
         let is_bound = match self {
             Workload::Ior(ior) => ior.is_bound(),
             Workload::Bonnie(bonnie) => bonnie.tool.is_some(),
-            Workload::Mdtest(_) | Workload::Io500(_) => false,
+            Workload::Mdtest(mdtest) => mdtest.tool.is_some(),
+            Workload::Io500(_) => false,
             Workload::DbStress(_) | Workload::Ipc(_) => true,
         };
         if !is_bound || !hosts.are_others() {
@@ -420,6 +421,8 @@ pub(crate) mod tests {
             ("ior -a hdf5", "invalid value 'hdf5'"),
             ("ior --tool iozone", "invalid value 'iozone'"),
             ("ior --tool fio -W", "--tool fio has no -s, -W, -R"),
+            ("ior --tool ior -R", "--tool ior has no -W, -R"),
+            ("mdtest --tool fio", "invalid value 'fio'"),
             ("bonnie --tool bonnie++", "drops no caches: say --warm"),
             ("bonnie --tool bonnie++ --warm --np 2", "is one process: leave --np out"),
             ("bonnie --tool bonnie++ --warm -s 3m:24k", "chunks of a power of two"),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -586,12 +586,16 @@ fn figures(bench: &Bench, words: &str) -> BTreeMap<String, f64> {
     let words: Vec<&str> = words.split(' ').collect();
     let ran = nuri(&[&["lab"], &words[..], &["--json", &bench.str("dir")]].concat());
     assert!(ran.status.success(), "{}", text(&ran.stderr));
+    figures_of(&text(&ran.stdout))
+}
+
+fn figures_of(records: &str) -> BTreeMap<String, f64> {
     let figure = |line: &str| {
         let record: serde_json::Value = serde_json::from_str(line).unwrap();
         let median = record["interval"]["median"].as_f64().unwrap();
         (record["metric"].as_str().unwrap().to_owned(), median)
     };
-    text(&ran.stdout).lines().map(figure).collect()
+    records.lines().map(figure).collect()
 }
 
 /// The same workload by our processes and by the tool: figures of these phases are within twice of
@@ -641,6 +645,57 @@ fn a_tool_that_is_not_there_is_named() {
     assert!(bench.leftovers().is_empty());
     refused(&["lab", "bonnie", "--tool", "bonnie++", &dir], "say --warm");
     refused(&["lab", "ior", "--tool", "iozone", &dir], "possible values: fio");
+}
+
+/// Programs in the place of those of MPI, which print what those do.
+#[test]
+fn programs_of_mpi_are_started_and_read() {
+    let bench = Bench::new(PLAN);
+    let bin = bench.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let make = |name: &str, script: &str| {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let run = |line: &str| {
+        let mut command = Command::new(NURI);
+        command.arg("lab").args(line.split(' ')).args(["--json", &bench.str("dir")]);
+        let ran = command.env("PATH", &path).output().unwrap();
+        (text(&ran.stdout), text(&ran.stderr))
+    };
+    let lines = "ior --tool ior --np 2 -t 1m -b 4m -F -e";
+    assert!(run(lines).1.contains("ior is not installed: build it"));
+    make("mpiexec", "[ \"$1 $2\" = '-n 2' ] && shift 2 && exec \"$@\"");
+    make(
+        "ior",
+        "for last; do :; done\n\
+         echo 'access    bw(MiB/s)  IOPS  Latency(s)  block(KiB) xfer(KiB)  total(s)   iter'\n\
+         case \"$*\" in\n\
+         *' -w '*) : > \"$last.00000000\"; : > \"$last.00000001\"; echo 'write 400 1 1 1 1 1 0';;\n\
+         *) [ -e \"$last.00000001\" ] && echo 'read 800 1 1 1 1 1 0';;\nesac",
+    );
+    make(
+        "mdtest",
+        "echo 'SUMMARY rate: (of 1 iterations)'\n\
+         case \"$*\" in\n\
+         '-F -C '*) echo '   File creation  5000.000 5000.000 5000.000 0.000';;\n\
+         '-F -T '*) echo '   File stat  9000.000 9000.000 9000.000 0.000';;\n\
+         *) echo '   File removal  7000.000 7000.000 7000.000 0.000';;\nesac",
+    );
+    let rates = |line: &str| {
+        let (out, err) = run(line);
+        let rates = figures_of(&out);
+        assert!(!rates.is_empty(), "{err}");
+        rates.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect::<Vec<_>>()
+    };
+    assert_eq!(rates(lines), ["read 800", "write 400"]);
+    let metadata = rates("mdtest --tool mdtest --np 2 -n 10 -F");
+    assert_eq!(metadata, ["create 5000", "remove 7000", "stat 9000"]);
+    make("ior", "echo broken");
+    assert!(run(lines).1.contains("ior printed no bw(MiB/s) for write"));
+    assert!(bench.leftovers().is_empty());
 }
 
 /// Looks at a directory once more; what was said, and whether all is as usual.

@@ -3,6 +3,9 @@
 
 pub(crate) mod bonnie;
 pub(crate) mod fio;
+pub(crate) mod ior;
+pub(crate) mod mdtest;
+mod mpi;
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,6 +14,12 @@ use std::time::{Duration, Instant};
 use crate::crew::Control;
 use crate::{LabError, Result, at};
 
+/// Open MPI asks for these of root, and where ranks are more than processors; others ignore them.
+const OPEN_MPI: [(&str, &str); 3] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+];
 /// How often a wait looks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -18,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 fn run(program: &str, args: &[String], control: &Control) -> Result<String> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(OPEN_MPI).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(at("setpriv (of util-linux)"))?;
     let (out, err) = (drained(child.stdout.take()), drained(child.stderr.take()));
     let status = wait(&mut child, control, program);

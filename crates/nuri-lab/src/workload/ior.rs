@@ -10,7 +10,7 @@ use super::flow::FlowBuffers;
 use super::striping::Striping;
 use super::{LARGEST, Phase, library};
 use crate::size::{self, human};
-use crate::tool::fio;
+use crate::tool;
 use crate::{LabError, Result, at, work};
 
 const DEFAULT_BLOCK: u64 = 1 << 20;
@@ -93,8 +93,8 @@ pub struct Ior {
     /// Past the kernel's cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Let another program do it: fio
-    #[arg(long, value_name = "PROGRAM", value_parser = [fio::NAME])]
+    /// Let another program do it: fio, or IOR itself
+    #[arg(long, value_name = "PROGRAM", value_parser = [tool::fio::NAME, tool::ior::NAME])]
     pub tool: Option<String>,
     #[command(flatten)]
     striping: Striping,
@@ -145,9 +145,7 @@ impl Ior {
         if self.bytes().is_none_or(|bytes| bytes > i64::MAX as u64) {
             return refuse("-b, -s and --np together are too large for any file system".into());
         }
-        if self.tool.is_some() && (self.segments > 1 || self.verify_write || self.verify_read) {
-            return refuse("--tool fio has no -s, -W, -R".into());
-        }
+        self.check_tool()?;
         if self.direct && !t.is_multiple_of(ALIGN) {
             return refuse(format!("--direct: -t {t} is not a multiple of {ALIGN}"));
         }
@@ -156,6 +154,17 @@ impl Ior {
         }
         self.check_api()?;
         self.check_name()
+    }
+
+    fn check_tool(&self) -> Result<()> {
+        let verifies = self.verify_write || self.verify_read;
+        match self.tool.as_deref() {
+            Some(tool::fio::NAME) if self.segments > 1 || verifies => {
+                Err(LabError::new("--tool fio has no -s, -W, -R"))
+            }
+            Some(tool::ior::NAME) if verifies => Err(LabError::new("--tool ior has no -W, -R")),
+            _ => Ok(()),
+        }
     }
 
     fn check_api(&self) -> Result<()> {
@@ -252,11 +261,15 @@ impl Ior {
     }
 
     /// Of all ranks; none where no number holds it.
-    pub(super) fn bytes(&self) -> Option<u64> {
+    pub(crate) fn bytes(&self) -> Option<u64> {
         self.block().checked_mul(self.segments)?.checked_mul(self.np as u64)
     }
 
-    fn has_own_files(&self) -> bool {
+    pub(crate) fn segments(&self) -> u64 {
+        self.segments
+    }
+
+    pub(crate) fn has_own_files(&self) -> bool {
         self.own_files || self.files == Some(Files::Own)
     }
 
@@ -276,8 +289,16 @@ impl Ior {
 
     /// The file with a rank's data.
     pub(crate) fn path(&self, dir: &Path, rank: usize) -> PathBuf {
-        let name = self.name.as_deref().unwrap_or("data");
-        if self.has_own_files() { dir.join(format!("{name}.{rank:08}")) } else { dir.join(name) }
+        let mut path = self.base(dir).into_os_string();
+        if self.has_own_files() {
+            path.push(format!(".{rank:08}"));
+        }
+        path.into()
+    }
+
+    /// The file's path, without what tells ranks apart.
+    pub(crate) fn base(&self, dir: &Path) -> PathBuf {
+        dir.join(self.name.as_deref().unwrap_or("data"))
     }
 
     /// Where a rank's transfers begin in its file, in order.

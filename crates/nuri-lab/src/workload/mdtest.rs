@@ -11,7 +11,7 @@ use super::pattern::Pattern;
 use super::{Entry, LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
 use crate::size::human;
-use crate::{LabError, Result, at};
+use crate::{LabError, Result, at, tool};
 
 const DEFAULT_ITEMS: u64 = 1000;
 /// What an entry takes at most besides its bytes.
@@ -67,6 +67,9 @@ pub struct Mdtest {
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
+    /// Let another program do it: mdtest itself
+    #[arg(long, value_name = "PROGRAM", value_parser = [tool::mdtest::NAME])]
+    pub tool: Option<String>,
 }
 
 impl Mdtest {
@@ -99,7 +102,7 @@ impl Mdtest {
     }
 
     /// Items of each kind and process.
-    fn each(&self) -> u64 {
+    pub(crate) fn each(&self) -> u64 {
         match self.total {
             Some(total) => total / self.np as u64,
             None => self.items.unwrap_or(DEFAULT_ITEMS),
@@ -107,7 +110,7 @@ impl Mdtest {
     }
 
     /// Of all processes.
-    pub(super) fn items(&self) -> u64 {
+    pub(crate) fn items(&self) -> u64 {
         self.each().saturating_mul(self.np as u64)
     }
 
@@ -136,8 +139,27 @@ impl Mdtest {
         self.entries().flat_map(of).collect()
     }
 
+    pub(crate) fn has_own_dirs(&self) -> bool {
+        self.own_dirs
+    }
+
+    /// Of each file.
+    pub(crate) fn write_bytes(&self) -> u64 {
+        self.write_bytes
+    }
+
+    /// Of each file.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// What all entries lie in.
+    pub(crate) fn tree(&self, dir: &Path) -> PathBuf {
+        dir.join(TREE)
+    }
+
     fn dir(&self, dir: &Path, rank: usize) -> PathBuf {
-        let tree = dir.join(TREE);
+        let tree = self.tree(dir);
         if self.own_dirs { tree.join(format!("rank.{rank}")) } else { tree }
     }
 
@@ -149,7 +171,7 @@ impl Mdtest {
     }
 
     pub(super) fn clear(&self, dirs: &[PathBuf]) -> Result<()> {
-        let tree = dirs[0].join(TREE);
+        let tree = self.tree(&dirs[0]);
         fs::remove_dir_all(&tree).map_err(at(tree.display()))
     }
 }
