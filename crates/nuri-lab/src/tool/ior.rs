@@ -70,7 +70,7 @@ fn rate(printed: &str, phase: Phase) -> Result<f64> {
     match field.and_then(|field| field.parse::<f64>().ok()) {
         Some(rate) if rate > 0.0 => Ok(rate),
         _ => Err(LabError(format!(
-            "ior printed no bw(MiB/s) for {wanted} in its table of results: is it version 3 or later?"
+            "ior printed no bw(MiB/s) for {wanted} in its results: is it version 3 or later?"
         ))),
     }
 }
@@ -105,11 +105,11 @@ mod tests {
     #[test]
     fn its_table_is_read_by_its_head() {
         // As 3.0 and as 3.3 print it.
-        let old = "Summary:\n\tapi = POSIX\n\naccess    bw(MiB/s)  block(KiB) xfer(KiB)  open(s)    \
-                   wr/rd(s)   close(s)   total(s)   iter\n------    ---------  ---------- ---------  \
-                   --------   --------   --------   --------   ----\nwrite     1024.5     1024.00    \
-                   256.00     0.000100   0.003900   0.000010   0.004000   0\n\nMax Write: 1 MiB/sec\n\
-                   write 1 2 3 4 5 6 7 8 9\n";
+        let old = "Summary:\n\tapi = POSIX\n\naccess    bw(MiB/s)  block(KiB) xfer(KiB)  \
+                   open(s)    wr/rd(s)   close(s)   total(s)   iter\n------    ---------  \
+                   ---------- ---------  --------   --------   --------   --------   ----\n\
+                   write     1024.5     1024.00    256.00     0.000100   0.003900   0.000010   \
+                   0.004000   0\n\nMax Write: 1 MiB/sec\nwrite 1 2 3 4 5 6 7 8 9\n";
         assert_eq!(rate(old, Phase::Write).unwrap(), 1024.5);
         assert!(rate(old, Phase::Read).unwrap_err().to_string().contains("for read"));
         let new = "access    bw(MiB/s)  IOPS       Latency(s)  block(KiB) xfer(KiB)  open(s)    \

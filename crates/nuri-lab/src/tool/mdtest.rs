@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn its_summary_is_read() {
         // As 1.9 and as 4.0 print it.
-        let old = "File creation : 1\n\nSUMMARY: (of 1 iterations)\n   Operation  Max  Min  Mean\n   \
+        let old = "File creation : 1\n\nSUMMARY: (of 1 iterations)\n   Operation  Max  Min\n   \
                    Directory stat    :    1509.324   1509.324   1509.324   0.000\n   \
                    File creation     :     845.634    845.634    845.634   0.000\n";
         assert_eq!(rate(old, Phase::Create(Entry::File)).unwrap(), 845.634);
