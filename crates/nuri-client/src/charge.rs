@@ -4,22 +4,26 @@ use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::clock::{HEARTBEAT, MEMBER_PATIENCE};
-use nuri_proto::id::TargetId;
+use nuri_proto::id::{ObjectId, TargetId};
+use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::DataRoom;
 
 use crate::buffer::BLOCK;
-use crate::cost::{Cost, costs};
+use crate::cost::{BlockCosts, Cost, costs};
 use crate::file::Position;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
 use crate::room::{Charge, Question, Short};
 
 /// What a write takes, where it goes.
+#[derive(Default)]
 pub(crate) struct Bill {
     pub(crate) at: u64,
     /// Nothing where the bytes lie with the inode.
-    pub(crate) blocks: Vec<(u64, Vec<Cost>)>,
+    pub(crate) blocks: BlockCosts,
+    /// The map does not know all groups that the bytes go to, nor did a fresh one.
+    is_unknown: bool,
     /// A group of the file refused lately what it had promised.
     is_refused: bool,
 }
@@ -63,7 +67,7 @@ impl Shared {
                 let file = state.file.as_ref().ok_or(Status::IO)?;
                 let at = position.within(file.size);
                 let Some(bytes) = placed(file, at, len) else {
-                    return Ok(Bill { at, blocks: Vec::new(), is_refused: false });
+                    return Ok(Bill { at, ..Bill::default() });
                 };
                 (at, bytes, file.is_placed().then(|| file.layout.clone()), file.object)
             };
@@ -73,9 +77,21 @@ impl Shared {
             };
             let mut groups = layout.components.iter().flat_map(|c| &c.groups);
             let is_refused = groups.any(|group| self.room.is_refused(*group));
-            let blocks = self.cluster.with_map(|map| costs(map, &layout, object, bytes));
-            return Ok(Bill { at, blocks, is_refused });
+            let known = self.costs(&layout, object, bytes);
+            let is_unknown = known.is_none() && !cfg!(nuri_break = "unknown_has_room");
+            return Ok(Bill { at, blocks: known.unwrap_or_default(), is_unknown, is_refused });
         }
+    }
+
+    /// By a fresh map where need be: the groups of a shape are made when it is first asked for.
+    fn costs(&self, layout: &Layout, object: ObjectId, bytes: (u64, u64)) -> Option<BlockCosts> {
+        let by_map = || self.cluster.with_map(|map| costs(map, layout, object, bytes));
+        let is_asked = !cfg!(nuri_break = "unknown_has_room");
+        by_map().or_else(|| {
+            // Without an authority the old map is the best there is.
+            is_asked.then(|| self.cluster.refresh());
+            by_map()
+        })
     }
 
     /// Charges a write.
@@ -85,6 +101,9 @@ impl Shared {
     pub(crate) fn charge(&self, bill: &Bill) -> Result<Charges, Short> {
         if cfg!(nuri_break = "room_unasked") {
             return Ok(Vec::new());
+        }
+        if bill.is_unknown {
+            return Err(Short::Silent);
         }
         if bill.is_refused {
             return Err(Short::Unpromised(Vec::new()));

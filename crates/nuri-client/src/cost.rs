@@ -25,26 +25,27 @@ pub(crate) struct Cost {
     pub(crate) bytes: u64,
 }
 
+/// By the blocks of a write buffer.
+pub(crate) type BlockCosts = Vec<(u64, Vec<Cost>)>;
+
 /// What the bytes `at..at + len` of a file take, by the blocks of a write buffer that they lie in.
-/// Nothing at members that are absent, nor in groups that the map does not know.
+/// Nothing at members that are absent; `None` where the map does not know all of their groups.
 pub(crate) fn costs(
     map: &Map,
     layout: &Layout,
     object: ObjectId,
     (at, len): (u64, u64),
-) -> Vec<(u64, Vec<Cost>)> {
+) -> Option<BlockCosts> {
     let end = at + len;
     let blocks = at / BLOCK..end.div_ceil(BLOCK);
     let of_block = |block: u64| {
         let from = at.max(block * BLOCK);
         let mut costs: Vec<Cost> = Vec::new();
         for piece in pieces(layout, object, from, end.min((block + 1) * BLOCK) - from) {
-            if let Some(group) = map.group(piece.group) {
-                add(&mut costs, group, &piece);
-            }
+            add(&mut costs, map.group(piece.group)?, &piece);
         }
         costs.iter_mut().for_each(|cost| cost.bytes = cost.bytes.min(MOST));
-        (block, costs)
+        Some((block, costs))
     };
     blocks.map(of_block).collect()
 }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     fn all(map: &Map, layout: &Layout, at: u64, len: u64) -> Vec<(u64, u32, u64)> {
-        let costs = costs(map, layout, ObjectId(1), (at, len));
+        let costs = costs(map, layout, ObjectId(1), (at, len)).unwrap();
         let flat = |(block, costs): (u64, Vec<Cost>)| {
             costs.into_iter().map(move |cost| (block, cost.target.0, cost.bytes))
         };
@@ -139,8 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_map_does_not_know_costs_nothing() {
+    fn what_the_map_does_not_know_has_no_cost() {
         let layout = layout(Shape::Stripe, MIB, 2);
-        assert_eq!(all(&map(Shape::Stripe, 0), &layout, 0, 10), []);
+        let costs = |at, len| costs(&map(Shape::Stripe, 1), &layout, ObjectId(1), (at, len));
+        assert_eq!(costs(MIB - 1, 2), None);
+        assert!(costs(MIB - 1, 1).is_some());
     }
 }

@@ -73,7 +73,7 @@ pub(crate) enum Short {
     /// These targets did not promise as much.
     Unpromised(Vec<TargetId>),
     /// One did not, and does not answer, or has just started anew. A group that does without it
-    /// says so in the map.
+    /// says so in the map. Or the map is too old to name the group.
     Silent,
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Space, wait};
+use crate::support::{Space, nuri, text, wait};
 
 fn used(space: &Space) -> (u64, u64) {
     let s = rustix::fs::statvfs(space.mnt()).unwrap();
@@ -163,6 +163,28 @@ fn a_target_that_gets_all_of_a_file_says_so_too() {
     }
     // The other target has room, also for who writes behind.
     fs::write(space.mnt().join("small"), vec![7; 20_000]).unwrap();
+    drop(file);
+    space.down_clean();
+}
+
+/// The groups of a shape are made when it is first asked for, after the mount got its map. Blocks
+/// that are half full are not pushed for a while, which would bring a new one.
+/// Catches `nuri_break = "unknown_has_room"`.
+#[test]
+fn the_first_file_of_a_shape_finds_room_too() {
+    const PIECE: u64 = 512 << 10;
+    let mut space = Space::bare();
+    space.start(&["--shape", "stripe", "--targets", "2", "--target-size", "64M"]);
+    let dir = space.mnt().join("mirrored");
+    fs::create_dir(&dir).unwrap();
+    let set = ["fs", "layout", "set", &dir.display().to_string(), "--shape", "mirror:2"];
+    let out = nuri(&set);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let file = fs::File::create(dir.join("f")).unwrap();
+    let pieces = write_every_second(&file, PIECE);
+    file.sync_all().unwrap();
+    let size = used(&space).1 / 2;
+    assert!((size * 3 / 4..=size).contains(&(pieces * PIECE)), "{pieces} pieces of {size}");
     drop(file);
     space.down_clean();
 }
