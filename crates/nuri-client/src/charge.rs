@@ -77,21 +77,19 @@ impl Shared {
             };
             let mut groups = layout.components.iter().flat_map(|c| &c.groups);
             let is_refused = groups.any(|group| self.room.is_refused(*group));
-            let known = self.costs(&layout, object, bytes);
-            let is_unknown = known.is_none() && !cfg!(nuri_break = "unknown_has_room");
-            return Ok(Bill { at, blocks: known.unwrap_or_default(), is_unknown, is_refused });
+            let (blocks, is_known) = self.costs(&layout, object, bytes);
+            return Ok(Bill { at, blocks, is_unknown: !is_known, is_refused });
         }
     }
 
     /// By a fresh map where need be: the groups of a shape are made when it is first asked for.
-    fn costs(&self, layout: &Layout, object: ObjectId, bytes: (u64, u64)) -> Option<BlockCosts> {
+    fn costs(&self, layout: &Layout, object: ObjectId, bytes: (u64, u64)) -> (BlockCosts, bool) {
         let by_map = || self.cluster.with_map(|map| costs(map, layout, object, bytes));
-        let is_asked = !cfg!(nuri_break = "unknown_has_room");
-        by_map().or_else(|| {
-            // Without an authority the old map is the best there is.
-            is_asked.then(|| self.cluster.refresh());
-            by_map()
-        })
+        match by_map() {
+            (blocks, _) if cfg!(nuri_break = "unknown_has_room") => (blocks, true),
+            (_, false) if self.cluster.refresh().is_ok() => by_map(),
+            found => found,
+        }
     }
 
     /// Charges a write.

@@ -29,25 +29,30 @@ pub(crate) struct Cost {
 pub(crate) type BlockCosts = Vec<(u64, Vec<Cost>)>;
 
 /// What the bytes `at..at + len` of a file take, by the blocks of a write buffer that they lie in.
-/// Nothing at members that are absent; `None` where the map does not know all of their groups.
+/// Nothing at members that are absent. And whether the map knows all of their groups: in others it
+/// is nothing.
 pub(crate) fn costs(
     map: &Map,
     layout: &Layout,
     object: ObjectId,
     (at, len): (u64, u64),
-) -> Option<BlockCosts> {
+) -> (BlockCosts, bool) {
+    let mut is_known = true;
     let end = at + len;
     let blocks = at / BLOCK..end.div_ceil(BLOCK);
     let of_block = |block: u64| {
         let from = at.max(block * BLOCK);
         let mut costs: Vec<Cost> = Vec::new();
         for piece in pieces(layout, object, from, end.min((block + 1) * BLOCK) - from) {
-            add(&mut costs, map.group(piece.group)?, &piece);
+            match map.group(piece.group) {
+                Some(group) => add(&mut costs, group, &piece),
+                None => is_known = false,
+            }
         }
         costs.iter_mut().for_each(|cost| cost.bytes = cost.bytes.min(MOST));
-        Some((block, costs))
+        (block, costs)
     };
-    blocks.map(of_block).collect()
+    (blocks.map(of_block).collect(), is_known)
 }
 
 fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
@@ -97,7 +102,7 @@ mod tests {
     }
 
     fn all(map: &Map, layout: &Layout, at: u64, len: u64) -> Vec<(u64, u32, u64)> {
-        let costs = costs(map, layout, ObjectId(1), (at, len)).unwrap();
+        let costs = costs(map, layout, ObjectId(1), (at, len)).0;
         let flat = |(block, costs): (u64, Vec<Cost>)| {
             costs.into_iter().map(move |cost| (block, cost.target.0, cost.bytes))
         };
@@ -143,7 +148,8 @@ mod tests {
     fn what_the_map_does_not_know_has_no_cost() {
         let layout = layout(Shape::Stripe, MIB, 2);
         let costs = |at, len| costs(&map(Shape::Stripe, 1), &layout, ObjectId(1), (at, len));
-        assert_eq!(costs(MIB - 1, 2), None);
-        assert!(costs(MIB - 1, 1).is_some());
+        assert!(!costs(MIB - 1, 2).1);
+        assert_eq!(costs(MIB, 1), (vec![(1, vec![])], false));
+        assert!(costs(MIB - 1, 1).1);
     }
 }
