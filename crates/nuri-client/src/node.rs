@@ -21,6 +21,7 @@ use crate::found::{Age, Found};
 use crate::hold::{Hold, Standing};
 use crate::log::Use;
 use crate::part::Parts;
+use crate::push_row::FoundRows;
 use crate::xattr::Absent;
 
 /// One inode. Shared by the table, open handles and pushes in flight.
@@ -108,6 +109,8 @@ pub(crate) struct FileData {
     pub(crate) inline: Option<Vec<u8>>,
     /// Parts of it are written here, others elsewhere: what of `allocated` the server knows.
     pub(crate) beside: Option<u64>,
+    /// Of its rows, meanwhile.
+    pub(crate) found_rows: Arc<FoundRows>,
     /// A push failed: bytes may lie beyond the size.
     pub(crate) has_failed: bool,
     pub(crate) buffer: WriteBuffer,
@@ -150,6 +153,7 @@ impl FileData {
             is_writable: false,
             inline,
             beside: None,
+            found_rows: Arc::default(),
             has_failed: false,
             buffer,
             is_written_through: false,

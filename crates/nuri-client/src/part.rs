@@ -27,6 +27,9 @@ const STEP: Duration = Duration::from_millis(20);
 /// Writes without a gap after which as many more are foreseen, and bytes.
 const STREAK: u64 = 4;
 const MOST_AHEAD: u64 = 64 << 20;
+/// In how many pieces they are asked for at most, and what each is a multiple of.
+const PIECES: u64 = 16;
+const PIECE: u64 = 64 << 10;
 /// Runs that are foreseen.
 const FORESEEN: u32 = 64;
 
@@ -97,8 +100,11 @@ impl Pattern {
         if run.writes < STREAK {
             return Ahead::default();
         }
-        let len = run.len.min(MOST_AHEAD);
-        Ahead { start: run.start + run.len, len, step: len, count: 1 }
+        // In pieces: where others write what comes after, those before it are granted.
+        let most = run.len.min(MOST_AHEAD);
+        let len = (most / PIECES).next_multiple_of(PIECE).min(most);
+        let count = (most / len) as u32;
+        Ahead { start: run.start + run.len, len, step: len, count }
     }
 }
 
@@ -359,6 +365,9 @@ mod tests {
         let len = 8 * 4096;
         assert_eq!(ahead[2].count, 0);
         assert_eq!(ahead[7], Ahead { start: len, len, step: len, count: 1 });
+        let (start, piece) = (33 * len, PIECE * 2);
+        let ahead = pattern.write(len, 32 * len);
+        assert_eq!(ahead, Ahead { start, len: piece, step: piece, count: 8 }, "in pieces");
         assert_eq!(pattern.write(1 << 30, 100).count, 0, "elsewhere");
     }
 

@@ -2,6 +2,7 @@
 //! what is written. What a group took is durable: nothing is kept for sending again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use nuri_proto::Status;
@@ -14,8 +15,11 @@ use crate::buffer::{BLOCK, Push};
 use crate::data::stripe_of;
 use crate::flow::Way;
 use crate::fs::Shared;
-use crate::group::{Guess, Part};
+use crate::group::{Guess, Part, Written};
 use crate::node::Node;
+
+/// So many new rows one after the other, and the next one is taken to be new.
+const CONVINCED: u32 = 4;
 
 /// Which rows are worth pushing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +36,30 @@ pub(crate) struct Row {
     pub(crate) layout: Arc<Layout>,
     /// Nothing was ever written from here on, as far as is known.
     pub(crate) fresh_from: u64,
+    /// Others write the file too, and perhaps beyond.
+    pub(crate) beside: Option<Arc<FoundRows>>,
     pub(crate) pushes: Vec<Push>,
+}
+
+/// What was found of the rows of a file that others write too: where they make it, each row is new,
+/// and need not be asked for before it is written. A guess that is wrong costs more than asking.
+#[derive(Default)]
+pub(crate) struct FoundRows {
+    /// Rows in a row that nobody had written.
+    fresh: AtomicU32,
+}
+
+impl FoundRows {
+    fn are_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) >= CONVINCED
+    }
+
+    fn found(&self, fresh: bool) {
+        match fresh {
+            true => drop(self.fresh.fetch_add(1, Ordering::Relaxed)),
+            false => self.fresh.store(0, Ordering::Relaxed),
+        }
+    }
 }
 
 /// A dirty range on its way.
@@ -88,9 +115,14 @@ impl Shared {
         let component = &row.layout.components[usize::from(piece.key.component)];
         let length = component.chunk_size.bytes() * component.shape.data() as u64;
         let is_fresh = u64::from(piece.key.stripe) * length >= row.fresh_from;
+        let is_fresh = row.beside.as_ref().map_or(is_fresh, |rows| rows.are_fresh());
         let guess = if is_fresh { Guess::Fresh } else { Guess::Unknown };
         let stripe = stripe_of(piece);
         let outcome = self.data.groups().write_into(room, row.session, &stripe, &parts, guess);
+        if let (Some(rows), Ok(Written { fresh: Some(fresh), .. })) = (&row.beside, outcome) {
+            rows.found(fresh);
+        }
+        let outcome = outcome.map(|written| written.allocated);
         self.room.heard(piece.group, outcome, Instant::now());
         outcome
     }
@@ -112,8 +144,8 @@ fn take_row(node: &Node, block: u64, rows: Rows) -> Option<Row> {
         session: file.session,
         object: file.object,
         layout: file.layout.clone(),
-        // Of what others write beside us nothing is known.
-        fresh_from: file.beside.map_or(file.published_size, |_| u64::MAX),
+        fresh_from: file.published_size,
+        beside: file.beside.map(|_| file.found_rows.clone()),
         pushes: file.buffer.begin_push_all(&blocks)?,
     })
 }
@@ -170,5 +202,22 @@ impl Set<'_> {
         let end = all().map(|p| p.offset + p.len).max().unwrap_or(0);
         let bytes: u32 = all().map(|p| p.len).sum();
         u64::from(end - start) <= 2 * u64::from(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_taken_to_be_new_after_several_that_were() {
+        let rows = FoundRows::default();
+        for _ in 0..CONVINCED {
+            assert!(!rows.are_fresh());
+            rows.found(true);
+        }
+        assert!(rows.are_fresh());
+        rows.found(false);
+        assert!(!rows.are_fresh());
     }
 }

@@ -213,6 +213,7 @@ fn row_of(file: &FileData) -> Row {
         object: file.object,
         layout: file.layout.clone(),
         fresh_from: file.published_size,
+        beside: None,
         pushes: Vec::new(),
     }
 }

@@ -49,7 +49,7 @@ pub use repair::Found;
 pub use resync::{Kept, Missed};
 pub use rpc::RpcPort;
 pub use scrub::{Finding, Flaw, Verdict};
-pub use write::{Guess, Part};
+pub use write::{Guess, Part, Written};
 
 use commit::Commits;
 use passing::Damaged;

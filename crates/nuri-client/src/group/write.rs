@@ -42,6 +42,15 @@ pub enum Guess {
     Fresh,
 }
 
+/// What became of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Bytes newly allocated.
+    pub allocated: u64,
+    /// Whether nobody had written the stripe; not of stripes that this client knew before.
+    pub fresh: Option<bool>,
+}
+
 /// One try to write.
 struct Attempt<'a> {
     session: SessionId,
@@ -69,11 +78,12 @@ impl<P: Port> Groups<P> {
         parts: &[Part<'_>],
         guess: Guess,
     ) -> Result<u64, Status> {
-        self.write_into(Room::Unpromised, session, stripe, parts, guess)
+        let written = self.write_into(Room::Unpromised, session, stripe, parts, guess);
+        written.map(|written| written.allocated)
     }
 
     /// Writes parts of a stripe, at most one per data member. When it returns, every member that
-    /// takes part holds them durably. Returns bytes newly allocated.
+    /// takes part holds them durably.
     ///
     /// # Errors
     /// No space; [`Status::IO`] and the like where the group is not available for too long.
@@ -84,13 +94,14 @@ impl<P: Port> Groups<P> {
         stripe: &Stripe,
         parts: &[Part<'_>],
         guess: Guess,
-    ) -> Result<u64, Status> {
+    ) -> Result<Written, Status> {
         let seen = self.seen.entry(stripe.key);
         let end = self.port.now() + REQUEST;
         // Another write of the stripe may wait for its members as long.
         let knowledge = seen.state.try_lock_for(REQUEST);
         let mut knowledge = knowledge.ok_or(Status::UNREACHABLE)?;
-        if !knowledge.known && guess == Guess::Fresh {
+        let was_known = knowledge.known;
+        if !was_known && guess == Guess::Fresh {
             *knowledge = Knowledge { known: true, ..Knowledge::default() };
         }
         let outcome = self.until(end.saturating_sub(self.port.now()), || {
@@ -99,7 +110,10 @@ impl<P: Port> Groups<P> {
         if outcome.is_err() {
             knowledge.known = false;
         }
-        outcome
+        outcome.map(|(allocated, base)| {
+            let fresh = (!was_known).then(|| base.same(&Covers::default()));
+            Written { allocated, fresh }
+        })
     }
 
     fn attempt(
@@ -109,7 +123,7 @@ impl<P: Port> Groups<P> {
         parts: &[Part<'_>],
         seen: &Seen,
         (knowledge, end): (&mut Knowledge, Duration),
-    ) -> Result<u64, Status> {
+    ) -> Result<(u64, Covers), Status> {
         let group = self.available(stripe.group)?;
         if !knowledge.known {
             self.learn(session, stripe, knowledge)?;
@@ -128,7 +142,7 @@ impl<P: Port> Groups<P> {
         knowledge.covers = attempt.covers;
         knowledge.newest = attempt.version;
         knowledge.known = true;
-        Ok(allocated)
+        Ok((allocated, attempt.base))
     }
 
     fn plan<'a>(
