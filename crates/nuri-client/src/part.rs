@@ -101,8 +101,8 @@ impl Pattern {
             return Ahead::default();
         }
         // In pieces: where others write what comes after, those before it are granted.
-        let most = run.len.min(MOST_AHEAD);
-        let len = (most / PIECES).next_multiple_of(PIECE).min(most);
+        let most = run.len.clamp(1, MOST_AHEAD);
+        let len = (most / PIECES).max(1).next_multiple_of(PIECE).min(most);
         let count = (most / len) as u32;
         Ahead { start: run.start + run.len, len, step: len, count }
     }
@@ -365,6 +365,9 @@ mod tests {
         let len = 8 * 4096;
         assert_eq!(ahead[2].count, 0);
         assert_eq!(ahead[7], Ahead { start: len, len, step: len, count: 1 });
+        let mut short = Pattern::default();
+        let ahead: Vec<_> = (0..8).map(|i| short.write(i, 1)).collect();
+        assert_eq!(ahead[7], Ahead { start: 8, len: 8, step: 8, count: 1 });
         let (start, piece) = (33 * len, PIECE * 2);
         let ahead = pattern.write(len, 32 * len);
         assert_eq!(ahead, Ahead { start, len: piece, step: piece, count: 8 }, "in pieces");
