@@ -71,6 +71,7 @@ impl<'b> Guest<'b> {
                 WRITE => self.write(&ask)?,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             };
+            let result = result.map_err(|status| self.error(&ask, status));
             let result = result.map_or_else(|s| -i64::from(s.errno()), |len| len as i64);
             rustix::net::send(&self.socket, Answer { result }.as_bytes(), SendFlags::NOSIGNAL)?;
         }
@@ -83,6 +84,13 @@ impl<'b> Guest<'b> {
         let refused = if ask.what == READ { Access::Write } else { Access::Read };
         let refused = access == refused && !cfg!(nuri_break = "ticket_for_all");
         if refused { Err(Status::BADF) } else { Ok((ino, fh)) }
+    }
+
+    /// What a request failed with, or that its file was closed meanwhile: the program has another
+    /// one under that number by now, and is to ask for its ticket.
+    fn error(&self, ask: &Ask, status: Status) -> Status {
+        let is_open = self.file(ask) != Err(Status::STALE) || cfg!(nuri_break = "closed_is_bad");
+        if is_open { status } else { Status::STALE }
     }
 
     /// The outer error ends the connection.

@@ -2,7 +2,8 @@
 //! `libnuri_preload` (`preload/`).
 //!
 //! B1 Who holds an open file gets its ticket from the kernel (an ioctl). It is good for what the
-//!    file was opened for, and ends with the open file.
+//!    file was opened for, and ends with the open file. What fails because it ended meanwhile is
+//!    asked again: the program's number is another open file by then.
 //! B2 Memory of programs is not touched. Bytes go through pipes that hold references to pages: the
 //!    program's own, or those that this connection alone reads into.
 //! B3 Nothing is held while a program is waited for.

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import sys
+import time
 
 MIB = 1 << 20
 TICKET = 2 << 30 | 64 << 16 | ord("N") << 8 | 1
@@ -69,6 +70,17 @@ for flags, allowed, refused in ((os.O_RDONLY, READ, WRITE), (os.O_WRONLY, WRITE,
         if allowed == READ:
             os.read(link.out, 1)
     assert answer == -errno.ESTALE
+
+# It ends between a request and its bytes.
+fd = os.open(path, os.O_WRONLY)
+secret, name = ticket(fd)
+link = Link(name)
+link.socket.send(secret + struct.pack("IIQQ", WRITE, 0, 0, 4096))
+time.sleep(0.2)
+os.close(fd)
+time.sleep(0.2)
+os.write(link.into, data)
+assert struct.unpack("q", link.socket.recv(8))[0] == -errno.ESTALE
 
 # A duplicate keeps it open.
 fd = os.open(path, os.O_RDONLY)
