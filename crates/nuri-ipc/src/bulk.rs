@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crate::copy::Stores;
+use crate::distance::Distance;
 use crate::region::Region;
 use crate::ring::Corrupt;
 use crate::span::Gather;
+use crate::trial::Trial;
 
 /// Bytes copied between two looks at the other end.
 pub(crate) const CHUNK: usize = 16 << 10;
@@ -53,11 +55,12 @@ pub(crate) struct Producer {
     tail: u64,
     head: u64,
     used: bool,
+    trial: Trial,
 }
 
 impl Producer {
     pub(crate) fn new(place: Place) -> Self {
-        Self { place, tail: 0, head: 0, used: false }
+        Self { place, tail: 0, head: 0, used: false, trial: Trial::new() }
     }
 
     /// Begins a message: at the next cache line.
@@ -84,10 +87,16 @@ impl Producer {
     }
 
     /// Writes a range of the message; there is room.
-    pub(crate) fn write(&mut self, from: &Gather, offset: usize, len: usize, stores: Stores) {
+    pub(crate) fn write(&mut self, from: &Gather, offset: usize, len: usize, distance: &Distance) {
+        let Self { place, tail, trial, .. } = self;
         from.pieces(offset, len, |done, bytes| {
-            self.place.pieces(self.tail + done as u64, bytes.len(), |at, skip, len| {
-                self.place.data.write(at, &bytes[skip..skip + len], stores);
+            place.pieces(*tail + done as u64, bytes.len(), |at, skip, len| {
+                let bytes = &bytes[skip..skip + len];
+                if distance.is_far() {
+                    place.data.write(at, bytes, Stores::Streaming);
+                } else {
+                    trial.run(len, |stores| place.data.write(at, bytes, stores));
+                }
             });
         });
         self.tail += len as u64;
@@ -111,11 +120,12 @@ pub(crate) struct Consumer {
     head: u64,
     told: u64,
     used: bool,
+    trial: Trial,
 }
 
 impl Consumer {
     pub(crate) fn new(place: Place) -> Self {
-        Self { place, head: 0, told: 0, used: false }
+        Self { place, head: 0, told: 0, used: false, trial: Trial::new() }
     }
 
     /// Begins a message: at the next cache line.
@@ -136,9 +146,11 @@ impl Consumer {
     }
 
     /// Copies bytes out, from a distance behind the head on.
-    pub(crate) fn read(&self, skip: usize, into: &mut [u8]) {
-        self.place.pieces(self.head + skip as u64, into.len(), |at, done, len| {
-            self.place.data.read(at, &mut into[done..done + len]);
+    pub(crate) fn read(&mut self, skip: usize, into: &mut [u8]) {
+        let Self { place, head, trial, .. } = self;
+        place.pieces(*head + skip as u64, into.len(), |at, done, len| {
+            let into = &mut into[done..done + len];
+            trial.run(len, |stores| place.data.read_by(at, into, stores));
         });
     }
 

@@ -10,7 +10,6 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use crate::copy::Stores;
 use crate::link::{PING, PONG, Records};
 
 /// One hand-over takes less than this between near cores.
@@ -56,12 +55,9 @@ impl Distance {
         self.cores
     }
 
-    /// The stores that suit it.
-    pub(crate) fn stores(&self) -> Stores {
-        match self.cores {
-            Cores::Same | Cores::Near => Stores::Cached,
-            Cores::Unknown | Cores::Far => Stores::Streaming,
-        }
+    /// Whether stores should go around the cache.
+    pub(crate) fn is_far(&self) -> bool {
+        matches!(self.cores, Cores::Unknown | Cores::Far)
     }
 
     /// Whether it should be measured now. On one core there is nothing to measure.

@@ -41,6 +41,7 @@ mod session;
 pub mod single_copy;
 mod socket;
 mod span;
+mod trial;
 mod watcher;
 pub mod window;
 

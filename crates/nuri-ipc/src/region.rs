@@ -121,9 +121,15 @@ impl Region {
     /// Copies bytes out.
     #[inline]
     pub(crate) fn read(&self, at: usize, into: &mut [u8]) {
+        self.read_by(at, into, Stores::Cached);
+    }
+
+    /// As [`Region::read`]; the stores are those to private memory.
+    #[inline]
+    pub(crate) fn read_by(&self, at: usize, into: &mut [u8], stores: Stores) {
         self.check(at, into.len());
         // SAFETY: as in `write`.
-        unsafe { copy::copy(into.as_mut_ptr(), self.at(at), into.len(), Stores::Cached) }
+        unsafe { copy::copy(into.as_mut_ptr(), self.at(at), into.len(), stores) }
     }
 
     /// The address of a range, once it has been checked.

@@ -185,14 +185,13 @@ fn push_first(out: &mut Outgoing, tag: u64, from: &Gather, here: u32) -> bool {
         }
     }
     out.bulk.begin();
-    out.bulk.write(from, 0, first, out.distance.stores());
+    out.bulk.write(from, 0, first, &out.distance);
     let length = (total as u64).to_le_bytes();
     out.records.push(Kind::Bulk, tag, 8, |slot| slot.write(0, &length))
 }
 
 /// Whole lines until the end, so that streaming stores stay aligned.
 fn push_rest(out: &mut Outgoing, sending: &mut Sending) {
-    let stores = out.distance.stores();
     while sending.sent < sending.from.len() {
         let left = sending.from.len() - sending.sent;
         let room = out.bulk.room(left.min(CHUNK));
@@ -200,7 +199,7 @@ fn push_rest(out: &mut Outgoing, sending: &mut Sending) {
         if len == 0 {
             return;
         }
-        out.bulk.write(&sending.from, sending.sent, len, stores);
+        out.bulk.write(&sending.from, sending.sent, len, &out.distance);
         out.bulk.publish();
         sending.sent += len;
     }
