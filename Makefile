@@ -7,7 +7,7 @@ demo:
 	@bash scripts/demo
 test:
 	@bash scripts/setup --test
-	@. scripts/env && cargo xtask ci
+	@bash scripts/test
 bench:
 	@bash scripts/setup --test
 	@. scripts/env && cargo xtask bench

@@ -11,7 +11,7 @@ share=$((seconds / 4))
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../target/fuzz}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../target}
 cargo build --release --target x86_64-unknown-linux-gnu
 mkdir -p artifacts
 for target in $targets; do

@@ -5,19 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shell::{cargo, root, run as run_command, script};
+use crate::shell::{Build, build, root, script};
 
 /// How much to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     Quick,
     Whole,
-}
-
-/// Builds the release that is tried here.
-pub(crate) fn build() -> Result<(), String> {
-    let mut build = cargo(&["build", "--release", "-q", "-p", "nuri"]);
-    run_command(&mut build, Duration::from_secs(900)).map(|_| ())
 }
 
 /// A space for the programs; ends with the value.
@@ -30,19 +24,23 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     /// Builds nuri, starts a space under `base` and mounts it.
-    pub(crate) fn up(base: &Path, more: &str) -> Result<Mounted, String> {
-        Mounted::up_by(base, "", more)
+    pub(crate) fn up(which: Build, base: &Path, more: &str) -> Result<Mounted, String> {
+        Mounted::up_by(which, base, "", more)
     }
 
     /// The same through another program, which runs nuri somewhere else.
-    pub(crate) fn up_by(base: &Path, by: &str, more: &str) -> Result<Mounted, String> {
-        build()?;
+    pub(crate) fn up_by(
+        which: Build,
+        base: &Path,
+        by: &str,
+        more: &str,
+    ) -> Result<Mounted, String> {
+        let nuri = build(which)?;
         std::fs::create_dir_all(base).map_err(|e| format!("{}: {e}", base.display()))?;
         let tmp = tempfile::Builder::new().prefix("nuri-").tempdir_in(base);
         let tmp = tmp.map_err(|e| format!("no temporary directory: {e}"))?;
         // PostgreSQL runs as another user and must reach the mount below.
         script(&format!("chmod 755 {}", tmp.path().display()), Duration::from_secs(5))?;
-        let nuri = root().join("target/release/nuri");
         let (space, mnt) = (tmp.path().join("space"), tmp.path().join("mnt"));
         std::fs::create_dir(&mnt).map_err(|e| e.to_string())?;
         let mounted = Mounted { _tmp: tmp, nuri, space, mnt };
@@ -150,9 +148,13 @@ const APPS: &[App] = &[
     ("make beside", "make-beside.sh", "FILES=40", "FILES=1000"),
 ];
 
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    APPS.iter().map(|(name, ..)| *name)
+}
+
 /// Runs all programs of which the name contains `only` on one space, then proves the space clean.
 pub(crate) fn run(share: Share, only: &str) -> Result<(), String> {
-    let mounted = Mounted::up(Path::new("/var/tmp"), "--target-size 4G")?;
+    let mounted = Mounted::up(Build::Tests, Path::new("/var/tmp"), "--target-size 4G")?;
     let another = mounted.another()?;
     let m2 = another.mnt.display().to_string();
     for (name, file, quick, whole) in APPS.iter().filter(|(name, ..)| name.contains(only)) {

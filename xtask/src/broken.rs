@@ -1,87 +1,113 @@
-//! Builds that break one rule each: their test must fail. And the fuzz targets.
+//! Rules that are broken in a test: another test must notice. `cargo xtask broken`.
 //!
-//! `docs/broken-builds.txt` lists flag, crate and test filter.
+//! `docs/broken-rules.txt` lists rule, crate and a part of a test's name. The tests are those that
+//! CI built for everything else: a rule is broken by the environment (crate nuri-rules).
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
-use crate::shell::{root, run as run_command, todays_share};
+use crate::ci::programs::{self, Program, find};
+use crate::ci::{Expected, Job, Load, Pool, logs, one, tell_end, verdict};
+use crate::shell::root;
 
-const LIST: &str = "docs/broken-builds.txt";
-/// Seconds for a build, and for a test.
-const LONGEST: &str = "600";
-/// What `timeout` answers then.
-const TIMED_OUT: i32 = 124;
+const LIST: &str = "docs/broken-rules.txt";
+const SUITE: &str = "broken rules";
+/// Seconds for a test that notices.
+const LONGEST: u64 = 240;
+/// Tests of its crate wait for processes and mounts.
+const WAITING: &str = "nuri";
 
-/// Runs every n-th flag of the list; which ones changes by the day. Begins none after `limit`.
-pub(crate) fn run(every: usize, limit: Duration) -> Result<(), String> {
-    let start = Instant::now();
+/// A line of the list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Line {
+    rule: String,
+    package: String,
+    test: String,
+}
+
+fn list() -> Result<Vec<Line>, String> {
     let text = std::fs::read_to_string(root().join(LIST)).map_err(|e| format!("{LIST}: {e}"))?;
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
-    let flags: Vec<Vec<&str>> = lines.map(|l| l.split_whitespace().collect()).collect();
-    for line in todays_share(&flags, every) {
-        if start.elapsed() > limit {
-            println!("no time is left for {} and those after it", line[0]);
-            break;
+    let line = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [rule, package, test] => {
+            Ok(Line { rule: rule.into(), package: package.into(), test: test.into() })
         }
-        let [flag, package, filter, ..] = line.as_slice() else {
-            return Err(format!("{LIST}: {line:?} is not: flag crate test"));
-        };
-        if passes(flag, package, filter)? {
-            return Err(format!("the build broken by {flag} passes {package} {filter}"));
-        }
-        println!("{flag:<24} caught by {package} {filter}");
-    }
-    Ok(())
-}
-
-/// A compiler wrapper that sets the flag for our own crates only: dependencies stay built.
-fn wrapper(flag: &str) -> Result<PathBuf, String> {
-    let dir = root().join("target/broken");
-    let path = dir.join(format!("rustc-{flag}"));
-    let text = format!("#!/bin/sh\nexec \"$@\" --cfg 'nuri_break=\"{flag}\"'\n");
-    let write = || -> std::io::Result<()> {
-        std::fs::create_dir_all(&dir)?;
-        std::fs::write(&path, text)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+        _ => Err(format!("{LIST}: {line:?} is not: rule crate test")),
     };
-    write().map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(path)
+    lines.map(line).collect()
 }
 
-fn passes(flag: &str, package: &str, filter: &str) -> Result<bool, String> {
-    let wrapper = wrapper(flag)?;
-    let cargo = |more: &[&str]| {
-        // It ends the whole group: a test that hangs is a process of its own.
-        let mut command = Command::new("timeout");
-        command
-            .args(["-k", "5", LONGEST, "cargo", "test", "-q", "-p", package])
-            .args(more)
-            .arg(filter)
-            .env("RUSTC_WORKSPACE_WRAPPER", &wrapper)
-            .env("CARGO_TARGET_DIR", root().join("target/broken"))
-            .current_dir(root())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command.status().map_err(|e| format!("cargo: {e}"))
+/// A job for each line of the list.
+pub(crate) fn jobs(programs: &[Program]) -> Result<Vec<Job>, String> {
+    let (jobs, odd): (Vec<_>, Vec<_>) =
+        list()?.iter().map(|line| job(line, programs)).partition(Result::is_ok);
+    let odd: Vec<String> = odd.into_iter().filter_map(Result::err).collect();
+    if odd.is_empty() { Ok(jobs.into_iter().flatten().collect()) } else { Err(odd.join("\n")) }
+}
+
+fn job(line: &Line, programs: &[Program]) -> Result<Job, String> {
+    let Line { rule, package, test } = line;
+    let own: Vec<Program> = programs.iter().filter(|p| p.package == *package).cloned().collect();
+    let [(program, name)] = find(&own, test)[..] else {
+        let found: Vec<_> = find(&own, test).iter().map(|(_, name)| *name).collect();
+        return Err(format!(
+            "{LIST}: {rule}: {test:?} must be part of one name in {package}, not of: {found:?}"
+        ));
     };
-    // A build that does not compile must not count as a caught rule.
-    if !cargo(&["--no-run"])?.success() {
-        return Err(format!("the build broken by {flag} does not compile"));
-    }
-    let outcome = cargo(&[])?;
-    if outcome.code() == Some(TIMED_OUT) {
-        return Err(format!("the build broken by {flag} hangs in {package} {filter}"));
-    }
-    Ok(outcome.success())
+    let load = if package == WAITING { Load::Waits } else { Load::Computes };
+    let mut job = one(SUITE, program, name).load(load).limit(LONGEST);
+    job.name = format!("{rule} by {name}");
+    job.expected = Expected::Failure;
+    job.again = format!("NURI_BREAK={rule} cargo xtask test {name}");
+    Ok(job.env("NURI_BREAK", rule))
 }
 
-/// Runs all fuzz targets for a share of the seconds each.
-pub(crate) fn fuzz(seconds: u64) -> Result<(), String> {
-    let mut command = Command::new("bash");
-    command.arg("fuzz/run.sh").arg(seconds.to_string());
-    run_command(&mut command, Duration::from_secs(seconds + 600))
+/// Builds the tests and breaks all rules whose names contain `only`.
+pub(crate) fn run(only: &str) -> Result<(), String> {
+    let programs = programs::build(&[])?;
+    let mut jobs = jobs(&programs)?;
+    jobs.retain(|job| job.name.contains(only));
+    let (start, count) = (Instant::now(), jobs.len());
+    let mut done = 0;
+    let ended = Pool::new(&logs()).run(jobs, |ended| {
+        done += 1;
+        tell_end(ended, start.elapsed(), (done, count));
+    });
+    verdict(&ended)
+}
+
+/// Rules that the code asks for and the list lacks, or the other way round; for `tidy`.
+pub(crate) fn unlisted<'a>(sources: impl Iterator<Item = &'a str>) -> Result<Vec<String>, String> {
+    let listed: BTreeSet<String> = list()?.into_iter().map(|line| line.rule).collect();
+    let asked: BTreeSet<String> = sources.flat_map(asked).collect();
+    let lacking = asked.difference(&listed).map(|rule| format!("{LIST} lacks the rule {rule}"));
+    let unknown = listed.difference(&asked).map(|rule| format!("{LIST}: no code asks for {rule}"));
+    Ok(lacking.chain(unknown).collect())
+}
+
+/// Rules that code asks for: `broken!("...")` outside comments.
+fn asked(source: &str) -> Vec<String> {
+    let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let rules = |line: &str| {
+        let parts: Vec<&str> = line.split("broken!(\"").skip(1).collect();
+        let name = |part: &&str| Some(part.split_once('"')?.0.to_string());
+        parts.iter().filter_map(name).collect::<Vec<_>>()
+    };
+    code.flat_map(rules).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_found_in_code_and_not_in_comments() {
+        let code = "/// `broken!(\"told\")`\nif broken!(\"a\") || broken!(\"b\") {}\n";
+        assert_eq!(asked(code), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_list_is_whole() {
+        assert!(list().unwrap().iter().any(|line| line.rule == "ack_before_log"));
+    }
 }

@@ -4,9 +4,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::shell::{cargo, root, run as call, target};
+use crate::shell::{Build, build, cargo, root, run as call, script, target};
 
 const BUILD: Duration = Duration::from_secs(1800);
+const PROGRAMS: [&str; 2] = ["nuri", "nuri-lab"];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What to install.
@@ -21,12 +22,34 @@ pub(crate) enum Parts {
 pub(crate) fn run(prefix: &Path, parts: Parts) -> Result<(), String> {
     let built = target().join("release");
     if parts == Parts::All {
-        call(&mut cargo(&["build", "--release", "-q", "-p", "nuri"]), BUILD)?;
-        put(&built.join("nuri"), &prefix.join("bin/nuri"))?;
+        build(Build::Release)?;
+        for program in PROGRAMS {
+            crate::release::check(&built.join(program))?;
+            put_program(&built.join(program), prefix, program)?;
+        }
     }
     call(&mut cargo(&["build", "--release", "-q", "-p", "nuri-ipc-c"]), BUILD)?;
     libraries(&built, prefix)?;
     preload(prefix)
+}
+
+/// The program without what only a debugger reads, which lies in a file of its own: `gdb` and
+/// backtraces find it by the link.
+fn put_program(built: &Path, prefix: &Path, name: &str) -> Result<(), String> {
+    let symbols = prefix.join("lib/debug").join(format!("{name}.debug"));
+    let installed = prefix.join("bin").join(name);
+    make_room(&symbols)?;
+    make_room(&installed)?;
+    let (from, to, aside) = (built.display(), installed.display(), symbols.display());
+    let text = format!(
+        "objcopy --only-keep-debug '{from}' '{aside}'
+         objcopy --strip-debug --add-gnu-debuglink='{aside}' '{from}' '{to}.new'
+         mv '{to}.new' '{to}'"
+    );
+    script(&text, BUILD)?;
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len()) >> 20;
+    println!("{to}: {} MiB, symbols beside: {} MiB in {aside}", size(&installed), size(&symbols));
+    Ok(())
 }
 
 /// The library that stands before the C library of unchanged programs.

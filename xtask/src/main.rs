@@ -1,5 +1,6 @@
 //! All automation: what CI runs, a laptop can run. `cargo xtask ci` is `make test`.
 
+mod again;
 mod apps;
 mod bench;
 mod broken;
@@ -7,11 +8,14 @@ mod ci;
 mod faults;
 mod install;
 mod litmus;
+mod release;
 mod shell;
 mod studies;
 mod testbed;
 mod tidy;
 mod watch;
+
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -25,7 +29,42 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Everything that CI checks, with a table of times
-    Ci,
+    Ci {
+        /// Write the table of minutes in docs/testing.md anew
+        #[arg(long)]
+        update: bool,
+    },
+    /// Format, tidy, clippy and unit tests of the crates that changed and those above them
+    Check {
+        /// Since this commit; changes that are not committed count too
+        #[arg(long, default_value = "HEAD")]
+        since: String,
+    },
+    /// Run the tests whose names contain this, one after the other, and show what they say
+    Test { name: String },
+    /// Run the tests of mounts again and again beside a load, and list those that failed
+    Flaky {
+        /// How long; 0.5 is half an hour
+        #[arg(long, default_value_t = 1.0)]
+        hours: f64,
+        /// Only tests whose names contain this
+        #[arg(long, default_value = "")]
+        only: String,
+    },
+    /// Prove that no rule can be broken in a release
+    ReleaseCheck,
+    /// Run a program; end it and all that it started when the time is over
+    #[command(hide = true)]
+    Guard {
+        /// Seconds
+        #[arg(long)]
+        limit: u64,
+        /// What it leaves behind is ended without a word
+        #[arg(long)]
+        lenient: bool,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// House rules: layers, lengths, unsafe fences, licences
     Tidy,
     /// Real programs on a mount, and on two
@@ -39,9 +78,12 @@ enum Command {
     },
     /// Real programs on mirrors and parity while nodes are killed and stopped
     Faults {
-        /// How long, for all shapes together
-        #[arg(long, default_value_t = 10)]
-        minutes: u64,
+        /// How long, for each shape
+        #[arg(long, default_value_t = 300)]
+        seconds: u64,
+        /// Only shapes whose names contain this
+        #[arg(long, default_value = "")]
+        only: String,
         /// Plays the same faults again (programs take their own time)
         #[arg(long)]
         seed: Option<u64>,
@@ -51,6 +93,9 @@ enum Command {
         /// How long, for all tests together
         #[arg(long, default_value_t = 10)]
         minutes: u64,
+        /// The same in seconds
+        #[arg(long, conflicts_with = "minutes")]
+        seconds: Option<u64>,
         /// Plays rounds drawn from it (the mounts take their own time)
         #[arg(long)]
         seed: Option<u64>,
@@ -58,11 +103,11 @@ enum Command {
         #[arg(long, default_value = "")]
         only: String,
     },
-    /// Builds that break one rule each must fail their test
+    /// Break each rule, one at a time: its test must notice
     Broken {
-        /// Only every n-th flag, starting with the day of the year
-        #[arg(long, default_value_t = 1)]
-        every: usize,
+        /// Only rules whose names, or whose tests' names, contain this
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// The laboratory's studies in their short form, on a cluster of namespaces
     Studies {
@@ -161,18 +206,31 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Ci => ci::run(),
+        Command::Ci { update } => ci::run(update),
+        Command::Check { since } => again::check::run(&since),
+        Command::Test { name } => again::test::run(&name),
+        Command::Flaky { hours, only } => again::flaky::run(hours, &only),
+        Command::ReleaseCheck => release::run_check(),
+        Command::Guard { limit, lenient, words } => {
+            watch::guard(&words, Duration::from_secs(limit), lenient)
+        }
         Command::Tidy => tidy::run(),
         Command::Apps { quick, only } => {
             apps::run(if quick { apps::Share::Quick } else { apps::Share::Whole }, &only)
         }
-        Command::Faults { minutes, seed } => faults::run(minutes, seed),
-        Command::Litmus { minutes, seed, only } => {
-            litmus::run(std::time::Duration::from_secs(60 * minutes), seed, &only)
+        Command::Faults { seconds, seed, only } => {
+            faults::run(Duration::from_secs(seconds), seed, &only)
         }
-        Command::Broken { every } => broken::run(every, std::time::Duration::MAX),
+        Command::Litmus { minutes, seconds, seed, only } => {
+            let time = Duration::from_secs(seconds.unwrap_or(60 * minutes));
+            litmus::run(time, seed, &only)
+        }
+        Command::Broken { only } => broken::run(&only),
         Command::Studies { every } => studies::run(every),
-        Command::Fuzz { seconds } => broken::fuzz(seconds),
+        Command::Fuzz { seconds } => shell::run(
+            std::process::Command::new("bash").arg("fuzz/run.sh").arg(seconds.to_string()),
+            Duration::from_secs(seconds + 600),
+        ),
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
         Command::BenchNear { rounds, dir } => bench::near::run(rounds, &dir),

@@ -1,14 +1,8 @@
 //! Running programs with a time limit.
 
-use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// So much of what programs under test said is shown where a test fails.
-const LAST_LINES: usize = 100;
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
@@ -33,74 +27,34 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(), String> 
     wait(&mut child, &shown, limit)
 }
 
-/// Builds and runs tests. The error says which failed, and with what words. What the programs
-/// under test say is shown only then: much of it tells of faults that the tests made.
-pub(crate) fn run_tests(command: &mut Command, limit: Duration) -> Result<(), String> {
-    run(&mut build_of(command), limit)?;
-    let shown = show(command);
-    let mut child = command
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| format!("cannot run {shown}: {e}"))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let failures = std::thread::spawn(move || out.map(pass_on).unwrap_or_default());
-    let words = std::thread::spawn(move || err.map(last_lines).unwrap_or_default());
-    let outcome = wait(&mut child, &shown, limit);
-    // What the tests started may hold the pipes open: their words were read long before.
-    let end = Instant::now() + Duration::from_secs(5);
-    let read = |reader: JoinHandle<Vec<String>>| {
-        while !reader.is_finished() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        if reader.is_finished() { reader.join().unwrap_or_default() } else { vec![] }
+/// Which build of Nuri's programs is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Build {
+    /// The one that tests run: debug assertions, rules that can be broken.
+    Tests,
+    /// What users install.
+    Release,
+}
+
+/// Set for jobs of CI, which has built everything before.
+pub(crate) const BUILT: &str = "NURI_XTASK_BUILT";
+
+/// Builds Nuri's programs; returns where `nuri` is. The laboratory is beside it.
+pub(crate) fn build(which: Build) -> Result<PathBuf, String> {
+    let (profile, dir) = match which {
+        Build::Tests => ("dev", "debug"),
+        Build::Release => ("release", "release"),
     };
-    let (failures, words) = (read(failures), read(words));
-    outcome.map_err(|text| {
-        eprintln!("the last words of the programs under test:\n{}\n", words.join("\n"));
-        format!("{text}\n{}", failures.join("\n"))
-    })
-}
-
-/// `cargo test ...` without running anything.
-fn build_of(test: &Command) -> Command {
-    let mut build = Command::new(test.get_program());
-    for (name, value) in test.get_envs() {
-        build.env(name, value.unwrap_or_default());
+    if which == Build::Release || std::env::var_os(BUILT).is_none() {
+        let packages: &[&str] = match which {
+            // As for the tests: another choice of packages is another choice of features.
+            Build::Tests => &["--workspace", "--bins"],
+            Build::Release => &["-p", "nuri", "-p", "nuri-lab"],
+        };
+        let mut build = cargo(&["build", "-q", "--profile", profile]);
+        run(build.args(packages), Duration::from_secs(1800))?;
     }
-    let (mut args, test_args) = (test.get_args(), test.get_args().skip_while(|arg| *arg != "--"));
-    build.args(args.next()).arg("--no-run").args(args.take_while(|arg| *arg != "--"));
-    build.args(test_args);
-    build
-}
-
-fn last_lines(err: impl Read) -> Vec<String> {
-    let mut last = VecDeque::new();
-    for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
-        if last.len() == LAST_LINES {
-            last.pop_front();
-        }
-        last.push_back(String::from_utf8_lossy(&line).into_owned());
-    }
-    last.into()
-}
-
-/// Shows what is read; returns the lines that tell of failures, with the one after a panic's.
-fn pass_on(out: impl Read) -> Vec<String> {
-    let (mut telling, mut goes_on) = (Vec::new(), false);
-    // Whatever bytes a test prints: a pipe that nobody reads would fail it.
-    for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line).into_owned();
-        println!("{line}");
-        let is_panic = line.contains("panicked at");
-        if is_panic || goes_on || line.ends_with("... FAILED") {
-            telling.push(line);
-        }
-        goes_on = is_panic;
-    }
-    telling
+    Ok(target().join(dir).join("nuri"))
 }
 
 fn wait(child: &mut Child, shown: &str, limit: Duration) -> Result<(), String> {
@@ -154,25 +108,5 @@ pub(crate) fn script(text: &str, limit: Duration) -> Result<String, String> {
         Ok(stdout.into_owned())
     } else {
         Err(format!("{}\n{stdout}{stderr}", out.status))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn tests_are_built_before_they_are_run() {
-        let test = super::cargo(&["test", "-p", "nuri", "--", "--test-threads=2"]);
-        let words = super::show(&super::build_of(&test));
-        assert_eq!(words, "cargo test --no-run -p nuri -- --test-threads=2");
-        let words = super::last_lines(&b"1\n".repeat(300)[..]);
-        assert_eq!(words.len(), super::LAST_LINES);
-    }
-
-    #[test]
-    fn failures_are_told_with_their_words() {
-        let out =
-            b"\xff\ntest a ... ok\ntest b ... FAILED\nthread 'b' panicked at b.rs:1:2:\nno\nmore\n";
-        let told = super::pass_on(&out[..]);
-        assert_eq!(told, ["test b ... FAILED", "thread 'b' panicked at b.rs:1:2:", "no"]);
     }
 }

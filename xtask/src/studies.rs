@@ -1,10 +1,10 @@
-//! The laboratory's studies in their short form, on a cluster of namespaces, by the program that
-//! users have.
+//! The laboratory's studies in their short form, on a cluster of namespaces, by the
+//! program that tests run.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::shell::{root, script, todays_share};
+use crate::shell::{Build, build, root, script, todays_share};
 
 /// Of a short study.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -18,10 +18,9 @@ struct Bed {
 
 impl Bed {
     fn up() -> Result<Bed, String> {
-        crate::apps::build()?;
+        let nuri = build(Build::Tests)?.display().to_string();
         let dir = tempfile::Builder::new().prefix("nuri-studies-").tempdir_in("/var/tmp");
         let dir = dir.map_err(|e| format!("no temporary directory: {e}"))?;
-        let nuri = root().join("target/release/nuri").display().to_string();
         let bed = Bed { nuri, dir };
         let (nuri, place) = (&bed.nuri, bed.place());
         // PostgreSQL runs as another user and must reach what lies below.

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nuri_lab::testbed::network::Network;
+use nuri_netns::Network;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::apps::{Mounted, end_mount, wait_mounted};
-use crate::shell::script;
+use crate::shell::{Build, script};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const STARTING: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ impl Testbed {
     pub(crate) fn up(base: &std::path::Path, machines: u64) -> Result<Testbed, String> {
         let network = OwnNetwork::new(machines)?;
         let more = format!("--targets 1 --target-size 2G --listen {}", address(0));
-        let mounted = Mounted::up_by(base, &network.enter(0), &more)?;
+        let mounted = Mounted::up_by(Build::Tests, base, &network.enter(0), &more)?;
         let mut testbed = Testbed { mounts: Vec::new(), nodes: Vec::new(), mounted, network };
         for machine in 1..machines {
             let node = testbed.spawn(machine)?;

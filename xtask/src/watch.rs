@@ -1,42 +1,69 @@
-//! Nothing that a suite of CI starts hangs it, or outlives it.
+//! Nothing that a job of CI starts hangs it, or outlives it.
 
 use std::fs::read_to_string;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 
-/// So long may what a suite started take to end after it.
+use crate::ci::words::PROCESSOR;
+
+/// So long may what a job started take to end after it.
 const LINGER: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Makes what loses its parent a child of this process, so that it is found.
-pub(crate) fn adopt() -> Result<(), String> {
-    set_child_subreaper(Some(getpid())).map_err(|e| format!("cannot adopt processes: {e}"))
-}
-
-/// Runs a suite. Fails also where it does not end in time (what ran then is told), and where it
-/// leaves processes behind; none of them is there afterwards.
-pub(crate) fn run(suite: fn() -> Result<(), String>, limit: Duration) -> Result<(), String> {
-    let (tell, told) = channel();
-    std::thread::spawn(move || tell.send(suite()));
-    let outcome = match told.recv_timeout(limit) {
-        Ok(outcome) => outcome.and_then(|()| left_behind()),
-        Err(RecvTimeoutError::Disconnected) => Err("it panicked".into()),
-        Err(RecvTimeoutError::Timeout) => {
-            let ran: Vec<_> = descendants().iter().map(Running::words).collect();
-            Err(format!("no end after {limit:?}; there ran:\n{}", ran.join("\n")))
-        }
-    };
+/// `cargo xtask guard`: runs a program, and ends it and all that it started when the time is over.
+/// Fails where it fails, where it does not end in time (what ran then is told) and, unless
+/// `lenient`, where it leaves processes behind; none of them is there afterwards.
+pub(crate) fn guard(words: &[String], limit: Duration, lenient: bool) -> Result<(), String> {
+    // What loses its parent becomes a child of this process, so that it is found.
+    set_child_subreaper(Some(getpid())).map_err(|e| format!("cannot adopt processes: {e}"))?;
+    let program = words.first().ok_or("no program was given")?;
+    // Who runs this may ignore Ctrl-C, as a shell does for what it runs in the background. Tests
+    // that send it would wait in vain.
+    let child = Command::new("env").arg("--default-signal=INT").args(words).spawn();
+    let mut child = child.map_err(|e| format!("cannot run {program}: {e}"))?;
+    let outcome = wait_for(&mut child, limit).and_then(|status| {
+        let left = if lenient { Ok(()) } else { left_behind() };
+        if status.success() { left } else { Err(format!("{program}: {status}")) }
+    });
     end_all();
+    println!("{PROCESSOR} {:.2}", used());
     outcome
 }
 
-/// An error where processes stay after a suite that ended.
+fn wait_for(child: &mut Child, limit: Duration) -> Result<ExitStatus, String> {
+    let end = Instant::now() + limit;
+    // A short program is not waited for longer than it takes.
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if Instant::now() > end => {
+                let ran: Vec<_> = descendants().iter().map(Running::words).collect();
+                return Err(format!("no end after {limit:?}; there ran:\n{}", ran.join("\n")));
+            }
+            Ok(None) => std::thread::sleep(pause),
+            Err(e) => return Err(format!("cannot wait: {e}")),
+        }
+        pause = (2 * pause).min(POLL);
+    }
+}
+
+/// Seconds of processors that all ended descendants used.
+fn used() -> f64 {
+    let stat = read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> = after.split_whitespace().skip(13).take(2).flat_map(str::parse).collect();
+    fields.iter().sum::<u64>() as f64 / clock_ticks_per_second() as f64
+}
+
+/// An error where processes stay after a job that ended.
 fn left_behind() -> Result<(), String> {
     let end = Instant::now() + LINGER;
     loop {
-        // The suite has waited for all its own children: these are adopted ones.
+        // The job has waited for all its own children: these are adopted ones.
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         let left = descendants();
         if left.is_empty() {
@@ -123,19 +150,18 @@ mod tests {
     /// One test: each ends all that was started here.
     #[test]
     fn what_hangs_or_stays_is_ended_and_told() {
-        fn hangs() -> Result<(), String> {
-            crate::shell::script("sleep 61 & wait", 2 * LINGER).map(drop)
-        }
-        fn stays() -> Result<(), String> {
-            crate::shell::script("setsid sleep 62 >/dev/null 2>&1 &", LINGER).map(drop)
-        }
-        adopt().unwrap();
-        let words = run(hangs, Duration::from_millis(500)).unwrap_err();
+        let sh = |text: &str| ["sh", "-c", text].map(String::from);
+        let soon = Duration::from_millis(500);
+        let words = guard(&sh("sleep 61 & wait"), soon, false).unwrap_err();
         assert!(words.contains("no end after 500ms") && words.contains("sleep 61"), "{words}");
         assert!(descendants().is_empty());
-        let words = run(stays, LINGER).unwrap_err();
+        let stays = sh("setsid sleep 62 >/dev/null 2>&1 &");
+        let words = guard(&stays, LINGER, false).unwrap_err();
         assert!(words.contains("left behind") && words.contains("sleep 62"), "{words}");
         assert!(descendants().is_empty());
-        run(|| Ok(()), LINGER).unwrap();
+        guard(&stays, LINGER, true).unwrap();
+        assert!(descendants().is_empty());
+        guard(&sh("true"), LINGER, false).unwrap();
+        assert!(guard(&sh("exit 3"), LINGER, false).unwrap_err().contains("exit status: 3"));
     }
 }

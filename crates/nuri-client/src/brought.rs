@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_rules::broken;
 
 use crate::buffer::{BLOCK, Bytes, whole};
 use crate::file::Position;
@@ -91,7 +92,7 @@ impl Client {
         data: impl Into<Brought<'a>>,
     ) -> Result<Wrote, Status> {
         let node = self.opened_node(fh)?;
-        let _no_change_of_size = match cfg!(nuri_break = "past_truncate") {
+        let _no_change_of_size = match broken!("past_truncate") {
             true => None,
             false => Some(node.resizing.read()),
         };

@@ -8,6 +8,7 @@ use nuri_proto::id::{ObjectId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::DataRoom;
+use nuri_rules::broken;
 
 use crate::buffer::BLOCK;
 use crate::cost::{BlockCosts, Cost, costs};
@@ -86,7 +87,7 @@ impl Shared {
     fn costs(&self, layout: &Layout, object: ObjectId, bytes: (u64, u64)) -> (BlockCosts, bool) {
         let by_map = || self.cluster.with_map(|map| costs(map, layout, object, bytes));
         match by_map() {
-            (blocks, _) if cfg!(nuri_break = "unknown_has_room") => (blocks, true),
+            (blocks, _) if broken!("unknown_has_room") => (blocks, true),
             (_, false) if self.cluster.refresh().is_ok() => by_map(),
             found => found,
         }
@@ -97,7 +98,7 @@ impl Shared {
     /// # Errors
     /// Why the targets do not promise as much.
     pub(crate) fn charge(&self, bill: &Bill) -> Result<Charges, Short> {
-        if cfg!(nuri_break = "room_unasked") {
+        if broken!("room_unasked") {
             return Ok(Vec::new());
         }
         if bill.is_unknown {

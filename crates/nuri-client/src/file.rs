@@ -9,6 +9,7 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::buffer::BLOCK;
@@ -128,7 +129,7 @@ impl Client {
         let orphan = {
             let mut state = node.state.lock();
             state.opens -= 1;
-            let stays = state.lingers && !cfg!(nuri_break = "gone_when_closed");
+            let stays = state.lingers && !broken!("gone_when_closed");
             state.opens == 0 && state.orphan && !stays
         };
         if orphan {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::Grant;
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::fs::{Entry, Shared};
@@ -79,14 +80,14 @@ impl FoundNames {
 impl NodeState {
     /// What was found in the directory before counts no more.
     pub(crate) fn names_changed(&mut self) {
-        if !cfg!(nuri_break = "names_never_age") {
+        if !broken!("names_never_age") {
             self.age = Age::begin();
         }
     }
 
     /// Under which lease names may be cached: after so many that were lost.
     pub(crate) fn names_held(&self) -> Option<u64> {
-        let lost = if cfg!(nuri_break = "names_of_any_lease") { 0 } else { self.losses };
+        let lost = if broken!("names_of_any_lease") { 0 } else { self.losses };
         self.hold.is_cacheable().then_some(lost)
     }
 
@@ -155,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Catches `nuri_break = "names_of_any_lease"`.
+    /// Catches `broken!("names_of_any_lease")`.
     #[test]
     fn a_lease_that_came_back_is_another_one() {
         let mut state = NodeState::default();
@@ -170,7 +171,7 @@ mod tests {
         assert_ne!(state.names_held(), before);
     }
 
-    /// Catches `nuri_break = "names_never_age"`.
+    /// Catches `broken!("names_never_age")`.
     #[test]
     fn names_hold_while_the_lease_does() {
         let mut state = NodeState::default();

@@ -9,6 +9,7 @@
 //! Callers: `node.rs`, `recall.rs`, and the simulator.
 
 use nuri_proto::op::meta::{Grant, LeaseMode};
+use nuri_rules::broken;
 
 /// What tells a grant that counts from a delayed one. Read it under the lock of the state that
 /// the grant changes: then a session's end either finds the grant there or prevents it.
@@ -63,7 +64,7 @@ impl Hold {
 
     /// Whether what an answer told under the grant is still so (H1).
     pub fn counts(&self, grant: Grant, standing: Standing) -> bool {
-        let is_recalled = grant.number <= self.recalled && !cfg!(nuri_break = "void_grant_counts");
+        let is_recalled = grant.number <= self.recalled && !broken!("void_grant_counts");
         standing.counts(grant) && !is_recalled
     }
 
@@ -127,7 +128,7 @@ mod tests {
         Some(Grant { mode, number })
     }
 
-    /// Catches `nuri_break = "void_grant_counts"`.
+    /// Catches `broken!("void_grant_counts")`.
     #[test]
     fn a_grant_that_its_recall_overtook_is_void() {
         let mut hold = Hold::default();

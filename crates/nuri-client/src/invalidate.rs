@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
 use nuri_proto::range_map::Span;
+use nuri_rules::broken;
 
 use crate::crew::Crew;
 use crate::fs::Shared;
@@ -101,7 +102,7 @@ impl Shared {
 /// answered without a time.
 pub(crate) fn await_inode(kernel: &dyn KernelCache, node: &Node) {
     let start = Instant::now();
-    let is_any = cfg!(nuri_break = "recall_of_unknown");
+    let is_any = broken!("recall_of_unknown");
     let is_known = || kernel.invalidate_attributes(node.ino) || is_any;
     while !is_known() && node.state.lock().lookups > 0 && start.elapsed() < TAKEN_OVER {
         std::thread::sleep(TAKING_OVER);
@@ -275,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Catches `nuri_break = "recall_of_unknown"`.
+    /// Catches `broken!("recall_of_unknown")`.
     #[test]
     fn an_inode_on_its_way_to_the_kernel_is_waited_for() {
         let calls_left = |lookups| {

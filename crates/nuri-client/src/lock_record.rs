@@ -12,6 +12,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::lock::{Deadlock, HeldLock, LockClass, LockMode, LockSet, LockWait};
 use nuri_proto::op::meta::Grant;
 use nuri_proto::range_map::{RangeMap, Span};
+use nuri_rules::broken;
 
 /// Interruptions kept for requests that are not known yet.
 const EARLY: usize = 1024;
@@ -137,7 +138,7 @@ impl LockRecord {
             // A conversion gives the old lock up first.
             LockClass::Flock => mode.filter(|mode| *mode == have),
         };
-        if !cfg!(nuri_break = "lock_given_up_late") {
+        if !broken!("lock_given_up_late") {
             let weaken = |cell: Cell| Cell { mode: cell.mode.and_then(weaker), ..cell };
             owned.ranges.update(span, |cell| cell.map(weaken));
             owned.changed.push(span);
@@ -287,7 +288,7 @@ impl LockRecord {
     pub(crate) fn lose(&mut self, lock: &HeldLock) {
         let key = LockKey { ino: lock.ino, class: lock.class, owner: lock.owner };
         if let Some(owned) = self.owned.get_mut(&key) {
-            owned.lost = !cfg!(nuri_break = "lost_locks_believed");
+            owned.lost = !broken!("lost_locks_believed");
         }
     }
 
@@ -298,7 +299,7 @@ impl LockRecord {
         let waits: Vec<_> = self.waits.drain().map(|(_, wait)| wait).collect();
         for owned in self.owned.values_mut() {
             let held = owned.ranges.iter().any(|(_, cell)| cell.mode.is_some());
-            owned.lost |= held && !cfg!(nuri_break = "lost_locks_believed");
+            owned.lost |= held && !broken!("lost_locks_believed");
             (owned.doubt, owned.stale) = (false, false);
             owned.ranges = RangeMap::default();
             owned.changed.clear();
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(r.apply(KEY, asked, number(7), late), Applied::Ended);
     }
 
-    /// Catches `nuri_break = "lost_locks_believed"`.
+    /// Catches `broken!("lost_locks_believed")`.
     #[test]
     fn a_lost_lock_is_an_error_until_it_was_told() {
         let mut r = record();
@@ -427,7 +428,7 @@ mod tests {
         assert!(!r.lost_through(1) && r.begin(KEY, 1, 44).is_ok());
     }
 
-    /// Catches `nuri_break = "lock_given_up_late"`.
+    /// Catches `broken!("lock_given_up_late")`.
     #[test]
     fn what_a_call_gives_up_is_not_reclaimed() {
         let mut r = record();

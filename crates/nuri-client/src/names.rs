@@ -6,6 +6,7 @@ use nuri_proto::op::meta::{
     Acquire, Attr, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeKind,
     MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
+use nuri_rules::broken;
 
 use crate::file::Access;
 use crate::fs::{Client, Entry, Listing, ListingEntry};
@@ -240,7 +241,7 @@ impl Client {
     /// # Errors
     /// The server is not reached; once, something of the directory could not be kept.
     pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
-        let told = match cfg!(nuri_break = "sync_without_log") {
+        let told = match broken!("sync_without_log") {
             true => Ok(()),
             false => self.shared.tell_log(),
         };

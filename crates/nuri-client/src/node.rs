@@ -13,6 +13,7 @@ use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use nuri_proto::range_map::Span;
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::ahead::Ahead;
@@ -278,7 +279,7 @@ impl NodeState {
     /// Whether a call of it is under way that may be an open, or the kernel's look before one.
     pub(crate) fn is_being_opened(&self) -> bool {
         let is_entering = self.looking > 0 || self.asking_whole > 0 || self.active > 0;
-        self.opens == 0 && is_entering && !cfg!(nuri_break = "orphan_while_opened")
+        self.opens == 0 && is_entering && !broken!("orphan_while_opened")
     }
 
     pub(crate) fn note_error(&mut self, status: Status) {

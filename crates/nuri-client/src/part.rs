@@ -16,6 +16,7 @@ use nuri_proto::limit::MAX_PARTS;
 use nuri_proto::op::meta::{Attr, FileRecord, LeaseMode, RecallDone, Reclaim};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead, PartGrant};
 use nuri_proto::range_map::{RangeMap, Span};
+use nuri_rules::broken;
 
 use crate::fs::{Asked, Shared};
 use crate::node::{FileData, Node, NodeState};
@@ -329,7 +330,7 @@ impl Shared {
                 }
             }
             self.empty_pages_for_recall(node, span);
-            match cfg!(nuri_break = "part_unflushed") || self.sync_part(node, span).is_ok() {
+            match broken!("part_unflushed") || self.sync_part(node, span).is_ok() {
                 true => return true,
                 false => std::thread::sleep(STEP),
             }

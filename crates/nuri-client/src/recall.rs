@@ -14,6 +14,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::RECALL;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Event, LeaseMode, OrphanRelease, Recall, RecallDone, Reclaim, Release};
+use nuri_rules::broken;
 
 use parking_lot::Mutex;
 
@@ -136,7 +137,7 @@ impl Shared {
                 self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
-            let told = cfg!(nuri_break = "recall_keeps_log") || self.tell_log().is_ok();
+            let told = broken!("recall_keeps_log") || self.tell_log().is_ok();
             if told {
                 self.share_files(std::mem::take(&mut files));
             }

@@ -17,6 +17,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{BootId, GroupId, SessionId, TargetId};
 use nuri_proto::op::data::RoomReply;
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::cost::{Cost, MOST};
@@ -110,7 +111,7 @@ impl Room {
             let is_promised = account.charged + wanted <= account.promised;
             match (is_promised, account.is_waited_for(now)) {
                 (true, _) => {}
-                (_, true) if cfg!(nuri_break = "silent_has_room") => {}
+                (_, true) if broken!("silent_has_room") => {}
                 (_, true) => return Err(Short::Silent),
                 _ if short.contains(&cost.target) => {}
                 _ => short.push(cost.target),
@@ -179,13 +180,13 @@ impl Room {
         account.silent_until = None;
         match answer {
             Ok(reply) => {
-                let is_kept = cfg!(nuri_break = "pushed_is_promised");
+                let is_kept = broken!("pushed_is_promised");
                 let since = if is_kept { 0 } else { account.pushed - question.pushed };
                 account.promised = reply.promised.saturating_sub(since);
                 account.left = reply.left;
                 let known = account.boot.replace(reply.boot);
                 let is_anew = known.is_some_and(|boot| boot != reply.boot);
-                if !is_anew || reply.left >= PLENTY || cfg!(nuri_break = "settles_at_once") {
+                if !is_anew || reply.left >= PLENTY || broken!("settles_at_once") {
                     return false;
                 }
                 account.settles_until = Some(now + SETTLING);
@@ -410,7 +411,7 @@ mod tests {
         assert!(take(&room, &costs(40, 40), now).is_ok());
     }
 
-    /// Catches `nuri_break = "pushed_is_promised"`.
+    /// Catches `broken!("pushed_is_promised")`.
     #[test]
     fn what_was_pushed_while_a_target_was_asked_comes_out_of_its_answer() {
         let (room, now) = (Room::default(), Instant::now());
@@ -477,7 +478,7 @@ mod tests {
         assert!(take(&room, &costs(1, 0)[..1], now).is_err());
     }
 
-    /// Catches `nuri_break = "silent_has_room"`.
+    /// Catches `broken!("silent_has_room")`.
     #[test]
     fn a_silent_target_is_waited_for() {
         let (room, now) = (Room::default(), Instant::now());
@@ -490,7 +491,7 @@ mod tests {
         assert!(take(&room, &[cost(NEAR, 10)], now).is_ok(), "what it promised is believed");
     }
 
-    /// Catches `nuri_break = "settles_at_once"`.
+    /// Catches `broken!("settles_at_once")`.
     #[test]
     fn a_target_that_started_anew_is_asked_for_nothing_new_for_a_while() {
         let (room, now) = (Room::default(), Instant::now());

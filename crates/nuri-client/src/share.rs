@@ -3,6 +3,7 @@
 
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Downgrade, LeaseMode};
+use nuri_rules::broken;
 
 use crate::fs::Shared;
 use crate::node::NodeState;
@@ -38,7 +39,7 @@ fn share(state: &mut NodeState) -> Option<(u64, bool)> {
         state.opens > 0 || state.active > 0 || state.hold.revoking || state.asking_whole > 0;
     let is_alone = state.hold.mode == Some(LeaseMode::Write) && state.parts.is_none();
     let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
-    let is_dirty = is_dirty && !cfg!(nuri_break = "share_dirty");
+    let is_dirty = is_dirty && !broken!("share_dirty");
     if is_used || !is_alone || is_dirty {
         return None;
     }
@@ -69,7 +70,7 @@ mod tests {
         NodeState { hold, file, ..NodeState::default() }
     }
 
-    /// Catches `nuri_break = "share_dirty"`.
+    /// Catches `broken!("share_dirty")`.
     #[test]
     fn what_is_open_or_not_known_elsewhere_keeps_its_lease() {
         let mut closed = written();

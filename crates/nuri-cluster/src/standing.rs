@@ -15,6 +15,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::limit::MAX_TARGETS;
 use nuri_proto::map::{Group, Map, Member, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{MemberMove, TargetProved};
+use nuri_rules::broken;
 
 use crate::placement::{Candidate, place};
 
@@ -30,7 +31,7 @@ pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
                 continue;
             }
             let left = group.live().iter().filter(|p| *p != place).count();
-            let enough = left >= group.shape.data() || cfg!(nuri_break = "live_set_too_small");
+            let enough = left >= group.shape.data() || broken!("live_set_too_small");
             let before = group.members[place].standing;
             let after = match before {
                 Standing::Live if enough => Standing::Absent { since: epoch },
@@ -56,7 +57,7 @@ pub fn readmit(map: &mut Map) -> bool {
             if let Standing::Absent { since } = member.standing
                 && up.contains(&member.target)
             {
-                member.standing = if cfg!(nuri_break = "return_unsynced") {
+                member.standing = if broken!("return_unsynced") {
                     Standing::Live
                 } else {
                     Standing::Syncing { since }
@@ -430,7 +431,7 @@ mod tests {
         assert_eq!([1, 2, 3, 4].map(|t| unproven(&map, t)), [0, 0, all.len() - 1, all.len()]);
     }
 
-    /// Catches `nuri_break = "live_set_too_small"`.
+    /// Catches `broken!("live_set_too_small")`.
     #[test]
     fn a_group_never_shrinks_below_its_data() {
         let mut map = map(4, PARITY);
@@ -441,7 +442,7 @@ mod tests {
         assert!(map.groups.iter().all(|g| g.live().iter().count() == 3));
     }
 
-    /// Catches `nuri_break = "return_unsynced"`.
+    /// Catches `broken!("return_unsynced")`.
     #[test]
     fn who_returns_is_synced_first() {
         let mut map = map(4, PARITY);

@@ -6,6 +6,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
 use nuri_proto::map::{Group, Map, Member, Node, Pool, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{Heartbeat, Join, JoinReply, JoinTarget, MetaRole};
+use nuri_rules::broken;
 
 use crate::standing;
 
@@ -55,7 +56,7 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
 pub fn is_older(known: &Target, request: &JoinTarget) -> bool {
     let is_opened = request.boot != known.boot;
     let is_past = request.is_doubted || is_opened && request.sequence <= known.sequence;
-    is_past && !cfg!(nuri_break = "trust_snapshots")
+    is_past && !broken!("trust_snapshots")
 }
 
 fn join_target(
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!((refused.unwrap_err(), map), (Status::WRONG_PEER, before));
     }
 
-    /// Catches `nuri_break = "trust_snapshots"`.
+    /// Catches `broken!("trust_snapshots")`.
     #[test]
     fn an_older_state_of_a_target_is_noticed() {
         let mut map = Map::default();

@@ -3,6 +3,7 @@
 use nuri_client::{Allocate, Position, Seek, Sync};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_rules::broken;
 use zerocopy::IntoBytes;
 
 use crate::abi;
@@ -55,7 +56,7 @@ impl Dispatcher {
     /// put where it believes that the file ends.
     pub(crate) fn open_flags(&self, flags: i32) -> u32 {
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-        let appends = flags & libc::O_APPEND != 0 && !cfg!(nuri_break = "append_in_pages");
+        let appends = flags & libc::O_APPEND != 0 && !broken!("append_in_pages");
         if flags & libc::O_DIRECT != 0 || write_only || appends {
             abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES
         } else {

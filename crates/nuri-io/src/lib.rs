@@ -11,5 +11,6 @@ pub mod file;
 pub mod lock;
 pub mod mem;
 pub mod paired;
+pub mod program;
 pub mod rng;
 pub mod uring;

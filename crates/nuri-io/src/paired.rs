@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::copy::Change;
 use nuri_proto::op::data::Durability;
+use nuri_rules::broken;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::buf::AlignedBuf;
@@ -192,7 +193,7 @@ impl Disk for PairedDisk {
         let mut link = self.link.lock();
         follow(&mut link, |to| to.send(Durability::Stable));
         let local = self.disk.sync();
-        if !cfg!(nuri_break = "copy_not_awaited") {
+        if !broken!("copy_not_awaited") {
             follow(&mut link, Link::settle);
         }
         local

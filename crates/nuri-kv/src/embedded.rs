@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::engine::{Batch, CommitId, Engine, KvError, Pair};
@@ -229,7 +230,7 @@ impl Embedded {
         let offset = (state.segment * self.config.segment_bytes + at) as u64;
         state.at += len;
         let outcome = MutexGuard::unlocked(state, || {
-            if cfg!(nuri_break = "kv_ack_before_sync") {
+            if broken!("kv_ack_before_sync") {
                 return io(self.log.write_at(offset, &aligned(&group)));
             }
             io(self.log.write_at(offset, &aligned(&group))).and_then(|()| io(self.log.sync()))

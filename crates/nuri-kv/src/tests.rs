@@ -1,6 +1,6 @@
 //! Tests of the engine: the suite for every implementation, layers, crashes, damage.
 //!
-//! `crash::what_was_durable_survives_every_crash` catches `nuri_break = "kv_ack_before_sync"`,
+//! `crash::what_was_durable_survives_every_crash` catches `broken!("kv_ack_before_sync")`,
 //! `copied::what_was_durable_is_on_the_copy` catches `copy_not_awaited`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
+use nuri_netns::Link;
+use nuri_proto::size;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Point, filled};
-use crate::testbed::network::Link;
 use crate::testbed::{Settings, Testbed};
-use crate::{LabError, Result, at, size};
+use crate::{LabError, Result, nuri_program};
 
 /// The word of a plan for cables without a limit.
 const UNLIMITED: &str = "none";
@@ -107,7 +108,7 @@ impl Cluster {
     /// Makes it in a new directory.
     pub(crate) fn make(&self, dir: &Path) -> Result<Testbed> {
         let settings = Settings {
-            program: std::env::current_exe().map_err(at("this program"))?,
+            program: nuri_program()?,
             dir: dir.into(),
             nodes: self.nodes,
             mounts: self.mounts,

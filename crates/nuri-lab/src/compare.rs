@@ -1,6 +1,8 @@
 //! What became slower or faster between two runs, told from noise.
 
-use crate::record::{Record, Unit};
+use nuri_watch::unit::Unit;
+
+use crate::record::Record;
 use crate::stats::Interval;
 
 /// Smaller changes are not told, however sure.

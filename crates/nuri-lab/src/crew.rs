@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use nuri_netns::Network;
 use serde::Serialize;
 
 use crate::guard::Stop;
@@ -15,7 +16,6 @@ use crate::hosts::Hosts;
 use crate::machine::Usage;
 use crate::rank::{Done, Job, Moved, Order, Said, Seen, Told};
 use crate::record::VERSION;
-use crate::testbed::network::Network;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, at, clock};
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use nuri_netns::Network;
+
 use crate::bed::Cluster;
 use crate::hosts::Hosts;
 use crate::limit::{Limits, WIRE, free};
@@ -9,7 +11,6 @@ use crate::progress::tell;
 use crate::record::Host;
 use crate::request::Request;
 use crate::testbed::Testbed;
-use crate::testbed::network::Network;
 use crate::work::WorkDir;
 use crate::{LabError, Result, host};
 

@@ -74,7 +74,7 @@ impl Hosts {
         });
         let mut words = words.map(Into::into).chain([own.into_os_string()]);
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).args(["lab", "rank"]);
+        command.args(words).arg("rank");
         Ok(command)
     }
 }
@@ -96,12 +96,12 @@ mod tests {
         let words: Vec<_> = second.get_args().map(|word| word.to_string_lossy()).collect();
         assert_eq!(second.get_program(), "run");
         assert_eq!((&*words[0], &*words[1]), ("--at=b", "--"));
-        assert_eq!(words[3..], ["lab", "rank"]);
+        assert_eq!(words[3..], ["rank"]);
         assert_eq!(
             (two.place(2), Hosts::default().place(2)),
             ("rank 2 on a".into(), "rank 2".into())
         );
-        assert_eq!(Hosts::default().command(5).unwrap().get_args().count(), 2);
+        assert_eq!(Hosts::default().command(5).unwrap().get_args().count(), 1);
     }
 
     #[test]

@@ -24,7 +24,6 @@ pub mod results;
 pub mod run;
 mod score;
 pub mod single;
-pub mod size;
 pub mod stats;
 pub mod testbed;
 mod tool;
@@ -47,6 +46,25 @@ impl LabError {
 /// `map_err` helper: a sentence from an error and where it happened.
 pub fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn(E) -> LabError {
     move |error| LabError(format!("{place}: {error}"))
+}
+
+/// `nuri` itself: it is installed beside this program.
+pub fn nuri_program() -> Result<std::path::PathBuf> {
+    let missing = "cannot find the program nuri: put nuri and nuri-lab into one directory, or nuri \
+                   on the PATH";
+    nuri_io::program::find("nuri").ok_or_else(|| LabError::new(missing))
+}
+
+impl From<nuri_netns::NetworkError> for LabError {
+    fn from(error: nuri_netns::NetworkError) -> LabError {
+        LabError::new(error)
+    }
+}
+
+impl From<nuri_watch::HistoryError> for LabError {
+    fn from(error: nuri_watch::HistoryError) -> LabError {
+        LabError::new(error)
+    }
 }
 
 pub type Result<T> = std::result::Result<T, LabError>;

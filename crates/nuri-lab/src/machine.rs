@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::testbed::network::Network;
+use nuri_netns::Network;
 
 /// Ticks per second in /proc/stat: the same on every Linux.
 const TICKS: f64 = 100.0;

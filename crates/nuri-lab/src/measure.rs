@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use nuri_watch::unit::Unit;
+
 use crate::caches::{self, Caches};
 use crate::crew::{Control, Crew, Hands, Timed};
 use crate::machine::Usage;
 use crate::rank::Order;
-use crate::record::{Costs, Unit};
+use crate::record::Costs;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, tool};
 

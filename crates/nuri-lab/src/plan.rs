@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nuri_watch::unit::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::bed::Bed;
-use crate::record::Unit;
 use crate::{LabError, Result, at};
 
 /// More points than this are a mistake in the plan.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nuri_watch::unit::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::hosts::Hosts;
@@ -14,35 +15,6 @@ pub const FORMAT: u32 = 1;
 
 /// Of the program that writes them.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// What a figure counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Unit {
-    #[serde(rename = "MiB/s")]
-    MibPerSecond,
-    #[serde(rename = "op/s")]
-    OpsPerSecond,
-    #[serde(rename = "us")]
-    Microseconds,
-    #[serde(rename = "s")]
-    Seconds,
-}
-
-impl Unit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::MibPerSecond => "MiB/s",
-            Unit::OpsPerSecond => "op/s",
-            Unit::Microseconds => "us",
-            Unit::Seconds => "s",
-        }
-    }
-
-    /// Whether more is better: rates, not times.
-    pub fn is_rate(self) -> bool {
-        matches!(self, Unit::MibPerSecond | Unit::OpsPerSecond)
-    }
-}
 
 /// What this machine can do at best, measured in the same run, in the record's unit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

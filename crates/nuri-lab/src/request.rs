@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use nuri_watch::calendar;
 
 use crate::bed::Bed;
 use crate::crew::Control;
@@ -12,7 +13,7 @@ use crate::hosts::Hosts;
 use crate::output::Output;
 use crate::plan::{Axis, Plan};
 use crate::workload::Workload;
-use crate::{LabError, Result, at, clock, testbed};
+use crate::{LabError, Result, at, testbed};
 
 /// A study and its places.
 #[derive(Args, Clone, Debug)]
@@ -152,7 +153,7 @@ impl Request {
         if let Some(path) = &self.resume {
             return Output::resume(path, &plan.study);
         }
-        let time = clock::utc(clock::unix_now()).replace(['-', ':'], "");
+        let time = calendar::utc(calendar::unix_now()).replace(['-', ':'], "");
         let name = || Path::new("runs").join(format!("{}-{time}.jsonl", plan.study));
         Output::create(&self.output.clone().unwrap_or_else(name))
     }

@@ -1,10 +1,13 @@
 //! From the samples of one point to its records, and back where a run goes on.
 
+use nuri_watch::calendar;
+use nuri_watch::normal::median_of_sorted;
+
 use crate::measure::Sample;
+use crate::plan;
 use crate::record::{Costs, FORMAT, Host, Limit, Record, VERSION};
-use crate::stats::{Interval, NOISY, median};
+use crate::stats::{Interval, NOISY};
 use crate::workload::{Phase, Workload};
-use crate::{clock, plan};
 
 /// How a warning begins that concerns all samples of a record.
 const NOISE: &str = "noisy";
@@ -59,7 +62,7 @@ fn record(
         version: VERSION.into(),
         run: origin.run.clone(),
         study: origin.study.clone(),
-        at: clock::utc(clock::unix_now()),
+        at: calendar::utc(calendar::unix_now()),
         point: subject.point.clone(),
         options: subject.options.clone(),
         metric: metric.into(),
@@ -125,7 +128,7 @@ fn costs(samples: &[&Sample]) -> Costs {
     let middle = |of: fn(&Costs) -> Option<f64>| {
         let mut values: Vec<f64> = samples.iter().filter_map(|s| of(&s.costs)).collect();
         values.sort_by(f64::total_cmp);
-        (!values.is_empty()).then(|| median(&values))
+        (!values.is_empty()).then(|| median_of_sorted(&values))
     };
     Costs {
         cpu_seconds_per_gib: middle(|c| c.cpu_seconds_per_gib),

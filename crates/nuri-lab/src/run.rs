@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use nuri_proto::size::human;
+use nuri_watch::unit::Unit;
+
 use crate::bed::Cluster;
 use crate::crew::Control;
 use crate::ground::{Ground, room};
@@ -13,10 +16,9 @@ use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
-use crate::record::{Limit, Record, Unit};
+use crate::record::{Limit, Record};
 use crate::request::Request;
 use crate::results::{Origin, Subject, recalled, records};
-use crate::size::human;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result};
 

@@ -1,8 +1,10 @@
 //! A score as IO500 makes it: the geometric mean of bandwidths in GiB/s and of rates in thousands
 //! of operations a second, and of the two. Of our own phases, so it compares with itself only.
 
+use nuri_watch::unit::Unit;
+
 use crate::plan::Point;
-use crate::record::{Record, Unit};
+use crate::record::Record;
 
 /// Of all phases at one point.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use nuri_watch::calendar;
 
 use crate::crew::Control;
 use crate::guard::Stop;
@@ -16,7 +17,7 @@ use crate::results::{Origin, Subject, records};
 use crate::run::fits;
 use crate::work::WorkDir;
 use crate::workload::Workload;
-use crate::{LabError, Result, clock, host, score};
+use crate::{LabError, Result, host, score};
 
 #[derive(Args, Clone, Debug)]
 pub struct Where {
@@ -65,7 +66,7 @@ fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Res
     } else {
         measure(workload, dirs, 0, &control, &mut samples)?;
     }
-    let origin = Origin { run: clock::utc(clock::unix_now()), study: workload.name().into() };
+    let origin = Origin { run: calendar::utc(calendar::unix_now()), study: workload.name().into() };
     let words: Vec<_> = std::env::args().skip_while(|word| word != workload.name()).collect();
     let subject = Subject {
         point: &Point::new(),

@@ -1,5 +1,6 @@
 //! Medians and intervals of a few noisy samples.
 
+use nuri_watch::normal::median_of_sorted;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The median of samples and an interval that holds the true one.
@@ -31,7 +32,7 @@ impl Interval {
             return Interval { low: f64::NAN, median: f64::NAN, high: f64::NAN };
         }
         let (low, high) = ranks(sorted.len());
-        Interval { low: sorted[low], median: median(&sorted), high: sorted[high] }
+        Interval { low: sorted[low], median: median_of_sorted(&sorted), high: sorted[high] }
     }
 
     pub fn is_noisy(&self) -> bool {
@@ -41,15 +42,6 @@ impl Interval {
     /// Whether the two could be the same.
     pub fn meets(&self, other: &Interval) -> bool {
         self.low <= other.high && other.low <= self.high
-    }
-}
-
-/// Of at least one sample.
-pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
     }
 }
 

@@ -16,19 +16,19 @@ mod transfer;
 
 use std::path::PathBuf;
 
-use clap::Parser;
-use serde::{Deserialize, Serialize};
-
-use crate::hosts::Hosts;
-use crate::rank::{Job, Moved, Part};
-use crate::record::Unit;
-use crate::{LabError, Result, at};
 use bonnie::Bonnie;
+use clap::Parser;
 use database::DbStress;
 use io500::{Io500, Kind, Step};
 use ior::Ior;
 use ipc::Ipc;
 use mdtest::Mdtest;
+use nuri_watch::unit::Unit;
+use serde::{Deserialize, Serialize};
+
+use crate::hosts::Hosts;
+use crate::rank::{Job, Moved, Part};
+use crate::{LabError, Result, at};
 
 const MOST_PROCESSES: usize = 4096;
 /// Of transfers and small files: a process holds a few of them in memory.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nuri_kv::engine::{Batch, CommitId, Engine, KvError};
 use nuri_proto::Status;
+use nuri_rules::broken;
 
 use crate::server::{Core, MetaServer};
 use crate::txn::kv_status;
@@ -37,7 +38,7 @@ impl MetaServer {
     }
 
     pub(crate) fn durable(&self, id: CommitId) -> Result<(), Status> {
-        if cfg!(nuri_break = "reply_before_durable") {
+        if broken!("reply_before_durable") {
             return Ok(());
         }
         loop {

@@ -11,6 +11,7 @@ use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall};
 use nuri_proto::op::part::{Ahead, PartGrant};
 use nuri_proto::range_map::Span;
+use nuri_rules::broken;
 
 use crate::part::Parts;
 
@@ -66,7 +67,7 @@ impl Holder {
             (Want::Shared, Some(LeaseMode::Read)) => None,
             (Want::Shared, Some(LeaseMode::Write)) => Some(Taken::Down(Some(LeaseMode::Read))),
             (_, Some(_)) => Some(Taken::Down(None)),
-            (Want::Part(_), None) if cfg!(nuri_break = "parts_overlap") => None,
+            (Want::Part(_), None) if broken!("parts_overlap") => None,
             (Want::Part(need), None) => self.parts.as_ref()?.in_the_way(need).map(Taken::Part),
             (_, None) => self.has_parts().then_some(Taken::Down(None)),
         }
@@ -195,7 +196,7 @@ impl LeaseTable {
             self.holders(ino).iter().all(|holder| {
                 let held = |p: &Parts| {
                     let others = holder.session != session && p.meets(*span);
-                    others && !cfg!(nuri_break = "parts_overlap")
+                    others && !broken!("parts_overlap")
                 };
                 holder.parts.as_ref().is_none_or(|p| !held(p) && !p.is_recalled(*span))
             })
@@ -207,7 +208,7 @@ impl LeaseTable {
         self.next += 1;
         let number = self.next;
         let holder = self.holder_mut(ino, session);
-        if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
+        if holder.recalled.is_some() && !broken!("grant_during_recall") {
             return None;
         }
         holder.number = number;
@@ -358,7 +359,7 @@ impl LeaseTable {
             holders.push(Holder::new(session, Some(mode), number));
             return Some(Grant { mode, number });
         };
-        if holder.recalled.is_some() && !cfg!(nuri_break = "grant_during_recall") {
+        if holder.recalled.is_some() && !broken!("grant_during_recall") {
             return None;
         }
         // Given up before the whole was asked for.
@@ -560,7 +561,7 @@ mod tests {
         assert!(!table.may_publish(F, A));
     }
 
-    /// Catches `nuri_break = "grant_during_recall"`.
+    /// Catches `broken!("grant_during_recall")`.
     #[test]
     fn nothing_is_granted_to_a_holder_under_recall() {
         let mut table = LeaseTable::new(1, 100);

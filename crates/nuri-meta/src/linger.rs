@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
+use nuri_rules::broken;
 
 use crate::server::{Core, MetaServer};
 
@@ -38,7 +39,7 @@ impl Linger {
 
     /// Whether the inode stays, having lost its last name now.
     pub(crate) fn stays(&self, ino: Ino) -> bool {
-        self.told.iter().any(|told| told.contains(&ino)) && !cfg!(nuri_break = "gone_at_once")
+        self.told.iter().any(|told| told.contains(&ino)) && !broken!("gone_at_once")
     }
 
     pub(crate) fn wait(&mut self, ino: Ino, now: Duration) {

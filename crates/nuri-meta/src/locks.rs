@@ -10,6 +10,7 @@ use nuri_proto::op::meta::Event;
 use nuri_proto::op::{Call, Op};
 use nuri_proto::{Status, clock, codec};
 use nuri_rpc::{Reply, Request};
+use nuri_rules::broken;
 
 use crate::lock::Told;
 use crate::schema::SlotRecord;
@@ -42,7 +43,7 @@ impl MetaServer {
         let (context, session) = (request.context, SessionId(request.context.session));
         let mut core = self.core.lock();
         self.hear(&mut core, session)?;
-        if !cfg!(nuri_break = "lock_in_grace") {
+        if !broken!("lock_in_grace") {
             self.wait_grace(&mut core)?;
         }
         if context.sequence > 0

@@ -5,6 +5,7 @@ use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Downgrade, LeaseMode, RecallDone, Reclaim, ReclaimReply};
 use nuri_proto::range_map::Span;
 use nuri_rpc::CallContext;
+use nuri_rules::broken;
 
 use crate::server::{Core, MetaServer};
 use crate::txn::Finished;
@@ -69,8 +70,7 @@ impl MetaServer {
         context: CallContext,
         call: Reclaim,
     ) -> Result<ReclaimReply, Status> {
-        if call.server_boot != self.engine.epoch() && !cfg!(nuri_break = "reclaim_from_two_starts")
-        {
+        if call.server_boot != self.engine.epoch() && !broken!("reclaim_from_two_starts") {
             return Err(Status::STALE);
         }
         let session = SessionId(context.session);

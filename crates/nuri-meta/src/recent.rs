@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::MAX_ARGS;
 use nuri_proto::op::log::NameChange;
+use nuri_rules::broken;
 
 /// Directories that are followed, and changes of each that are kept.
 const MOST_DIRECTORIES: usize = 64;
@@ -94,7 +95,7 @@ impl RecentNames {
             }
             told.push(named.change.clone());
         }
-        if cfg!(nuri_break = "turn_misses_names") {
+        if broken!("turn_misses_names") {
             told.pop();
         }
         Some(told)
@@ -119,7 +120,7 @@ mod tests {
         Some(recent.since(D, known, session)?.into_iter().map(name).collect())
     }
 
-    /// Catches `nuri_break = "turn_misses_names"`.
+    /// Catches `broken!("turn_misses_names")`.
     #[test]
     fn who_takes_a_directory_again_is_told_what_others_did() {
         let mut recent = RecentNames::default();

@@ -27,6 +27,7 @@ use nuri_proto::op::meta::{
 };
 use nuri_proto::op::part::AcquirePart;
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::eviction::Eviction;
@@ -155,7 +156,7 @@ impl MetaServer {
     }
 
     fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed) && !cfg!(nuri_break = "full_store_grows")
+        self.full.load(Ordering::Relaxed) && !broken!("full_store_grows")
     }
 
     /// Answers the calls of `op::meta`.
@@ -312,7 +313,7 @@ impl MetaServer {
         loop {
             let session = core.sessions.get_mut(&id).ok_or(Status::SESSION_GONE)?;
             match session.slot(context.slot, context.sequence) {
-                SlotState::Done(_) if cfg!(nuri_break = "slots_forget") => return Ok(None),
+                SlotState::Done(_) if broken!("slots_forget") => return Ok(None),
                 SlotState::Done(record) => return Ok(Some(record)),
                 SlotState::Overtaken => return Err(Status::MALFORMED),
                 SlotState::New => {

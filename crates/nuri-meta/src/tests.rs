@@ -1,6 +1,6 @@
 //! The metadata server from outside: calls in, replies out, on memory disks.
 //!
-//! `slots` catches `nuri_break = "slots_forget"`, `crash` catches `reply_before_durable`, `leases`
+//! `slots` catches `broken!("slots_forget")`, `crash` catches `reply_before_durable`, `leases`
 //! and `lease::tests` catch `grant_during_recall`, `locks` catches `lock_in_grace`, `reads` catches
 //! `read_before_durable`.
 

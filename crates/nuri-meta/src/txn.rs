@@ -15,6 +15,7 @@ use nuri_proto::limit::MAX_NAME;
 use nuri_proto::op::cluster::Admitted;
 use nuri_proto::op::log::NameChange;
 use nuri_proto::op::meta::{Grant, InodeReply, LeaseMode, SetTime, Time};
+use nuri_rules::broken;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -170,7 +171,7 @@ impl Txn<'_> {
 
     /// The commit that must be durable before anybody is told what was read.
     pub(crate) fn needed(&self) -> CommitId {
-        if cfg!(nuri_break = "read_before_durable") {
+        if broken!("read_before_durable") {
             return CommitId::default();
         }
         self.reads.needed.get()

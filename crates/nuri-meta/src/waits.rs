@@ -11,6 +11,7 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::Op;
 use nuri_proto::op::meta::{Event, LeaseMode, Recall};
+use nuri_rules::broken;
 use parking_lot::MutexGuard;
 
 use crate::lease::{Claim, Turn};
@@ -108,7 +109,7 @@ impl MetaServer {
     /// How long who wants a directory for a turn waits before it looks again, where another one
     /// has it for a turn, or was there before.
     fn has_to_queue(&self, core: &Core, dir: Ino, turn: Turn) -> Option<Duration> {
-        if cfg!(nuri_break = "turns_unordered") {
+        if broken!("turns_unordered") {
             return None;
         }
         let holds = |session| core.leases.held(dir, session) == Some(LeaseMode::Write);

@@ -41,6 +41,23 @@ impl Shape {
         self != Shape::Stripe
     }
 
+    /// The shape that was asked for, or the best that so many targets can keep.
+    ///
+    /// # Errors
+    /// [`LayoutError::TooFewTargets`].
+    pub fn for_targets(asked: Option<Shape>, targets: usize) -> Result<Shape, LayoutError> {
+        let best = match targets {
+            0..2 => Shape::Stripe,
+            2..4 => Shape::Mirror(2),
+            _ => Shape::Parity { k: 3, m: 1 },
+        };
+        let shape = asked.unwrap_or(best);
+        if shape.members() > targets {
+            return Err(LayoutError::TooFewTargets { shape, targets, best });
+        }
+        Ok(shape)
+    }
+
     /// Refuses what cannot be stored.
     ///
     /// # Errors
@@ -130,6 +147,12 @@ pub enum LayoutError {
          1 to {MAX_DATA} data and 1 to {MAX_PARITY} parity members"
     )]
     Shape,
+    #[error(
+        "{shape} needs {} targets, and there are {targets}: give more targets, or choose --shape \
+         {best}",
+        shape.members()
+    )]
+    TooFewTargets { shape: Shape, targets: usize, best: Shape },
 }
 
 impl Default for LayoutPolicy {

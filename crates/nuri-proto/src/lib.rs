@@ -15,6 +15,7 @@ pub mod limit;
 pub mod map;
 pub mod op;
 pub mod range_map;
+pub mod size;
 pub mod status;
 pub mod stripe;
 pub mod version;

@@ -1,5 +1,6 @@
 //! Versions of a stripe and what a member of its group keeps of it (rules in `nuri-stripe`).
 
+use nuri_rules::broken;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, GroupId, SessionId};
@@ -31,7 +32,7 @@ impl Version {
     /// The next one, of this write. Two who know equally little take different ones: where versions
     /// are equal, so are the bytes.
     pub fn next_of(self, epoch: Epoch, id: WriteId) -> Version {
-        if cfg!(nuri_break = "versions_collide") {
+        if broken!("versions_collide") {
             return self.next(epoch);
         }
         let mask = (1 << (Self::WRITE_BITS / 2)) - 1;

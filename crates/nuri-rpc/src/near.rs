@@ -16,6 +16,7 @@ use nuri_proto::header::{Header, TAKES};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::Path;
 use nuri_proto::op::near::{NearAsk, NearAsked, NearProve, NearProved};
+use nuri_rules::broken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::conn::{CallContext, Conn};
@@ -138,7 +139,7 @@ impl Guest {
     fn prove(&mut self, call: &NearProve) -> NearProved {
         // Each proof is good for one try (N1).
         let prove = |given| PeerMemory::prove(call.pid, call.address, &given).ok();
-        let given = match cfg!(nuri_break = "proof_used_twice") {
+        let given = match broken!("proof_used_twice") {
             true => self.given,
             false => self.given.take(),
         };

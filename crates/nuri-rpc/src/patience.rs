@@ -8,6 +8,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nuri_rules::broken;
 use rustix::fs::fstat;
 
 const SLICES: u32 = 4;
@@ -35,8 +36,7 @@ impl Patience {
         // A look may miss the socket where others come and go.
         self.unacknowledged = unacknowledged.or(before);
         let moved = before.zip(unacknowledged).is_some_and(|(before, now)| now < before);
-        self.in_vain =
-            if moved && !cfg!(nuri_break = "slow_is_silent") { 0 } else { self.in_vain + 1 };
+        self.in_vain = if moved && !broken!("slow_is_silent") { 0 } else { self.in_vain + 1 };
         self.in_vain < SLICES
     }
 }
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// Catches `nuri_break = "slow_is_silent"`.
+    /// Catches `broken!("slow_is_silent")`.
     #[test]
     fn a_slow_peer_is_waited_for_until_it_stops() {
         let mut patience = Patience::default();

@@ -11,6 +11,7 @@ use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::near::Echo;
 use nuri_proto::op::{Call, Op};
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::conn::CallContext;
@@ -204,7 +205,7 @@ fn serve_calls(stream: &mut Stream, shared: &Shared) {
         if frame::send(stream, head, &reply.args, bulk, carry).is_err() {
             return;
         }
-        let lets_go = cfg!(nuri_break = "reply_let_go");
+        let lets_go = broken!("reply_let_go");
         referred = reply.payload.filter(|_| carry == Carry::Address && !lets_go);
     }
 }

@@ -213,7 +213,7 @@ impl Service for Filler {
     }
 }
 
-/// Catches `nuri_break = "reply_let_go"`.
+/// Catches `broken!("reply_let_go")`.
 #[test]
 fn replies_taken_from_memory_are_whole() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -292,7 +292,7 @@ fn a_payload_that_changed_under_way_is_refused() {
     }
 }
 
-/// Catches `nuri_break = "proof_used_twice"`.
+/// Catches `broken!("proof_used_twice")`.
 #[test]
 fn a_proof_is_good_for_one_try() {
     let (server, _) = start();

@@ -5,7 +5,7 @@ use nuri_sim::logged::{Report, run};
 
 const SEEDS: u64 = 60;
 
-/// Catches `nuri_break = "log_overtakes"`.
+/// Catches `broken!("log_overtakes")`.
 #[test]
 fn logs_are_told_in_order_and_once() {
     let mut sum = Report::default();

@@ -16,6 +16,7 @@
 use nuri_proto::id::Epoch;
 use nuri_proto::op::member::{Install, Reason};
 use nuri_proto::stripe::{Covers, Earlier, Held, Stage, Staged, Version};
+use nuri_rules::broken;
 
 /// What comes first, then the write is staged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,11 +46,11 @@ pub fn stage(held: &Held, ask: &Stage) -> StageVerdict {
         (None, _) => (First::Nothing, &held.covers),
         (Some(s), Earlier::Decided(v)) if v == s.version => (First::Commit, &s.covers),
         (Some(s), Earlier::Aborted(v)) if v == s.version => (First::Drop, &held.covers),
-        (Some(_), _) if cfg!(nuri_break = "stage_over_staged") => (First::Drop, &held.covers),
+        (Some(_), _) if broken!("stage_over_staged") => (First::Drop, &held.covers),
         (Some(_), _) => return StageVerdict::Refuse,
     };
-    let aborted = ask.version <= held.floor && !cfg!(nuri_break = "abort_forgotten");
-    let based = base.same(&ask.base) || cfg!(nuri_break = "any_base");
+    let aborted = ask.version <= held.floor && !broken!("abort_forgotten");
+    let based = base.same(&ask.base) || broken!("any_base");
     let rises = ask.version > base.newest();
     if aborted || !based || !rises { StageVerdict::Refuse } else { StageVerdict::Accept(first) }
 }
@@ -86,7 +87,7 @@ pub fn committed(held: &Held) -> Held {
 /// What the member holds once it promised to stage nothing more up to `version` (M5). What it holds
 /// already stays: it may have come just before, and count.
 pub fn promised(held: &Held, version: Version) -> Held {
-    if cfg!(nuri_break = "promise_drops") {
+    if broken!("promise_drops") {
         return aborted(held, version);
     }
     Held { floor: held.floor.max(version), ..held.clone() }
@@ -111,7 +112,7 @@ pub fn read(held: &Held, decided: Version) -> ReadVerdict {
     match &held.staged {
         None => ReadVerdict::Serve,
         Some(s) if s.version == decided => ReadVerdict::CommitFirst,
-        Some(_) if cfg!(nuri_break = "read_undecided") => ReadVerdict::Serve,
+        Some(_) if broken!("read_undecided") => ReadVerdict::Serve,
         Some(_) => ReadVerdict::Undecided,
     }
 }
@@ -122,12 +123,12 @@ pub fn installs(held: &Held, install: &Install) -> bool {
     let wanted = match install.reason {
         Reason::Behind => !install.covers.same(&held.covers),
         Reason::Damaged => true,
-        Reason::Found { .. } if cfg!(nuri_break = "repair_anything") => true,
+        Reason::Found { .. } if broken!("repair_anything") => true,
         Reason::Found { last } => held.last == last && held.covers.newest() > Version::NONE,
     };
     let newer = install.covers.reaches(&held.covers) && wanted;
     let under = held.staged.as_ref().is_some_and(|s| s.version > newest);
-    (newer || cfg!(nuri_break = "install_older")) && !under
+    (newer || broken!("install_older")) && !under
 }
 
 /// Whether the chunk may be dropped, by who saw `saw` in it, or in what is staged there, and found
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Catches `nuri_break = "stage_over_staged"`.
+    /// Catches `broken!("stage_over_staged")`.
     #[test]
     fn one_staged_write_and_the_same_again_is_the_same() {
         let one = ask(1, 0, 1, Earlier::Unknown);
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(other.covers, Covers::default());
     }
 
-    /// Catches `nuri_break = "any_base"`.
+    /// Catches `broken!("any_base")`.
     #[test]
     fn a_member_that_missed_a_write_refuses_the_next() {
         assert_eq!(stage(&Held::default(), &ask(2, 1, 2, Earlier::Unknown)), StageVerdict::Refuse);
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(stage(&held, &ask(2, 5, 4, Earlier::Unknown)), StageVerdict::Refuse);
     }
 
-    /// Catches `nuri_break = "abort_forgotten"`.
+    /// Catches `broken!("abort_forgotten")`.
     #[test]
     fn what_was_aborted_is_never_staged() {
         let late = ask(1, 0, 1, Earlier::Unknown);
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(aborted(&held, V(1)).covers, held.covers, "a commit is not undone");
     }
 
-    /// Catches `nuri_break = "promise_drops"`.
+    /// Catches `broken!("promise_drops")`.
     #[test]
     fn a_promise_drops_nothing() {
         let held = accept(&Held::default(), &ask(1, 0, 1, Earlier::Unknown));
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(stage(&promised, &ask(2, 0, 1, Earlier::Unknown)), StageVerdict::Refuse);
     }
 
-    /// Catches `nuri_break = "read_undecided"`.
+    /// Catches `broken!("read_undecided")`.
     #[test]
     fn reads_do_not_pass_an_undecided_write() {
         let held = accept(&Held::default(), &ask(1, 0, 1, Earlier::Unknown));
@@ -251,7 +252,7 @@ mod tests {
         assert!(!forgets(&staged, &saw, Epoch(1)), "its writer may still end it");
     }
 
-    /// Catches `nuri_break = "install_older"`.
+    /// Catches `broken!("install_older")`.
     #[test]
     fn rebuilt_content_never_leads_back() {
         let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));
@@ -272,7 +273,7 @@ mod tests {
         assert!(installs(&staged, &install(7, Reason::Behind)));
     }
 
-    /// Catches `nuri_break = "repair_anything"`.
+    /// Catches `broken!("repair_anything")`.
     #[test]
     fn only_what_was_looked_at_is_repaired() {
         let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));

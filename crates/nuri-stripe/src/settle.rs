@@ -23,6 +23,7 @@
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
 use nuri_proto::stripe::{Held, Members, Staged, Version};
+use nuri_rules::broken;
 
 /// What to do next; then the members are asked anew, until the stripe is clean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,10 +46,10 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
     };
     let Look { version, on, is_committed, without, promise } = look;
     let none = Members::default();
-    if is_committed || without == none || cfg!(nuri_break = "forward_on_any") {
+    if is_committed || without == none || broken!("forward_on_any") {
         return Decision::Forward { version, on };
     }
-    if promise == none || cfg!(nuri_break = "drop_without_promise") {
+    if promise == none || broken!("drop_without_promise") {
         Decision::Drop { version, on }
     } else {
         Decision::Promise { version, on: promise }
@@ -69,14 +70,14 @@ pub fn forward_in_doubt(
     // Who promised did so because it did not hold it, long before.
     let may_have_lost = without.0 & !(doubt.0 & promise.0) == 0;
     let rest = live.iter().filter(|place| !without.has(*place)).count();
-    let goes = may_have_lost && rest >= shape.data() && !cfg!(nuri_break = "doubted_is_evidence");
+    let goes = may_have_lost && rest >= shape.data() && !broken!("doubted_is_evidence");
     goes.then_some((version, on))
 }
 
 /// Whether what the member of a place holds was cut off, as other live members tell (S6).
 pub fn is_cut_off(shape: Shape, answers: &[(usize, Held)], place: usize) -> bool {
     let own = answers.iter().find(|(other, _)| *other == place).map(|(_, held)| &held.covers);
-    let Some(own) = own.filter(|_| !cfg!(nuri_break = "cut_off_comes_back")) else { return false };
+    let Some(own) = own.filter(|_| !broken!("cut_off_comes_back")) else { return false };
     let tells = |(other, held): &(usize, Held)| {
         let is_staged = |own, j| held.staged.as_ref().is_some_and(|s| s.covers.get(j) == own);
         let is_gone =
@@ -125,9 +126,8 @@ fn look(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) ->
     let touched = touched(shape, answers, write);
     let is_held = places(&|p, h| p < shape.data() && live.has(p) && has_staged(h, write));
     let is_held = is_held != Members::default();
-    let is_present = version.epoch() >= epoch && !cfg!(nuri_break = "syncing_never_counts");
-    let is_evidence =
-        |place| live.has(place) || is_present || cfg!(nuri_break = "syncing_is_evidence");
+    let is_present = version.epoch() >= epoch && !broken!("syncing_never_counts");
+    let is_evidence = |place| live.has(place) || is_present || broken!("syncing_is_evidence");
     // Parity sees every write of the stripe. Where none that was to take this one is left, a data
     // member of it that has gone on tells the same.
     let tells = |place: usize| place >= shape.data() && write.participants.has(place);
@@ -137,7 +137,7 @@ fn look(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) ->
         let is_data = place < shape.data();
         held.last == write.id
             || covers(shape, (touched, is_held), place, held, version)
-            || is_data && !parity_tells && went_on && !cfg!(nuri_break = "only_parity_tells")
+            || is_data && !parity_tells && went_on && !broken!("only_parity_tells")
     };
     let committed = places(&is_committed);
     let lacks = |place, held: &Held| {
@@ -156,7 +156,7 @@ pub fn needs(answers: &[(usize, Held)], unheard: Members, epoch: Epoch) -> bool 
     let is_committed = |s: &&Staged| answers.iter().any(|(_, held)| held.last == s.id);
     let mut present = staged.filter(|s| s.version.epoch() >= epoch && !is_committed(s));
     let waits = present.any(|s| s.participants.0 & unheard.0 != 0);
-    waits && !cfg!(nuri_break = "syncing_never_counts")
+    waits && !broken!("syncing_never_counts")
 }
 
 fn has_staged(held: &Held, write: &Staged) -> bool {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(decide(MIRROR, &[(0, committed(&[7]))], Members(1)), Decision::Clean);
     }
 
-    /// Catches `nuri_break = "forward_on_any"` and `nuri_break = "drop_without_promise"`.
+    /// Catches `broken!("forward_on_any")` and `broken!("drop_without_promise")`.
     #[test]
     fn missing_on_a_live_participant_is_abort_with_its_promise_first() {
         let mut answers = [(0, staged(&[7], 0b11)), (1, Held::default())];
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(decide(shape, &answers, live), forward);
     }
 
-    /// Catches `nuri_break = "only_parity_tells"`.
+    /// Catches `broken!("only_parity_tells")`.
     #[test]
     fn without_parity_the_data_members_tell() {
         let parity_lost = Shape::Parity { k: 3, m: 1 };
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(decide(parity_lost, &answers, Members(0b1011)), promise);
     }
 
-    /// Catches `nuri_break = "syncing_is_evidence"`.
+    /// Catches `broken!("syncing_is_evidence")`.
     #[test]
     fn a_member_that_missed_writes_is_no_evidence() {
         let answers = [(0, staged(&[7], 0b11)), (1, Held::default())];
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(decide(MIRROR, &answers, Members(0b01)), forward);
     }
 
-    /// Catches `nuri_break = "doubted_is_evidence"`.
+    /// Catches `broken!("doubted_is_evidence")`.
     #[test]
     fn what_only_doubted_members_lack_goes_forward() {
         let forward = |shape, answers: &[(usize, Held)], doubt: u32| {
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(forward(PARITY, &[], 0b111), None, "nothing is staged");
     }
 
-    /// Catches `nuri_break = "cut_off_comes_back"`.
+    /// Catches `broken!("cut_off_comes_back")`.
     #[test]
     fn what_others_cut_off_is_gone() {
         let cut = |floor| Held { floor: Version(floor), ..Held::default() };
@@ -374,7 +374,7 @@ mod tests {
         assert!(!parity(2, &[cut(8), none, committed(&[0, 8])]));
     }
 
-    /// Catches `nuri_break = "syncing_never_counts"`.
+    /// Catches `broken!("syncing_never_counts")`.
     #[test]
     fn who_takes_part_in_the_present_epoch_is_evidence_about_it() {
         let answers = [(0, staged(&[7], 0b11)), (1, Held::default())];

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use nuri_proto::id::{BootId, TargetId};
+use nuri_rules::broken;
 
 /// Kept bytes by target, in the order of their acknowledgements.
 pub struct Unsynced<T> {
@@ -78,7 +79,7 @@ impl<T> Unsynced<T> {
         for entry in std::mem::take(kept) {
             if entry.at > ticket.before {
                 kept.push(entry);
-            } else if entry.boot == boot || cfg!(nuri_break = "flush_ignores_boot") {
+            } else if entry.boot == boot || broken!("flush_ignores_boot") {
                 settled.durable.push(entry.token);
             } else {
                 settled.lost.push(entry.token);
@@ -89,8 +90,7 @@ impl<T> Unsynced<T> {
 
     /// The target answered something else under `boot`: what it held under another one is lost.
     pub fn restarted(&mut self, target: TargetId, boot: BootId) -> Vec<T> {
-        let is_lost =
-            |kept: &mut Kept<T>| kept.boot != boot && !cfg!(nuri_break = "restart_unnoticed");
+        let is_lost = |kept: &mut Kept<T>| kept.boot != boot && !broken!("restart_unnoticed");
         let kept = self.targets.get_mut(&target);
         kept.map_or_else(Vec::new, |kept| kept.extract_if(.., is_lost).map(|k| k.token).collect())
     }
@@ -102,7 +102,7 @@ mod tests {
 
     const T1: TargetId = TargetId(1);
 
-    /// Catches `nuri_break = "flush_ignores_boot"`.
+    /// Catches `broken!("flush_ignores_boot")`.
     #[test]
     fn a_restarted_target_lost_what_it_held() {
         let mut unsynced = Unsynced::default();
@@ -114,7 +114,7 @@ mod tests {
         assert!(unsynced.targets().is_empty());
     }
 
-    /// Catches `nuri_break = "restart_unnoticed"`.
+    /// Catches `broken!("restart_unnoticed")`.
     #[test]
     fn any_answer_tells_of_a_restart() {
         let mut unsynced = Unsynced::default();

@@ -12,6 +12,7 @@ use nuri_proto::Status;
 use nuri_proto::layout::Shape;
 use nuri_proto::status::RetryClass;
 use nuri_proto::stripe::{Covers, Held, Members, StageReply};
+use nuri_rules::broken;
 
 /// Participants of a write that touches these data places (W1).
 pub fn participants(shape: Shape, touched: Members, writable: Members) -> Members {
@@ -120,7 +121,7 @@ pub fn next(answers: &[(usize, Answer)]) -> Next {
             Answer::Failed(status) => return Next::GiveUp(*status),
         }
     }
-    let enough = cfg!(nuri_break = "ack_on_most") && again.len() * 2 < answers.len();
+    let enough = broken!("ack_on_most") && again.len() * 2 < answers.len();
     if again.is_empty() || enough {
         return Next::Decided;
     }
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(participants(Shape::Mirror(3), Members(1), Members(0b101)), Members(0b101));
     }
 
-    /// Catches `nuri_break = "ack_on_most"`.
+    /// Catches `broken!("ack_on_most")`.
     #[test]
     fn decided_means_all() {
         let staged = (0, Answer::Staged { allocated: 5 });

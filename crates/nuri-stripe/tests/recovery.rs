@@ -252,7 +252,7 @@ fn after_a_loss(shape: Shape, touched: u32, rounds: &[u8]) -> usize {
     states
 }
 
-/// Catches `nuri_break = "promise_drops"` and `nuri_break = "drop_without_promise"`.
+/// Catches `broken!("promise_drops")` and `broken!("drop_without_promise")`.
 #[test]
 fn one_write_and_two_settlers() {
     let states = in_one_epoch(Shape::Mirror(2), &[1], &[3, 3])
@@ -262,7 +262,7 @@ fn one_write_and_two_settlers() {
     assert!(states > 10_000, "{states}");
 }
 
-/// Catches `nuri_break = "syncing_never_counts"`.
+/// Catches `broken!("syncing_never_counts")`.
 #[test]
 fn two_writes_and_a_settler() {
     let states = in_one_epoch(Shape::Mirror(2), &[1, 1], &[4])
@@ -272,7 +272,7 @@ fn two_writes_and_a_settler() {
     assert!(states > 10_000, "{states}");
 }
 
-/// Catches `nuri_break = "only_parity_tells"`.
+/// Catches `broken!("only_parity_tells")`.
 #[test]
 fn a_member_is_lost() {
     let wide = Shape::Parity { k: 2, m: 2 };

@@ -22,6 +22,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::SERVICE;
 use nuri_proto::id::SessionId;
 use nuri_proto::op::cluster::Admitted;
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 /// The gate before all targets of a node.
@@ -119,13 +120,13 @@ impl Admission {
     pub fn admit(&self, session: SessionId, attempt: u64) -> Result<Admittance<'_>, Status> {
         let list = self.list.read();
         self.check_lease()?;
-        if !list.admits(session) && !cfg!(nuri_break = "no_fence") {
+        if !list.admits(session) && !broken!("no_fence") {
             return Err(Status::SESSION_GONE);
         }
         let mut attempts = self.attempts.lock();
         loop {
             let own = attempts.entry(session).or_default();
-            if attempt < own.highest && !cfg!(nuri_break = "late_data") {
+            if attempt < own.highest && !broken!("late_data") {
                 return Err(Status::RETRY);
             }
             own.highest = own.highest.max(attempt);
@@ -157,7 +158,7 @@ mod tests {
         (clock.clone(), Admission::new(clock))
     }
 
-    /// Catches `nuri_break = "no_fence"`.
+    /// Catches `broken!("no_fence")`.
     #[test]
     fn a_fenced_session_changes_nothing() {
         let (_, admission) = admission();
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(admission.version(), 2);
     }
 
-    /// Catches `nuri_break = "late_data"`.
+    /// Catches `broken!("late_data")`.
     #[test]
     fn what_is_left_of_a_lower_attempt_is_refused() {
         let (_, admission) = admission();

@@ -20,6 +20,7 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::id::{Epoch, GroupId, TargetId};
 use nuri_proto::map::{Group, Map, Standing};
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 /// The map as this node's targets obey it.
@@ -43,7 +44,7 @@ impl View {
     fn is_unproven(&self, group: GroupId, target: TargetId) -> bool {
         let group = self.groups.get(&group);
         let own = group.and_then(|g| g.members.iter().find(|m| m.target == target));
-        own.is_some_and(|m| m.unproven) && !cfg!(nuri_break = "trust_restarted")
+        own.is_some_and(|m| m.unproven) && !broken!("trust_restarted")
     }
 }
 
@@ -62,7 +63,7 @@ impl Epochs {
         let groups = redundant.map(|g| (g.id, g.clone())).collect();
         let mut view = self.view.write();
         let is_newer = map.epoch > view.map && map.epoch >= self.obeyed;
-        if is_newer || cfg!(nuri_break = "epochs_go_back") {
+        if is_newer || broken!("epochs_go_back") {
             *view = View { map: map.epoch, groups };
         }
     }
@@ -98,7 +99,7 @@ impl Epochs {
             self.name(epoch);
             return Err(Status::EPOCH);
         }
-        if epoch < adopted && !cfg!(nuri_break = "old_epoch_writes") {
+        if epoch < adopted && !broken!("old_epoch_writes") {
             return Err(Status::EPOCH);
         }
         Ok(view)
@@ -116,11 +117,7 @@ impl Epochs {
         if view.is_unproven(group, target) {
             return Err(Status::BEHIND);
         }
-        if is_live || cfg!(nuri_break = "read_while_syncing") {
-            Ok(())
-        } else {
-            Err(Status::BEHIND)
-        }
+        if is_live || broken!("read_while_syncing") { Ok(()) } else { Err(Status::BEHIND) }
     }
 
     fn name(&self, epoch: Epoch) {
@@ -161,7 +158,7 @@ mod tests {
         Map { epoch: Epoch(epoch), groups: vec![group], ..Map::default() }
     }
 
-    /// Catches `nuri_break = "old_epoch_writes"` and `nuri_break = "epochs_go_back"`.
+    /// Catches `broken!("old_epoch_writes")` and `broken!("epochs_go_back")`.
     #[test]
     fn writes_run_in_the_adopted_epoch_only() {
         let epochs = Epochs::default();
@@ -180,7 +177,7 @@ mod tests {
         assert_eq!(restarted.adopted(), Epoch(5));
     }
 
-    /// Catches `nuri_break = "read_while_syncing"`.
+    /// Catches `broken!("read_while_syncing")`.
     #[test]
     fn programs_read_from_live_members() {
         let epochs = Epochs::default();
@@ -191,7 +188,7 @@ mod tests {
         assert_eq!(epochs.check_read(GROUP, TargetId(2)), Ok(()));
     }
 
-    /// Catches `nuri_break = "trust_restarted"`.
+    /// Catches `broken!("trust_restarted")`.
     #[test]
     fn an_unproven_member_only_tells_what_it_holds() {
         let epochs = Epochs::default();

@@ -1,15 +1,13 @@
 //! The command line: nouns and verbs. What needs no disk is checked here.
 
-pub(crate) mod lab;
-
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use nuri_client::flow;
 use nuri_fuse::Transport;
-use nuri_lab::size::parse as parse_size;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
+use nuri_proto::size::parse as parse_size;
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
@@ -47,9 +45,13 @@ pub(crate) enum Command {
     /// The shared file system
     #[command(subcommand)]
     Fs(Fs),
-    /// Measure a cluster as five published studies did
-    #[command(subcommand)]
-    Lab(lab::Lab),
+    /// Measure a cluster as five published studies did (`nuri lab --help` tells how)
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// For the program nuri-lab
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     /// Keeps a space's processes running (started by `up`)
     #[command(hide = true)]
     Supervise(Dir),

@@ -32,21 +32,8 @@ pub(crate) fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn
     move |error| Failure(format!("{place}: {error}"))
 }
 
-/// Who reads what is printed may have seen enough: `nuri status | head -1` is no fault of anybody.
-/// `println!` panics then, as Rust programs ignore SIGPIPE; here the program just ends.
-fn end_when_nobody_reads() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let said = panic.payload_as_str().unwrap_or_default();
-        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
-            std::process::exit(0);
-        }
-        tell(panic);
-    }));
-}
-
 fn main() -> std::process::ExitCode {
-    end_when_nobody_reads();
+    nuri_io::program::end_when_nobody_reads();
     let cli = cli::Cli::parse();
     match cmd::run(cli) {
         Ok(code) => code,

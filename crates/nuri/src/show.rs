@@ -1,9 +1,9 @@
 //! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
-pub(crate) use nuri_lab::size::human;
 use nuri_proto::id::NodeId;
 use nuri_proto::map::{Map, Node, Standing, TargetState};
 use nuri_proto::op::cluster::{ClusterState, Link, Path, Programs, Scrub};
+pub(crate) use nuri_proto::size::human;
 use serde::Serialize;
 
 use crate::health::Health;

@@ -324,7 +324,7 @@ fn a_lost_write_is_found_by_its_version() {
     }
 }
 
-/// Catches `nuri_break = "scrub_by_majority"`.
+/// Catches `broken!("scrub_by_majority")`.
 #[test]
 fn what_does_not_fit_is_reported_and_left_alone() {
     for (shape, seeds, place) in [(PARITY, &[1, 2, 3][..], 3), (MIRROR, &[4], 1)] {

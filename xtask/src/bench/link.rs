@@ -5,17 +5,17 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::shell::{root, run as run_command};
+use crate::shell::{Build, build, root, run as run_command};
 
 const MIB: usize = 1 << 20;
 
 /// Runs the script.
 pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
-    crate::apps::build()?;
+    let nuri = build(Build::Release)?;
     std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut script = std::process::Command::new(root().join("scripts/bench-link"));
-    script.arg(root().join("target/release/nuri")).arg(own).arg(dir).arg(rounds.to_string());
+    script.arg(nuri).arg(own).arg(dir).arg(rounds.to_string());
     run_command(&mut script, Duration::from_secs(120 * rounds as u64))
 }
 

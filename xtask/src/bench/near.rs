@@ -10,7 +10,7 @@ use super::measure::{SyncKind, synced};
 use super::median;
 use super::meter::Meter;
 use crate::apps::Mounted;
-use crate::shell::root;
+use crate::shell::{Build, root};
 
 const MIB: usize = 768;
 
@@ -52,7 +52,12 @@ pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
     for round in 0..rounds {
         for (shape, name) in SHAPES.iter().enumerate() {
             for (at, way) in WAYS.iter().enumerate() {
-                let space = Mounted::up_by(dir, way.by, &format!("--nodes 4 --shape {name}"))?;
+                let space = Mounted::up_by(
+                    Build::Release,
+                    dir,
+                    way.by,
+                    &format!("--nodes 4 --shape {name}"),
+                )?;
                 let preload = way.preloads.then_some(&library);
                 for (row, value) in measure(dir, &space, preload)?.into_iter().enumerate() {
                     values.entry((row, shape, at)).or_default().push(value);

@@ -9,7 +9,7 @@ use rustix::fs::XattrFlags;
 
 use super::meter::Meter;
 use crate::apps::{Another, Mounted};
-use crate::shell::script;
+use crate::shell::{Build, script};
 
 /// A system under measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -58,10 +58,9 @@ impl Peers {
                  if [ -f $E/$f ]; then cp $E/$f .; else zcat $E/$f.gz > $f; fi; done
              gcc -O2 passthrough_ll.c $(pkg-config --cflags --libs fuse3) -o passthrough_ll"
         ))?;
-        crate::apps::build()?;
         let timed = |more: &str| {
             let start = Instant::now();
-            Mounted::up(dir, more).map(|mounted| (mounted, start.elapsed()))
+            Mounted::up(Build::Release, dir, more).map(|mounted| (mounted, start.elapsed()))
         };
         let (nuri, several) = timed("--nodes 4 --target-size 8G --shape stripe")?;
         let (embedded, one) = timed("--nodes 1 --target-size 8G --shape stripe")?;

@@ -10,7 +10,7 @@ use super::measure::{Files, Transfer};
 use super::median;
 use super::mix::device_mix;
 use crate::apps::Mounted;
-use crate::shell::script;
+use crate::shell::{Build, script};
 
 const MIB: u64 = 1 << 20;
 /// What the space holds before a target is lost.
@@ -93,7 +93,7 @@ struct Space(Mounted);
 impl Space {
     fn up(dir: &Path, nodes: usize) -> Result<Space, String> {
         let args = format!("--nodes {nodes} --target-size 4G --shape parity:3+1");
-        Mounted::up(dir, &args).map(Space)
+        Mounted::up(Build::Release, dir, &args).map(Space)
     }
 
     fn fill(&self, name: &str, total: usize) -> Result<f64, String> {

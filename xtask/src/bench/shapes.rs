@@ -11,7 +11,7 @@ use super::measure::{Files, SyncKind, Transfer, synced};
 use super::median;
 use super::meter::Meter;
 use crate::apps::Mounted;
-use crate::shell::script;
+use crate::shell::{Build, script};
 
 /// More than three times what client and targets hold in memory.
 const TOTAL: usize = 768 << 20;
@@ -61,7 +61,7 @@ struct Bench {
 
 /// Measures and prints the table; fails only where something could not be measured.
 pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
-    let nuri = Mounted::up(dir, "--nodes 4 --target-size 8G --shape stripe")?;
+    let nuri = Mounted::up(Build::Release, dir, "--nodes 4 --target-size 8G --shape stripe")?;
     let bench = Bench { dir: dir.to_owned(), nuri };
     bench.prepare()?;
     let mut rates = Rates::new();

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use nuri_rules::broken;
+
 use super::{LARGEST, SMALLEST};
 
 /// How long what is on its way may keep the path busy.
@@ -90,7 +92,7 @@ impl Path {
 
     /// The power of two below `ideal` bytes; not to and fro where that is near one.
     fn fit(&mut self, ideal: f64) {
-        if cfg!(nuri_break = "flow_never_fits") {
+        if broken!("flow_never_fits") {
             return;
         }
         while self.buffer > SMALLEST && ideal < 0.8 * f64::from(self.buffer) {

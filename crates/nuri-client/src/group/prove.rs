@@ -23,6 +23,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
 use nuri_proto::op::member::MemberHeld;
 use nuri_proto::stripe::{Covers, Members, Version};
+use nuri_rules::broken;
 
 use super::Groups;
 use super::port::Port;
@@ -111,7 +112,7 @@ impl<P: Port> Groups<P> {
         let held = self.one(target, ask)?;
         let is_gone = comparison.witnesses().would_know(*place, &held.covers);
         let is_empty = held.covers.newest() == Version::NONE;
-        Ok(is_empty || is_gone || cfg!(nuri_break = "base_unasked"))
+        Ok(is_empty || is_gone || broken!("base_unasked"))
     }
 }
 
@@ -158,7 +159,7 @@ impl<'g> Comparison<'g> {
 
     /// Whether the others hold the data, for certain, without the member.
     fn may_leave(&self) -> bool {
-        let proven = match cfg!(nuri_break = "silent_is_left_out") {
+        let proven = match broken!("silent_is_left_out") {
             true => self.others,
             false => self.proven(),
         };
@@ -235,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// Catches `nuri_break = "silent_is_left_out"`.
+    /// Catches `broken!("silent_is_left_out")`.
     #[test]
     fn who_leaves_does_so_beside_members_beyond_doubt() {
         let may_leave = |unproven: &[u32], absent: &[u32]| {

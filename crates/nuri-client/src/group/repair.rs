@@ -8,6 +8,7 @@ use nuri_proto::map::Group;
 use nuri_proto::op::data::DataExtents;
 use nuri_proto::op::member::{Install, MemberInstall, Purpose, Reason};
 use nuri_proto::stripe::{Covers, Held, Members};
+use nuri_rules::broken;
 use nuri_stripe::writer::{behind, covers_at, stripe_covers};
 
 use super::degraded::Range;
@@ -88,7 +89,7 @@ impl<P: Port> Groups<P> {
         behind: Members,
     ) -> Result<u64, Status> {
         let leads_back = !covers_at(stripe.shape, *place, covers).reaches(&held.covers);
-        let is_kept = group.live().has(*place) || cfg!(nuri_break = "keep_truncated");
+        let is_kept = group.live().has(*place) || broken!("keep_truncated");
         if leads_back && !is_kept {
             let target = group.members[*place].target;
             self.forget_chunk(group, target, stripe.key, held.covers.clone(), false)?;

@@ -24,6 +24,7 @@ use nuri_proto::limit::MAX_LISTED;
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{MemberChanged, MemberForget};
 use nuri_proto::stripe::{Covers, Held, Version};
+use nuri_rules::broken;
 use nuri_stripe::writer::{covers_at, stripe_covers};
 
 use super::Groups;
@@ -106,7 +107,7 @@ impl<P: Port> Groups<P> {
         let all: BTreeSet<ChunkKey> = lists.iter().flat_map(|(_, l)| l.keys()).copied().collect();
         let mut unclear = Vec::new();
         let gone: Vec<_> = own.keys().filter(|key| !all.contains(key)).copied().collect();
-        for key in gone.into_iter().filter(|_| !cfg!(nuri_break = "keep_truncated")) {
+        for key in gone.into_iter().filter(|_| !broken!("keep_truncated")) {
             // Where it changed meanwhile it is looked at again: a write, or a truncation in which
             // the member took part, but maybe only the end of a write that is staged there.
             let covers = own.remove(&key).unwrap_or_default();

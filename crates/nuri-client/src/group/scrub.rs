@@ -14,6 +14,7 @@ use nuri_proto::limit::{BLOCK, MAX_PAYLOAD};
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::member::{Purpose, Reason};
 use nuri_proto::stripe::{Covers, Held, Members, Version};
+use nuri_rules::broken;
 use nuri_stripe::writer::{behind, covers_at, stripe_covers};
 
 use super::parity::misfits;
@@ -106,7 +107,7 @@ impl<P: Port> Groups<P> {
                 () => continue,
             };
             let knows = matches!(flaw, Flaw::Damaged | Flaw::Stale);
-            let repairs = knows || cfg!(nuri_break = "scrub_by_majority");
+            let repairs = knows || broken!("scrub_by_majority");
             let repaired = repairs && self.mend(stripe, &look, lacking, *place, flaw)?;
             let target = look.group.members[*place].target;
             let findings = if repaired { &mut verdict.findings } else { &mut left };

@@ -18,6 +18,7 @@ use nuri_proto::limit::{MAX_ARGS, MAX_PAYLOAD};
 use nuri_proto::op::log::{Apply, Change, Step};
 use nuri_proto::op::meta::MakeKind;
 use nuri_proto::status::RetryClass;
+use nuri_rules::broken;
 
 /// Steps beyond which the server is asked directly, which tells them all.
 const MOST_STEPS: usize = 8192;
@@ -136,7 +137,7 @@ impl<K: Default> Queue<K> {
     /// What to tell next (Q1). Whoever takes it says what came of it: [`Queue::told`],
     /// [`Queue::unsure`] or [`Queue::lose`].
     pub fn next(&mut self, session: SessionId, now: Instant) -> Batch<K> {
-        let overtakes = cfg!(nuri_break = "log_overtakes") && !self.steps.is_empty();
+        let overtakes = broken!("log_overtakes") && !self.steps.is_empty();
         match self.unsure.take_if(|_| !overtakes) {
             Some(batch) => batch,
             None => self.take(session, now),
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(lens, [BATCH_PAYLOAD, 1 + MAX_INLINE as usize]);
     }
 
-    /// Catches `nuri_break = "log_overtakes"`.
+    /// Catches `broken!("log_overtakes")`.
     #[test]
     fn what_may_have_been_done_is_told_again_before_anything_later() {
         let mut queue = queue([logged(1, 0)].into_iter());

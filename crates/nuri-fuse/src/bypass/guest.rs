@@ -10,6 +10,7 @@ use nuri_ipc::lent_pages::LentPages;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
+use nuri_rules::broken;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
@@ -82,14 +83,14 @@ impl<'b> Guest<'b> {
         let fh = self.bypass.tickets.lock().file(&ask.ticket).ok_or(Status::STALE)?;
         let (ino, access) = self.bypass.client.opened(fh).map_err(|_| Status::STALE)?;
         let refused = if ask.what == READ { Access::Write } else { Access::Read };
-        let refused = access == refused && !cfg!(nuri_break = "ticket_for_all");
+        let refused = access == refused && !broken!("ticket_for_all");
         if refused { Err(Status::BADF) } else { Ok((ino, fh)) }
     }
 
     /// What a request failed with, or that its file was closed meanwhile: the program has another
     /// one under that number by now, and is to ask for its ticket.
     fn error(&self, ask: &Ask, status: Status) -> Status {
-        let is_open = self.file(ask) != Err(Status::STALE) || cfg!(nuri_break = "closed_is_bad");
+        let is_open = self.file(ask) != Err(Status::STALE) || broken!("closed_is_bad");
         if is_open { status } else { Status::STALE }
     }
 
@@ -134,7 +135,7 @@ impl<'b> Guest<'b> {
         };
         // Also of what was refused in part.
         if let Ok((ino, _)) = file
-            && !cfg!(nuri_break = "stale_pages_stay")
+            && !broken!("stale_pages_stay")
         {
             self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
         }

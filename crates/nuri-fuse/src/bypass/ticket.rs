@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use nuri_proto::Status;
+use nuri_rules::broken;
 
 /// What names an open file to the bypass.
 pub(super) type Secret = [u8; 16];
@@ -37,8 +38,7 @@ impl Tickets {
     }
 
     pub(super) fn revoke(&mut self, fh: u64) {
-        if let Some(secret) = self.issued.remove(&fh).filter(|_| !cfg!(nuri_break = "ticket_stays"))
-        {
+        if let Some(secret) = self.issued.remove(&fh).filter(|_| !broken!("ticket_stays")) {
             self.files.remove(&secret);
         }
     }
@@ -48,7 +48,7 @@ impl Tickets {
 mod tests {
     use super::*;
 
-    /// Catches `nuri_break = "ticket_stays"`.
+    /// Catches `broken!("ticket_stays")`.
     #[test]
     fn a_ticket_ends_with_its_file() {
         let mut tickets = Tickets::default();

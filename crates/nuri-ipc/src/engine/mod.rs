@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nuri_rules::broken;
 pub(crate) use receive::{Flow, Now};
 use stored::Stored;
 
@@ -216,7 +217,7 @@ impl Engine {
 
     /// Our link to a rank is over. What it answered before counts.
     fn lose_out(&mut self, rank: u32, why: &Error) {
-        if !cfg!(nuri_break = "end_before_answer") {
+        if !broken!("end_before_answer") {
             self.hear_answer(rank);
         }
         if let Some(out) = self.peers[rank as usize].out.take() {

@@ -95,7 +95,7 @@ fn messages_are_read_from_their_senders_memory() {
 }
 
 /// What a peer has read before its end was sent well, whichever is seen first.
-/// Catches `nuri_break = "end_before_answer"`.
+/// Catches `broken!("end_before_answer")`.
 #[test]
 fn a_message_that_was_read_counts_though_its_reader_is_gone() {
     let session = Session::of(2);

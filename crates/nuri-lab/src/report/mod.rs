@@ -7,8 +7,10 @@ mod verdict;
 
 use std::collections::BTreeMap;
 
+use nuri_watch::unit::Unit;
+
 use crate::plan::{Against, Plan, Published, PublishedRatio, built_in};
-use crate::record::{Record, Unit};
+use crate::record::Record;
 use crate::{LabError, Result, score};
 
 /// One study's results.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nuri_netns::Network;
+
 use super::Testbed;
-use super::network::Network;
 use crate::{LabError, Result, at};
 
 const PORT: u16 = 7400;

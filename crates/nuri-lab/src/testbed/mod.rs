@@ -5,14 +5,13 @@
 //! away by another process, also after this one was killed.
 
 mod cluster;
-pub mod network;
 
 use std::path::{Path, PathBuf};
 
+use nuri_netns::{Link, Network};
 use serde::{Deserialize, Serialize};
 
-use crate::{LabError, Result, at};
-use network::{Link, Network};
+use crate::{LabError, Result, at, limit};
 
 /// Gone with a restart of the machine, as the namespaces are.
 const REGISTRY: &str = "/run/nuri-lab";
@@ -58,7 +57,7 @@ pub enum Harm {
 impl Testbed {
     /// Makes one and waits until all its nodes serve. What a failure leaves is taken away.
     pub fn up(settings: Settings, tell: &dyn Fn(&str)) -> Result<Testbed> {
-        network::check_tools()?;
+        nuri_netns::check_tools()?;
         check(&settings)?;
         let network = Network::named(std::process::id(), settings.nodes);
         let testbed = Testbed { settings, network };
@@ -122,7 +121,9 @@ impl Testbed {
         if self.settings.nodes < 2 {
             return Ok(None);
         }
-        self.network.stream().map(|one| Some(one * self.settings.mounts as f64))
+        let (listener, out) = self.network.connection()?;
+        let one = limit::stream(&listener, out)?;
+        Ok(Some(one * self.settings.mounts as f64))
     }
 
     /// What is typed before a command that is to run on that node.
@@ -137,13 +138,14 @@ impl Testbed {
             return Err(LabError(format!("there is no node {node}: they go from 0 to {last}")));
         }
         match harm {
-            Harm::Kill => self.network.signal(node, rustix::process::Signal::KILL),
-            Harm::Pause => self.network.signal(node, rustix::process::Signal::STOP),
-            Harm::Resume => self.network.signal(node, rustix::process::Signal::CONT),
-            Harm::Cut => self.network.cable(node, "down"),
-            Harm::Plug => self.network.cable(node, "up"),
-            Harm::Start => self.start_again(node),
+            Harm::Kill => self.network.signal(node, rustix::process::Signal::KILL)?,
+            Harm::Pause => self.network.signal(node, rustix::process::Signal::STOP)?,
+            Harm::Resume => self.network.signal(node, rustix::process::Signal::CONT)?,
+            Harm::Cut => self.network.cable(node, "down")?,
+            Harm::Plug => self.network.cable(node, "up")?,
+            Harm::Start => self.start_again(node)?,
         }
+        Ok(())
     }
 
     fn start_again(&self, node: u64) -> Result<()> {

@@ -1,7 +1,9 @@
 //! Which of several settings is best, by measuring little of the bad ones: after each round over
 //! all that are left the worse half goes (successive halving). Pure.
 
-use crate::stats::{Interval, median};
+use nuri_watch::normal::median_of_sorted;
+
+use crate::stats::Interval;
 
 /// The setting to beat stays to the end.
 const REFERENCE: usize = 0;
@@ -92,7 +94,7 @@ impl Race {
     pub(crate) fn median(&self, setting: usize) -> f64 {
         let mut sorted = self.scores[setting].clone();
         sorted.sort_by(f64::total_cmp);
-        if sorted.is_empty() { f64::NAN } else { median(&sorted) }
+        if sorted.is_empty() { f64::NAN } else { median_of_sorted(&sorted) }
     }
 
     /// Better is what is so beyond the noise of both.

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
+use nuri_proto::size::human;
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
-use crate::size::human;
 use crate::{LabError, Result, at};
 
 /// Shows and sets the layout of a directory of a Nuri space.

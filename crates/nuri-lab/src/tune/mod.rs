@@ -14,6 +14,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use layout::Layout;
+use nuri_proto::size;
+use search::{Bench, Plan};
+use settings::{Axis, Choice, Mount, Of};
+use steering::Steering;
 
 use crate::crew::Control;
 use crate::guard::Stop;
@@ -21,14 +26,9 @@ use crate::measure::{Sample, measure};
 use crate::progress::{duration, tell};
 use crate::request::{Patience, check_dirs};
 use crate::run::fits;
-use crate::size;
 use crate::work::WorkDir;
 use crate::workload::Workload;
 use crate::{LabError, Result};
-use layout::Layout;
-use search::{Bench, Plan};
-use settings::{Axis, Choice, Mount, Of};
-use steering::Steering;
 pub(crate) use steering::sweep;
 use told::Outcome;
 

@@ -4,10 +4,10 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use nuri_proto::size::human;
 use serde_json::{Value, json};
 
 use super::layout::{self, Setting};
-use crate::size::human;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

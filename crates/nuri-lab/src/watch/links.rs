@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nuri_watch::history::{Look, Subject};
+use nuri_watch::unit::Unit;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-use super::history::{Look, Subject};
 use crate::guard::Stop;
-use crate::record::Unit;
 use crate::{LabError, Result, at};
 
 const LINKS: &str = "nuri.links";

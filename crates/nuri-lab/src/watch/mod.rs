@@ -1,8 +1,6 @@
 //! Looks at places again and again, learns what is normal, and says what became slow since when.
 
-pub mod history;
 mod links;
-pub mod normal;
 pub mod probe;
 
 use std::path::PathBuf;
@@ -10,17 +8,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nuri_proto::size;
+use nuri_watch::calendar;
+use nuri_watch::history::{History, LONGER, SLOWER, Standing};
+use nuri_watch::normal::{LEARNING, Verdict};
+use probe::Probe;
 use serde_json::json;
 
 use crate::guard::Stop;
 use crate::request::check_dirs;
-use crate::{LabError, Result, clock, size};
-use history::{History, LONGER, SLOWER, Standing};
-use normal::{LEARNING, Verdict};
-use probe::Probe;
+use crate::{LabError, Result};
 
-/// File of the history in a space's directory, where `nuri status` looks for it.
-pub const FILE: &str = "watch.jsonl";
 /// How often a pause looks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -55,7 +53,7 @@ pub struct Watch {
 
 impl Watch {
     fn path(&self) -> Result<PathBuf> {
-        let path = self.history.clone().unwrap_or_else(|| self.space.join(FILE));
+        let path = self.history.clone().unwrap_or_else(|| self.space.join(nuri_watch::FILE));
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         match dir {
             Some(dir) if !dir.is_dir() => Err(LabError(format!(
@@ -70,7 +68,7 @@ impl Watch {
     pub fn run(&self, stop: &Stop) -> Result<ExitCode> {
         check_dirs(self.dirs.iter())?;
         let path = self.path()?;
-        let mut history = History::open(&path)?.trim(clock::unix_now())?;
+        let mut history = History::open(&path)?.trim(calendar::unix_now())?;
         if self.last {
             if history.is_empty() {
                 return Err(LabError(format!("{} holds no looks yet", path.display())));
@@ -102,7 +100,7 @@ impl Watch {
         for dir in &self.dirs {
             let dir = std::path::absolute(dir).unwrap_or(dir.clone());
             // First: a group may be waited for whose node is gone.
-            match links::look(&dir, clock::unix_now(), stop) {
+            match links::look(&dir, calendar::unix_now(), stop) {
                 Ok((looks, untold)) => {
                     history.add(looks)?;
                     failed.extend(untold);
@@ -110,7 +108,7 @@ impl Watch {
                 Err(error) => failed.push(error),
             }
             let probe = Probe { dir: &dir, bytes: self.size, stop };
-            match probe.run(clock::unix_now()) {
+            match probe.run(calendar::unix_now()) {
                 Ok(looks) => history.add(looks)?,
                 Err(error) => failed.push(error),
             }
@@ -120,7 +118,7 @@ impl Watch {
 
     /// Tells what is slow: all of it after one look, else what changed.
     fn tell(&self, history: &History, before: &[String], failed: &[LabError]) -> ExitCode {
-        let standings = history.standings(clock::unix_now());
+        let standings = history.standings(calendar::unix_now());
         let slow = sentences(history);
         if self.json {
             println!("{}", as_json(&standings, &slow, failed));
@@ -141,7 +139,7 @@ impl Watch {
 }
 
 fn sentences(history: &History) -> Vec<String> {
-    history.standings(clock::unix_now()).iter().filter_map(Standing::sentence).collect()
+    history.standings(calendar::unix_now()).iter().filter_map(Standing::sentence).collect()
 }
 
 /// What a sentence is about: its words before the number.
@@ -169,7 +167,9 @@ fn as_json(standings: &[Standing], slow: &[String], failed: &[LabError]) -> serd
         let (state, normal, since) = match *verdict {
             Verdict::Learning(_) => ("learning", None, None),
             Verdict::Normal { median, .. } => ("normal", Some(median), None),
-            Verdict::Slow { since, median, .. } => ("slow", Some(median), Some(clock::utc(since))),
+            Verdict::Slow { since, median, .. } => {
+                ("slow", Some(median), Some(calendar::utc(since)))
+            }
         };
         json!({
             "dir": of.dir, "part": of.part, "what": of.what, "unit": unit, "last": last,
@@ -178,7 +178,7 @@ fn as_json(standings: &[Standing], slow: &[String], failed: &[LabError]) -> serd
     };
     let failed: Vec<_> = failed.iter().map(ToString::to_string).collect();
     json!({
-        "at": clock::utc(clock::unix_now()),
+        "at": calendar::utc(calendar::unix_now()),
         "figures": standings.iter().map(figure).collect::<Vec<_>>(),
         "slow": slow,
         "failed": failed,

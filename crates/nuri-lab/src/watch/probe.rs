@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use nuri_proto::size::human;
+use nuri_watch::history::{Look, Subject};
+use nuri_watch::unit::Unit;
 use rustix::fs::{Advice, fadvise, getxattr, statvfs};
 
-use super::history::{Look, Subject};
 use crate::guard::Stop;
-use crate::record::Unit;
-use crate::size::human;
 use crate::work::WorkDir;
 use crate::workload::striping::Striping;
 use crate::{LabError, Result, at};

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nuri_io::rng::Rng;
+use nuri_proto::size::human;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::{LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
-use crate::size::human;
 use crate::tool::bonnie as tool;
 use crate::{LabError, Result, at};
 
@@ -61,7 +61,7 @@ const DEFAULT_CHUNK: &str = "16k";
 
 fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
     let (file, chunk) = text.split_once(':').unwrap_or((text, DEFAULT_CHUNK));
-    Ok(Shape { file: crate::size::parse(file)?, chunk: crate::size::parse(chunk)? })
+    Ok(Shape { file: nuri_proto::size::parse(file)?, chunk: nuri_proto::size::parse(chunk)? })
 }
 
 impl Bonnie {

@@ -50,7 +50,7 @@ pub struct DbStress {
     #[arg(long, value_enum)]
     journal: Option<Journal>,
     /// Memory of the database for its pages; of PostgreSQL, shared_buffers
-    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = nuri_proto::size::parse)]
     cache: u64,
     /// How often all is done
     #[arg(short = 'i', value_name = "N", default_value_t = 1,

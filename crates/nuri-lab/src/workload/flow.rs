@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
+use nuri_proto::size;
 use serde::{Deserialize, Serialize};
 
-use crate::{LabError, Result, at, size};
+use crate::{LabError, Result, at, nuri_program};
 
 /// Shows and forces the flow buffers of a mount.
 const FLOW: &str = "nuri.flow";
@@ -62,9 +63,9 @@ impl FlowBuffers {
 }
 
 fn set(dirs: &[PathBuf], buffer: &str, streams: &str) -> Result<()> {
-    let own = std::env::current_exe().map_err(at("this program"))?;
+    let nuri = nuri_program()?;
     for dir in dirs {
-        let mut command = Command::new(&own);
+        let mut command = Command::new(&nuri);
         command.args(["fs", "flow", "set", "--buffer", buffer, "--streams", streams]).arg(dir);
         let out = command.output().map_err(at("nuri fs flow set"))?;
         if !out.status.success() {

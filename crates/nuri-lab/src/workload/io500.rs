@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nuri_proto::size::human;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Phase, Workload};
 use crate::rank::{Job, Moved, Order, Part};
-use crate::size::human;
 use crate::{LabError, Result, at};
 
 const TRANSFER: u64 = 1 << 20;
@@ -22,7 +22,7 @@ pub struct Io500 {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = super::processes)]
     pub np: usize,
     /// Bytes of each process in its own file, in transfers of 1m
-    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = crate::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = nuri_proto::size::parse)]
     easy: u64,
     /// Records of 47,008 bytes of each process in the shared file
     #[arg(long, value_name = "N", default_value_t = 10_000,

@@ -4,12 +4,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nuri_proto::size::{self, human};
 use serde::{Deserialize, Serialize};
 
 use super::flow::FlowBuffers;
 use super::striping::Striping;
 use super::{LARGEST, Phase, library};
-use crate::size::{self, human};
 use crate::tool;
 use crate::{LabError, Result, at, work};
 

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub(super) use pair::Pair;
 
 use super::Phase;
-use crate::size::human;
 use crate::{LabError, Result, at};
+use nuri_proto::size::human;
 
 /// A message has its number in it.
 const SHORTEST: u64 = 4;
@@ -30,7 +30,7 @@ const BESIDE: f64 = 1.3;
 pub struct Ipc {
     /// Bytes of a message
     #[arg(short = 't', value_name = "SIZE", default_value = "4k",
-        value_parser = crate::size::parse)]
+        value_parser = nuri_proto::size::parse)]
     message: u64,
     /// What carries them
     #[arg(long, value_enum, default_value_t = Through::Nuri)]

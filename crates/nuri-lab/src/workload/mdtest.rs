@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use nuri_proto::size::human;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::{Entry, LARGEST, Phase};
 use crate::rank::{Job, Moved, Order, Part};
-use crate::size::human;
 use crate::{LabError, Result, at, tool};
 
 const DEFAULT_ITEMS: u64 = 1000;
@@ -53,11 +53,11 @@ pub struct Mdtest {
     remove: bool,
     /// Bytes written to each file
     #[arg(short = 'w', value_name = "SIZE", default_value = "0",
-        value_parser = crate::size::parse)]
+        value_parser = nuri_proto::size::parse)]
     write_bytes: u64,
     /// Bytes read of each file
     #[arg(short = 'e', value_name = "SIZE", default_value = "0",
-        value_parser = crate::size::parse)]
+        value_parser = nuri_proto::size::parse)]
     read_bytes: u64,
     /// Stat what the process that many ranks on made, read from twice, remove from three times as
     /// far; through another directory where several are given

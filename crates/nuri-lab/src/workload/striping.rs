@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::Args;
+use nuri_proto::size;
 use serde::{Deserialize, Serialize};
 
-use crate::size;
-use crate::{LabError, Result, at};
+use crate::{LabError, Result, at, nuri_program};
 
 #[derive(Args, Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Striping {
@@ -34,8 +34,7 @@ impl Striping {
         if !self.is_asked() {
             return Ok(());
         }
-        let own = std::env::current_exe().map_err(at("this program"))?;
-        let mut command = Command::new(own);
+        let mut command = Command::new(nuri_program()?);
         command.args(["fs", "layout", "set"]).arg(dir);
         if let Some(count) = self.stripe_count {
             command.args(["--width", &count.to_string()]);

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use nuri_proto::op::lock::{Deadlock, Granted, LockClass, LockEnd};
+use nuri_rules::broken;
 
 use super::{FileKey, LockTable, Owner, Told};
 
@@ -16,7 +17,7 @@ impl LockTable {
         let wait = &file.queue[at];
         if key.1 != LockClass::Range
             || wait.deadlock == Deadlock::Ignore
-            || cfg!(nuri_break = "lock_no_deadlock")
+            || broken!("lock_no_deadlock")
         {
             return false;
         }

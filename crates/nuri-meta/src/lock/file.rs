@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nuri_proto::op::lock::LockMode;
 use nuri_proto::range_map::{RangeMap, Span};
 
-use super::{Owner, PASSES, Wait};
+use super::{Owner, Wait, passes};
 
 /// See the module's text.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl LockFile {
         before: usize,
     ) -> impl Iterator<Item = Owner> + '_ {
         let tired = self.queue[..before].iter().filter(move |w| {
-            w.passed >= PASSES && w.owner != owner && w.span.meets(span) && clash(w.mode, mode)
+            w.passed >= passes() && w.owner != owner && w.span.meets(span) && clash(w.mode, mode)
         });
         tired.filter(move |w| !self.holds_up(owner, w)).map(|w| w.owner)
     }

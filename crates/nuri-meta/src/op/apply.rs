@@ -10,6 +10,7 @@ use nuri_proto::op::log::{Applied, Apply, Change, Fate, Reserve, Reserved, Step}
 use nuri_proto::op::meta::{
     Extend, FileRecord, Grant, LeaseMode, Make, Publish, PublishData, Rename, Unlink,
 };
+use nuri_rules::broken;
 
 use super::MetaOp;
 use super::make::{file_record, new_inode};
@@ -72,7 +73,7 @@ impl MetaOp for Apply {
 /// L1
 fn check_alone(txn: &Txn<'_>, ino: Ino) -> Result<(), Status> {
     let alone = txn.leases.held(ino, txn.session) == Some(LeaseMode::Write);
-    if alone || cfg!(nuri_break = "apply_unleased") { Ok(()) } else { Err(Status::STALE) }
+    if alone || broken!("apply_unleased") { Ok(()) } else { Err(Status::STALE) }
 }
 
 fn make(txn: &mut Txn<'_>, ino: Ino, call: &Make) -> Result<Option<Grant>, Status> {

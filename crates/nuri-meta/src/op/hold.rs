@@ -6,6 +6,7 @@ use nuri_proto::limit::{MAX_AHEAD, MAX_CHILDREN};
 use nuri_proto::op::log::{Children, ChildrenReply, DirectoryTaken, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
+use nuri_rules::broken;
 
 use super::MetaOp;
 use super::make::file_record;
@@ -113,7 +114,7 @@ impl MetaOp for Children {
             return Err(Status::INVAL);
         }
         let held = txn.leases.held(self.dir, txn.session);
-        let is_alone = held == Some(LeaseMode::Write) || cfg!(nuri_break = "children_of_others");
+        let is_alone = held == Some(LeaseMode::Write) || broken!("children_of_others");
         let mut inodes = Vec::new();
         for ino in self.inos.into_iter().filter(|_| is_alone) {
             if txn.leases.written_elsewhere(ino, txn.session) {

@@ -3,6 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{RemoveReply, Rename, RenameMode, RenameReply};
+use nuri_rules::broken;
 
 use super::MetaOp;
 use super::remove::drop_link;
@@ -85,7 +86,7 @@ fn replace(
     if let Body::Directory(dir) = &mut moved.body {
         dir.parent = call.new_parent;
     }
-    match other.filter(|_| !cfg!(nuri_break = "replaced_to_the_end")) {
+    match other.filter(|_| !broken!("replaced_to_the_end")) {
         // A name that is only replaced keeps its position: who lists meanwhile must not meet it
         // twice.
         Some(other) => txn.add_entry_at(&mut to, other.cookie, &call.new_name, &moved)?,

@@ -74,7 +74,7 @@ fn a_tree_made_alone_is_there_for_others_and_its_leases_are_its_makers() {
     assert_eq!(world.fsck().inodes, 4);
 }
 
-/// Catches `nuri_break = "apply_unleased"`.
+/// Catches `broken!("apply_unleased")`.
 #[test]
 fn nothing_is_applied_without_the_leases() {
     let world = World::new();
@@ -201,7 +201,7 @@ fn who_looks_into_a_directory_waits_for_what_its_holder_did_there() {
     });
 }
 
-/// Catches `nuri_break = "full_store_grows"`.
+/// Catches `broken!("full_store_grows")`.
 #[test]
 fn a_full_store_refuses_what_grows_and_takes_what_was_answered() {
     let world = World::new();

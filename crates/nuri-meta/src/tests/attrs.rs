@@ -1,8 +1,9 @@
 //! Attributes, truncation, inline data, extended attributes, counters, stamps.
 
-use super::*;
 use nuri_proto::clock::SESSION;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE, MAX_XATTR_VALUE};
+
+use super::*;
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -78,7 +79,7 @@ fn a_shortened_file_grows_only_after_its_rest_was_punched() {
     world.fsck();
 }
 
-/// Catches `nuri_break = "grow_unannounced"`.
+/// Catches `broken!("grow_unannounced")`.
 #[test]
 fn what_a_dead_writer_pushed_is_punched_by_the_next() {
     let world = World::new();

@@ -52,7 +52,7 @@ fn live(targets: &Targets, id: SessionId) -> bool {
     targets.lists.lock().last().unwrap().admits(id)
 }
 
-/// Catches `nuri_break = "evict_unfenced"`.
+/// Catches `broken!("evict_unfenced")`.
 #[test]
 fn a_silent_holder_is_fenced_before_its_lease_is_given_away() {
     let (world, targets) = world();

@@ -1,8 +1,9 @@
 //! Leases between sessions, orphans, expiry, grace.
 
+use nuri_proto::clock::{GRACE, RECALL, SESSION};
+
 use super::*;
 use crate::lease::LeaseTable;
-use nuri_proto::clock::{GRACE, RECALL, SESSION};
 
 const ROOT: Ino = Ino::ROOT;
 const SOON: Duration = Duration::from_millis(150);
@@ -397,7 +398,7 @@ fn who_holds_most_is_asked_to_give_back_while_there_is_hardly_room() {
     assert_eq!(asked(), [None, None]);
 }
 
-/// Catches `nuri_break = "gone_at_once"`.
+/// Catches `broken!("gone_at_once")`.
 #[test]
 fn what_was_told_without_a_lease_stays_for_who_opens_it() {
     let world = World::new();

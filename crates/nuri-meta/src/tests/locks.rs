@@ -1,7 +1,8 @@
 //! Locks through the server: events, repeated calls, eviction, grace.
 
-use super::*;
 use nuri_proto::clock::SESSION;
+
+use super::*;
 
 const F: Ino = Ino(77);
 const SOON: Duration = Duration::from_millis(150);
@@ -90,7 +91,7 @@ fn locks_of_an_evicted_session_are_free_once_it_is_fenced() {
     assert_eq!(a.put(lock(1, EXCLUSIVE)), Err(Status::SESSION_GONE));
 }
 
-/// Catches `nuri_break = "lock_in_grace"`.
+/// Catches `broken!("lock_in_grace")`.
 #[test]
 fn a_restarted_server_waits_for_what_was_held() {
     let world = World::new();

@@ -1,11 +1,12 @@
 //! Directories that sessions take by turns.
 
-use super::*;
 use nuri_proto::clock::TURN;
 use nuri_proto::op::log::{
     Apply, Change, Children, ChildrenReply, DirectoryTaken, Fate, NameChange, Reserve, Step,
     TakeDirectory,
 };
+
+use super::*;
 
 const ROOT: Ino = Ino::ROOT;
 const SOON: Duration = Duration::from_millis(150);
@@ -51,7 +52,7 @@ fn hand_over(from: (&Client<'_>, &mut u64), to: &Client<'_>, known: Option<u64>)
     })
 }
 
-/// Catches `nuri_break = "turn_misses_names"`.
+/// Catches `broken!("turn_misses_names")`.
 #[test]
 fn who_takes_a_directory_again_is_told_what_changed() {
     let world = World::new();
@@ -126,7 +127,7 @@ fn a_restarted_server_knows_no_changes() {
     assert!(a.take(ROOT, Some(1)).changes.is_none());
 }
 
-/// Catches `nuri_break = "turns_unordered"`.
+/// Catches `broken!("turns_unordered")`.
 #[test]
 fn a_turn_is_over_after_its_time_and_for_who_asks_otherwise_at_once() {
     let world = World::new();
@@ -179,7 +180,7 @@ fn who_waited_first_is_next() {
     });
 }
 
-/// Catches `nuri_break = "children_of_others"`.
+/// Catches `broken!("children_of_others")`.
 #[test]
 fn files_of_a_directory_that_is_ones_own_come_alone() {
     let world = World::new();

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 
 use nuri_proto::id::SessionId;
+use nuri_rules::broken;
 
 use super::BLOCK;
 
@@ -54,7 +55,7 @@ impl Credits {
     /// promised, and beside that the margin where they are more than it was promised itself.
     pub fn kept_from(&self, payer: Payer, blocks: u64, size: u64) -> u64 {
         let (others, own) = match payer {
-            _ if cfg!(nuri_break = "credit_taken") => return 0,
+            _ if broken!("credit_taken") => return 0,
             Payer::Session(session) => (self.of_others(session), self.of(session)),
             Payer::Nobody => (self.total, 0),
             Payer::Upkeep => return 0,
@@ -155,7 +156,7 @@ mod tests {
     }
 
     /// Sessions that take no more than they were promised never find that others took it.
-    /// Catches `nuri_break = "credit_taken"`.
+    /// Catches `broken!("credit_taken")`.
     #[test]
     fn who_was_promised_room_finds_it() {
         for seed in 0..200 {

@@ -18,6 +18,7 @@ use nuri_proto::id::{ChunkKey, Epoch, GroupId, ObjectId};
 use nuri_proto::limit::{MAX_MEMBERS, MAX_PAYLOAD};
 use nuri_proto::op::member::Purpose;
 use nuri_proto::stripe::{Change, Covers, Held, Stage, StageReply, Version};
+use nuri_rules::broken;
 use nuri_stripe::member::{self, First, ReadVerdict, StageVerdict};
 
 use super::contents::smalls;
@@ -121,7 +122,7 @@ impl<D: Disk> ChunkStore<D> {
                 None => None,
             };
             let Some((seq, blocks)) = staged else { continue };
-            if !cfg!(nuri_break = "stage_unflushed") {
+            if !broken!("stage_unflushed") {
                 self.flush_to(seq)?;
             }
             return Ok(StageReply::Staged { allocated: blocks * BLOCK as u64 });
@@ -268,7 +269,7 @@ impl<D: Disk> ChunkStore<D> {
             return Ok(());
         }
         let change = state.contents.commit(key, state.journal.next_seq(), version);
-        if cfg!(nuri_break = "commit_without_record") {
+        if broken!("commit_without_record") {
             return Ok(());
         }
         state.commit(&body, change);
@@ -325,7 +326,7 @@ impl<D: Disk> ChunkStore<D> {
             let seq = state.commit(&body, change);
             self.nudge(state);
             drop(guard);
-            if !cfg!(nuri_break = "abort_unflushed") {
+            if !broken!("abort_unflushed") {
                 self.flush_to(seq)?;
             }
             return Ok(held);

@@ -39,6 +39,7 @@ use std::time::Duration;
 use nuri_io::disk::Disk;
 use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, Incarnation, SessionId, TargetId};
 use nuri_proto::limit;
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
 pub use credits::Payer;
@@ -351,7 +352,7 @@ impl<D: Disk> ChunkStore<D> {
     /// ```
     fn write_batch(&self, batch: Batch) -> Result<(), StoreError> {
         let run = || {
-            if batch.needs_data && !cfg!(nuri_break = "log_before_data") {
+            if batch.needs_data && !broken!("log_before_data") {
                 self.disk.sync()?;
             }
             batch.write(&self.disk, &self.regions)?;

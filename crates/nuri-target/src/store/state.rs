@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nuri_proto::id::SessionId;
+use nuri_rules::broken;
 
 use super::alloc::{FreeMap, MAX_RUN, Run};
 use super::contents::{Change, Contents};
@@ -249,7 +250,7 @@ impl State {
     pub fn commit(&mut self, body: &Body<'_>, change: Change) -> u64 {
         let seq = self.journal.append(body);
         for run in change.freed {
-            if cfg!(nuri_break = "free_before_durable") {
+            if broken!("free_before_durable") {
                 self.free.give(run);
                 continue;
             }

@@ -17,6 +17,7 @@ use nuri_io::disk::{Disk, DiskOp};
 use nuri_proto::id::{ChunkKey, ObjectId};
 use nuri_proto::limit::{LOG_FIRST, MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::op::data::Durability;
+use nuri_rules::broken;
 use parking_lot::MutexGuard;
 
 use super::alloc::Run;
@@ -87,7 +88,7 @@ impl<D: Disk> ChunkStore<D> {
         if !tail.is_empty() {
             done = done.and(self.write_small(payer, key, at, tail)?);
         }
-        if durability == Durability::Stable && !cfg!(nuri_break = "ack_before_log") {
+        if durability == Durability::Stable && !broken!("ack_before_log") {
             self.flush_to(done.seq)?;
         }
         Ok(WriteOutcome { allocated_bytes: done.blocks * BLOCK as u64 })

@@ -40,7 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),
         Command::Target(Target::Scrub(args)) => scrub::run(&args),
         Command::Fs(args) => fs::run(args).map(done),
-        Command::Lab(command) => lab::run(command),
+        Command::Lab { args } => lab::run(&args),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nuri_client::Cluster;
-use nuri_lab::{clock, watch};
+use nuri_watch::{calendar, history};
 
 use crate::Failure;
 use crate::cli;
@@ -37,7 +37,7 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
         Err(Failure(why)) => StatusView::unreachable(&name, &why),
     };
     view.health.sentences.extend(room::shortage(&space.node_dir(0)));
-    let slow = watch::history::alerts(&dir.join(watch::FILE), clock::unix_now());
+    let slow = history::alerts(&dir.join(nuri_watch::FILE), calendar::unix_now());
     view.health.sentences.extend(slow);
     Ok(view)
 }

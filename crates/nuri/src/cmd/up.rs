@@ -157,7 +157,7 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
         return Err(Failure(format!("{nodes} nodes need at least {nodes} targets, not {count}")));
     }
     // Nothing is made before all that was asked for is known to be possible.
-    let shape = shape_for(args.shape, count as usize)?;
+    let shape = Shape::for_targets(args.shape, count as usize).map_err(Failure::new)?;
     let parent = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     let target_size = match args.target_size {
         Some(size) => size,
@@ -170,24 +170,6 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
         Settings { format: 1, listen, mount, nodes: plan, target_size, shape, placement };
     space.save(&settings)?;
     Ok(settings)
-}
-
-/// The shape that was asked for, or the best that so many targets can keep.
-pub(super) fn shape_for(asked: Option<Shape>, targets: usize) -> Result<Shape, Failure> {
-    let best = match targets {
-        0..2 => Shape::Stripe,
-        2..4 => Shape::Mirror(2),
-        _ => Shape::Parity { k: 3, m: 1 },
-    };
-    let shape = asked.unwrap_or(best);
-    let needed = shape.members();
-    if needed > targets {
-        return Err(Failure(format!(
-            "{shape} needs {needed} targets, and there are {targets}: \
-             give more targets, or choose --shape {best}"
-        )));
-    }
-    Ok(shape)
 }
 
 /// Waits until every node and target is up and the mount is there.

@@ -217,7 +217,7 @@ fn draw(rng: &mut Rng, request: u64) -> (SessionId, LockSet) {
     (session, LockSet { ino, class, owner, span, mode, pid: 0, wait })
 }
 
-/// Catches `nuri_break = "lock_unchecked"`.
+/// Catches `broken!("lock_unchecked")`.
 #[test]
 fn the_table_decides_as_the_model_does() {
     for seed in 0..60 {

@@ -71,7 +71,7 @@ fn fall(script: &mut Script, (node, kept): (usize, MemDisk), all_fall: bool) -> 
 
 /// A member's disk lost what it had said was durable, with the power of its machine alone or of
 /// all. It is back within its lease and shows a state that is whole in itself, but for the newest
-/// write. Catches `nuri_break = "trust_restarted"`.
+/// write. Catches `broken!("trust_restarted")`.
 pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
     for all_fall in [false, true] {
         each(&ALL, |shape| {
@@ -93,13 +93,13 @@ pub(super) fn member_whose_disk_lied_votes() -> Result<(), Wrong> {
 
 /// All power fails: one disk lost an acknowledged write that it had said was durable, and holds one
 /// that nobody else has, because its writer died. Each then holds what another one lacks; nobody is
-/// taken for right as a whole. Catches `nuri_break = "doubted_is_evidence"`.
+/// taken for right as a whole. Catches `broken!("doubted_is_evidence")`.
 pub(super) fn liar_against_a_write_under_way() -> Result<(), Wrong> {
     each(&ALL, |shape| (0..shape.members()).try_for_each(|liar| lies(shape, liar, None)))
 }
 
 /// As above, and a member tells nobody what it holds, for longer than members of whose data nobody
-/// is in doubt are waited for. Catches `nuri_break = "silent_is_left_out"`.
+/// is in doubt are waited for. Catches `broken!("silent_is_left_out")`.
 pub(super) fn liar_while_a_member_is_silent() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let places = 0..shape.members();
@@ -144,7 +144,7 @@ fn lies(shape: Shape, liar: usize, silent: Option<usize>) -> Result<(), Wrong> {
 
 /// A disk lost that the stripe was cut off, and what was written after that, though it had said
 /// that both were durable; with the power of its machine alone or of all. What was cut off does not
-/// come back. Catches `nuri_break = "cut_off_comes_back"`.
+/// come back. Catches `broken!("cut_off_comes_back")`.
 pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         for case in 0..4 * shape.members() {
@@ -171,7 +171,7 @@ pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
 
 /// A write came to all but the first data member, and its writer died. Two members are out when the
 /// machine of a third is started anew: the only one to compare it with took no part in what that
-/// write is staged on. Catches `nuri_break = "base_unasked"`.
+/// write is staged on. Catches `broken!("base_unasked")`.
 pub(super) fn restarted_beside_one_that_took_no_part() -> Result<(), Wrong> {
     let mut script = Script::new(DOUBLE)?;
     let places = script.places();

@@ -42,7 +42,7 @@ fn until_brought(script: &mut Script, node: usize) -> Result<(), Wrong> {
 }
 
 /// A reader finds a write that one member has not got, and asks that one never to take it. The
-/// write comes there just before, and is acknowledged. Catches `nuri_break = "promise_drops"`.
+/// write comes there just before, and is acknowledged. Catches `broken!("promise_drops")`.
 pub(super) fn promise_just_after_the_write() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let mut script = Script::new(shape)?;
@@ -64,7 +64,7 @@ pub(super) fn promise_just_after_the_write() -> Result<(), Wrong> {
 
 /// A write of two data members is decided. All parity is lost, the first one is written again, and
 /// the second one never heard that the write was decided. Catches
-/// `nuri_break = "only_parity_tells"`.
+/// `broken!("only_parity_tells")`.
 pub(super) fn parity_lost_before_the_commit() -> Result<(), Wrong> {
     each(&[PARITY, DOUBLE], |shape| {
         let mut script = Script::new(shape)?;
@@ -92,7 +92,7 @@ pub(super) fn parity_lost_before_the_commit() -> Result<(), Wrong> {
 }
 
 /// A member is brought up to date, and one more write comes to it. What it was brought first comes
-/// once more, late; then it is called live. Catches `nuri_break = "install_older"`.
+/// once more, late; then it is called live. Catches `broken!("install_older")`.
 pub(super) fn late_install_after_newer_bytes() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let mut script = Script::new(shape)?;
@@ -114,7 +114,7 @@ pub(super) fn late_install_after_newer_bytes() -> Result<(), Wrong> {
 }
 
 /// A lost chunk is computed from others, and one of them shows a newer write than the rest.
-/// Catches `nuri_break = "decode_any_state"`.
+/// Catches `broken!("decode_any_state")`.
 pub(super) fn degraded_read_across_a_write() -> Result<(), Wrong> {
     each(&[PARITY, DOUBLE], |shape| {
         let mut script = Script::new(shape)?;
@@ -138,7 +138,7 @@ pub(super) fn degraded_read_across_a_write() -> Result<(), Wrong> {
 }
 
 /// A client whose map is old reads from a member that is back and was not brought anything yet.
-/// Catches `nuri_break = "read_while_syncing"`.
+/// Catches `broken!("read_while_syncing")`.
 pub(super) fn old_map_and_a_member_that_missed_writes() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let mut script = Script::new(shape)?;
@@ -166,7 +166,7 @@ pub(super) fn old_map_and_a_member_that_missed_writes() -> Result<(), Wrong> {
 }
 
 /// A member has got all that it missed. A write does not come to it, and its writer dies; somebody
-/// reads; then the member is called live. Catches `nuri_break = "syncing_never_counts"`.
+/// reads; then the member is called live. Catches `broken!("syncing_never_counts")`.
 pub(super) fn write_that_a_returning_member_lacks() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let mut script = Script::new(shape)?;
@@ -191,7 +191,7 @@ pub(super) fn write_that_a_returning_member_lacks() -> Result<(), Wrong> {
 }
 
 /// A scrub repairs a rotten chunk. What it computed comes when the file was cut off. Catches
-/// `nuri_break = "repair_anything"`.
+/// `broken!("repair_anything")`.
 pub(super) fn repair_after_a_truncation() -> Result<(), Wrong> {
     each(&ALL, |shape| {
         let mut script = Script::new(shape)?;

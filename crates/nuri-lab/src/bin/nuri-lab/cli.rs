@@ -1,11 +1,10 @@
-//! `nuri lab`: measure a cluster, judge what was measured, make a cluster to measure.
+//! The command line: measure a cluster, judge what was measured, make a cluster to measure.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use nuri_lab::request::Request;
 use nuri_lab::single::{How, Where};
-use nuri_lab::testbed::network::Link;
 use nuri_lab::tune::Tune;
 use nuri_lab::watch::Watch;
 use nuri_lab::workload::bonnie::Bonnie;
@@ -14,9 +13,21 @@ use nuri_lab::workload::io500::Io500;
 use nuri_lab::workload::ior::Ior;
 use nuri_lab::workload::ipc::Ipc;
 use nuri_lab::workload::mdtest::Mdtest;
+use nuri_netns::Link;
 use nuri_proto::layout::Shape;
+use nuri_proto::size::parse as parse_size;
 
-use super::parse_size;
+#[derive(Parser)]
+#[command(
+    name = "nuri-lab",
+    bin_name = "nuri lab",
+    version,
+    about = "Measures a cluster as five published studies did"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Lab,
+}
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {

@@ -1,8 +1,7 @@
 //! The chunk store from outside: behaviour, crashes, corruption, space, bounds. Everything runs
 //! on memory disks from fixed seeds.
 //!
-//! Each rule of the write order has a build flag that breaks it and a test that must then fail;
-//! the table is in `broken.md` beside this file.
+//! Each rule of the write order can be broken, and a test then fails: `docs/broken-rules.txt`.
 
 #![allow(clippy::unwrap_used)] // Helpers outside `#[test]` functions are tests too.
 

@@ -2,11 +2,12 @@
 
 use nuri_lab::testbed::{Harm, Settings, Testbed, list};
 
-use crate::cli::lab::{self, Action, Make, OneNode, Which};
-use crate::cmd::up::shape_for;
-use crate::{Failure, at};
+use nuri_lab::{LabError, Result, at, nuri_program};
+use nuri_proto::layout::Shape;
 
-pub(super) fn run(args: lab::Testbed) -> Result<(), Failure> {
+use crate::cli::{self, Action, Make, OneNode, Which};
+
+pub(super) fn run(args: cli::Testbed) -> Result<()> {
     match args.action {
         None => up(args.make),
         Some(Action::Down(which)) => down(&which),
@@ -21,15 +22,16 @@ pub(super) fn run(args: lab::Testbed) -> Result<(), Failure> {
     }
 }
 
-fn up(make: Make) -> Result<(), Failure> {
+fn up(make: Make) -> Result<()> {
+    let shape = Shape::for_targets(make.shape, make.nodes as usize).map_err(LabError::new)?;
     let settings = Settings {
-        program: std::env::current_exe().map_err(at("nuri's own program"))?,
+        program: nuri_program()?,
         dir: std::path::absolute(&make.dir).map_err(at(make.dir.display()))?,
         nodes: make.nodes,
         mounts: make.mounts,
         link: make.link,
         target_size: make.target_size,
-        shape: shape_for(make.shape, make.nodes as usize)?.to_string(),
+        shape: shape.to_string(),
     };
     let testbed = Testbed::up(settings, &|step| eprintln!("{step}"))?;
     println!("{} nodes run", testbed.settings.nodes);
@@ -42,19 +44,19 @@ fn up(make: Make) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open(which: &Which) -> Result<Testbed, Failure> {
+fn open(which: &Which) -> Result<Testbed> {
     let whole = which.dir.as_ref().map(std::path::absolute).transpose().map_err(at("--dir"))?;
-    Testbed::open(whole.as_deref()).map_err(Failure::from)
+    Testbed::open(whole.as_deref())
 }
 
-fn down(which: &Which) -> Result<(), Failure> {
+fn down(which: &Which) -> Result<()> {
     let testbed = open(which)?;
     testbed.down()?;
     println!("taken away: {}", testbed.settings.dir.display());
     Ok(())
 }
 
-fn clean() -> Result<(), Failure> {
+fn clean() -> Result<()> {
     let all = list()?;
     for testbed in &all {
         testbed.down()?;
@@ -66,13 +68,13 @@ fn clean() -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_all() -> Result<(), Failure> {
+fn show_all() -> Result<()> {
     for Testbed { settings, .. } in list()? {
         println!("{}: {} nodes", settings.dir.display(), settings.nodes);
     }
     Ok(())
 }
 
-fn harm(one: &OneNode, harm: Harm) -> Result<(), Failure> {
-    open(&one.which)?.harm(one.node, harm).map_err(Failure::from)
+fn harm(one: &OneNode, harm: Harm) -> Result<()> {
+    open(&one.which)?.harm(one.node, harm)
 }

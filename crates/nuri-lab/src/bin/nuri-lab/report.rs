@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use nuri_lab::report::{Chapter, chapters, html, markdown};
+use nuri_lab::{LabError, Result, at};
 
-use crate::cli::lab::Report;
-use crate::{Failure, at};
+use crate::cli::Report;
 
-pub(super) fn run(args: &Report) -> Result<(), Failure> {
+pub(super) fn run(args: &Report) -> Result<()> {
     let mut kinds = Vec::new();
     for path in &args.output {
         kinds.push((path, renderer(path)?));
@@ -28,13 +28,13 @@ pub(super) fn run(args: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-type Renderer = fn(&[Chapter]) -> nuri_lab::Result<String>;
+type Renderer = fn(&[Chapter]) -> Result<String>;
 
 /// By the end of the file's name.
-fn renderer(path: &Path) -> Result<Renderer, Failure> {
+fn renderer(path: &Path) -> Result<Renderer> {
     match path.extension().and_then(|end| end.to_str()) {
         Some("html") => Ok(html::render),
         Some("md") => Ok(|chapters| Ok(markdown::render(chapters))),
-        _ => Err(Failure(format!("{}: a report ends in .html or .md", path.display()))),
+        _ => Err(LabError(format!("{}: a report ends in .html or .md", path.display()))),
     }
 }

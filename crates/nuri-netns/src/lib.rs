@@ -8,7 +8,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use crate::{LabError, Result, at, limit};
+/// What could not be made, entered or taken away, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NetworkError(String);
+
+pub type Result<T> = std::result::Result<T, NetworkError>;
+
+/// `map_err` helper: an error at a place.
+fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn(E) -> NetworkError {
+    move |error| NetworkError(format!("{place}: {error}"))
+}
 
 /// Bytes that may pass at once, whatever the rate: one segment as large as they get.
 const BURST: &str = "64kb";
@@ -50,11 +60,11 @@ pub struct Network {
 /// The programs that it needs, and the right to use them.
 pub fn check_tools() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(LabError::new("a testbed makes network namespaces: run it as root"));
+        return Err(NetworkError("a testbed makes network namespaces: run it as root".into()));
     }
     for (program, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")] {
         let found = Command::new(program).arg("-V").output();
-        found.map_err(|e| LabError(format!("{program}: {e}; install {package}")))?;
+        found.map_err(|e| NetworkError(format!("{program}: {e}; install {package}")))?;
     }
     Ok(())
 }
@@ -66,7 +76,7 @@ fn run(words: &[&str]) -> Result<String> {
         return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&out.stderr);
-    Err(LabError(format!("{}: {}", words.join(" "), said.trim())))
+    Err(NetworkError(format!("{}: {}", words.join(" "), said.trim())))
 }
 
 /// The same with words that have no spaces in them.
@@ -126,13 +136,13 @@ impl Network {
         run_line(&format!("tc -n {switch} qdisc add dev {port} root {rate}")).map(drop)
     }
 
-    /// What one connection between the first two machines carries, MiB/s.
-    pub fn stream(&self) -> Result<f64> {
+    /// A listener on the second machine, and a connection to it from the first.
+    pub fn connection(&self) -> Result<(TcpListener, TcpStream)> {
         let address = || (Network::address(1), 0);
         let listener = inside(&self.name(1), || TcpListener::bind(address()))?;
         let whole = listener.local_addr().map_err(at("the network"))?;
         let out = inside(&self.name(0), || TcpStream::connect(whole))?;
-        limit::stream(&listener, out)
+        Ok((listener, out))
     }
 
     /// Bytes that the switch received so far.
@@ -196,7 +206,7 @@ fn inside<T: Send>(name: &str, act: impl FnOnce() -> std::io::Result<T> + Send) 
     };
     // A thread of its own, which ends there.
     let done = std::thread::scope(|scope| scope.spawn(body).join());
-    done.map_err(|_| LabError::new("a thread panicked"))?.map_err(at(name))
+    done.map_err(|_| NetworkError("a thread panicked".into()))?.map_err(at(name))
 }
 
 fn received_by_ports(devices: &str) -> u64 {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::normal::{Verdict, WINDOW, judge};
-use crate::clock::{day_and_minute, utc};
-use crate::record::Unit;
-use crate::{LabError, Result, at};
+use crate::calendar::{day_and_minute, utc};
+use crate::normal::{Verdict, WINDOW, judge};
+use crate::unit::Unit;
+use crate::{Result, at};
 
 /// Older looks go, once there are as many of them as others.
 const KEPT: u64 = 3 * WINDOW;
@@ -19,8 +19,8 @@ const KEPT: u64 = 3 * WINDOW;
 const WAKING: f64 = 100.0;
 
 /// Words of a sentence after its number: of a rate, and of a time.
-pub(super) const SLOWER: &str = " % slower than";
-pub(super) const LONGER: &str = " % longer than";
+pub const SLOWER: &str = " % slower than";
+pub const LONGER: &str = " % longer than";
 
 /// What a figure is of.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -176,11 +176,7 @@ fn is_noise(unit: Unit, longer: f64) -> bool {
 /// What is slow by the history in a file, in sentences; nothing where there is none.
 pub fn alerts(path: &Path, now: u64) -> Vec<String> {
     let standings = History::open(path).map(|history| history.standings(now));
-    standings
-        .unwrap_or_else(|LabError(_)| Vec::new())
-        .iter()
-        .filter_map(Standing::sentence)
-        .collect()
+    standings.unwrap_or_default().iter().filter_map(Standing::sentence).collect()
 }
 
 #[cfg(test)]

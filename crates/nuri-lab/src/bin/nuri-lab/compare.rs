@@ -3,16 +3,16 @@
 use std::process::ExitCode;
 
 use nuri_lab::compare::{Change, Comparison, compare};
+use nuri_lab::{LabError, Result};
 use serde_json::{Value, json};
 
-use crate::Failure;
-use crate::cli::lab::Compare;
+use crate::cli::Compare;
 
-pub(super) fn run(args: &Compare) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Compare) -> Result<ExitCode> {
     let read = nuri_lab::record::read;
     let comparison = compare(&read(&args.before)?, &read(&args.after)?);
     if comparison.changes.is_empty() {
-        return Err(Failure::new(
+        return Err(LabError::new(
             "the two runs have no result in common: run the same study twice",
         ));
     }

@@ -23,7 +23,7 @@ fn status<C: Call>(server: &TargetServer, call: &C) -> Status {
     server.serve(&request).status
 }
 
-/// Catches `nuri_break = "list_any_epoch"`.
+/// Catches `broken!("list_any_epoch")`.
 #[test]
 fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
     let disk = Arc::new(MemDisk::new());

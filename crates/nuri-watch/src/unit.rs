@@ -1,0 +1,32 @@
+//! Units of measured figures.
+
+use serde::{Deserialize, Serialize};
+
+/// What a figure counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Unit {
+    #[serde(rename = "MiB/s")]
+    MibPerSecond,
+    #[serde(rename = "op/s")]
+    OpsPerSecond,
+    #[serde(rename = "us")]
+    Microseconds,
+    #[serde(rename = "s")]
+    Seconds,
+}
+
+impl Unit {
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::MibPerSecond => "MiB/s",
+            Unit::OpsPerSecond => "op/s",
+            Unit::Microseconds => "us",
+            Unit::Seconds => "s",
+        }
+    }
+
+    /// Whether more is better: rates, not times.
+    pub fn is_rate(self) -> bool {
+        matches!(self, Unit::MibPerSecond | Unit::OpsPerSecond)
+    }
+}
