@@ -27,8 +27,8 @@ fn late_writes_of_an_evicted_mount_are_refused_and_told() {
     let mut space = Space::up(&["--nodes", "2"]);
     let (a, b) = (space.mnt(), space.mount("other"));
     fs::write(a.join("f"), vec![b'1'; 4 * BLOCK]).unwrap();
-    wait("the mount is listed", Duration::from_secs(5), || {
-        space.status()["mounts"].as_array().unwrap().len() == 2
+    space.wait_status("the mount is listed", Duration::from_secs(5), |status| {
+        status["mounts"].as_array().unwrap().len() == 2
     });
     let daemon = daemon_of(&space, &b);
     let late = fs::OpenOptions::new().read(true).write(true).open(b.join("f")).unwrap();
@@ -94,7 +94,7 @@ fn read_within(path: &Path, time: Duration) -> Option<std::io::Result<Vec<u8>>> 
 }
 
 /// Its kernel holds the file's pages, its attributes and names; nobody can tell it to drop them.
-/// Catches `nuri_break = "trust_for_ever"`.
+/// Catches `broken!("trust_for_ever")`.
 #[test]
 fn a_mount_cut_off_shows_nothing_stale() {
     let Machines { space, wire, near, far } = machines();

@@ -169,7 +169,7 @@ fn a_target_that_gets_all_of_a_file_says_so_too() {
 
 /// The groups of a shape are made when it is first asked for, after the mount got its map. Blocks
 /// that are half full are not pushed for a while, which would bring a new one.
-/// Catches `nuri_break = "unknown_has_room"`.
+/// Catches `broken!("unknown_has_room")`.
 #[test]
 fn the_first_file_of_a_shape_finds_room_too() {
     const PIECE: u64 = 512 << 10;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{NURI, Space, is_mounted, nuri, text, wait};
+use crate::support::{NURI, Space, is_mounted, nuri, text};
 
 #[test]
 fn data_survives_down_and_up_and_status_tells_all() {
@@ -22,8 +22,8 @@ fn data_survives_down_and_up_and_status_tells_all() {
     }
     assert!(status["nodes"][0]["address"].as_str().unwrap().starts_with("127.0.0.1:"));
     assert!(status["pools"][0]["groups"].is_number());
-    wait("the mount is listed", Duration::from_secs(5), || {
-        space.status()["mounts"][0]["mountpoint"] == space.str("mnt")
+    space.wait_status("the mount is listed", Duration::from_secs(5), |status| {
+        status["mounts"][0]["mountpoint"] == space.str("mnt")
     });
     space.down_clean();
     assert!(!is_mounted(&space.mnt()));

@@ -212,7 +212,7 @@ fn waiting_locks_are_handed_over() {
     });
 }
 
-/// Catches `nuri_break = "lock_no_deadlock"`.
+/// Catches `broken!("lock_no_deadlock")`.
 #[test]
 fn a_deadlock_over_two_mounts_is_an_error() {
     let (space, mut a, mut b) = two();
@@ -323,7 +323,7 @@ fn locks_of_a_killed_mount_are_free_after_its_session() {
 }
 
 /// The mount is frozen until its session has ended and another one has its locks.
-/// Catches `nuri_break = "lost_locks_believed"`.
+/// Catches `broken!("lost_locks_believed")`.
 #[test]
 fn a_fenced_mount_tells_that_its_locks_are_lost() {
     let mut space = Space::up(&[]);

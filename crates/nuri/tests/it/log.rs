@@ -21,7 +21,7 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Catches `nuri_break = "recall_keeps_log"`.
+/// Catches `broken!("recall_keeps_log")`.
 #[test]
 fn another_mount_sees_at_once_what_was_not_told_yet() {
     let mut space = Space::up(&[]);
@@ -103,7 +103,7 @@ fn keeper(dir: &Path, stop: &AtomicBool, kept: &AtomicU64) -> u64 {
     done
 }
 
-/// Catches `nuri_break = "sync_without_log"`.
+/// Catches `broken!("sync_without_log")`.
 #[test]
 fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
     let space = Space::up(&[]);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, freeze, in_time, kill_all, nuri, refused, text, timed, wait};
+use crate::support::{Space, freeze, in_time, kill_all, nuri, refused, text, timed};
 
 /// A test that fails in the middle must not wait for its load for ever.
 struct SetAtEnd<'a>(&'a AtomicBool);
@@ -19,12 +19,10 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-fn copies(space: &Space) -> u64 {
-    space.status()["metadata"]["copies"].as_u64().unwrap()
-}
-
 fn wait_copies(space: &Space, wanted: u64) {
-    wait("copies of the metadata", Duration::from_secs(20), || copies(space) == wanted);
+    space.wait_status("copies of the metadata", Duration::from_secs(20), |status| {
+        status["metadata"]["copies"] == wanted
+    });
 }
 
 fn write_synced(path: &Path, data: &[u8]) {
@@ -187,8 +185,8 @@ fn the_copy_moves_on_and_the_newest_one_is_restored() {
     // Not restarted: the copy that it keeps is older from now on, and stays whole.
     let _supervisor = freeze(&space, "supervisor");
     space.kill(older);
-    wait("a copy elsewhere", Duration::from_secs(20), || {
-        space.status()["metadata"]["nodes"] == serde_json::json!([1, 3])
+    space.wait_status("a copy elsewhere", Duration::from_secs(20), |status| {
+        status["metadata"]["nodes"] == serde_json::json!([1, 3])
     });
     write_synced(&space.mnt().join("second"), b"only the newer copy has it");
     kill_all(&space, &["node0", newer]);

@@ -13,7 +13,7 @@ fn target(space: &Space, id: u64) -> serde_json::Value {
 }
 
 fn wait_state(space: &Space, state: &str) {
-    wait(state, Duration::from_secs(30), || space.status()["health"]["state"] == state);
+    space.wait_status(state, Duration::from_secs(30), |status| status["health"]["state"] == state);
 }
 
 /// Runs a command while the file is written and checked.

@@ -21,7 +21,7 @@ fn open(dir: &Path) -> File {
     File::options().read(true).write(true).open(dir.join("f")).unwrap()
 }
 
-/// Catches `nuri_break = "part_unflushed"`: what was written under a part and not made durable when
+/// Catches `broken!("part_unflushed")`: what was written under a part and not made durable when
 /// it was taken away would be sent again after the target's restart.
 #[test]
 fn what_was_written_under_a_part_never_comes_back_over_newer_bytes() {

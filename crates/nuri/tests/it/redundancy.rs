@@ -108,7 +108,8 @@ fn wait_healthy(space: &Space) {
 fn wait_sentence(space: &Space, words: &[&str]) {
     wait(&format!("status says {words:?}"), Duration::from_secs(10), || {
         let (state, said) = health(space);
-        state == "degraded" && words.iter().all(|w| said.contains(w))
+        let is_so = state == "degraded" && words.iter().all(|w| said.contains(w));
+        if is_so { Ok(()) } else { Err(format!("{state}: {said}")) }
     });
 }
 
@@ -222,8 +223,7 @@ fn while_ended(space: &Space, role: &str, act: impl FnOnce(PathBuf)) {
     wait("it has ended", Duration::from_secs(5), || crate::support::has_ended(pid));
     act(space.path("space").join(role.replace("node", "target")));
     drop(supervisor);
-    wait("it is back", Duration::from_secs(15), || {
-        let status = space.status();
+    space.wait_status("it is back", Duration::from_secs(15), |status| {
         let now = space.pid(role);
         let mut nodes = status["nodes"].as_array().unwrap().iter();
         now != pid && nodes.any(|n| n["pid"] == now && n["state"] == "up")
@@ -257,8 +257,7 @@ fn a_wiped_target_is_replaced() {
             let ids = [old.to_string(), new.to_string()];
             let out = nuri(&["target", "replace", &ids[0], &ids[1], "--dir", &dir]);
             assert!(out.status.success(), "{}", text(&out.stderr));
-            wait("it has everything", Duration::from_secs(40), || {
-                let status = space.status();
+            space.wait_status("it has everything", Duration::from_secs(40), |status| {
                 let mut targets = status["targets"].as_array().unwrap().iter();
                 targets.any(|t| t["id"] == new && t["behind"] == 0 && t["places"] != 0)
             });
@@ -303,14 +302,12 @@ fn small_target_is_refused(shapes: &mut Shapes, full: u64) {
     let child = std::process::Command::new(crate::support::NURI).args(args).args(more).spawn();
     space.own_child(child.unwrap());
     let mut id = 0;
-    wait("it joins", Duration::from_secs(10), || {
-        let status = space.status();
+    space.wait_status("it joins", Duration::from_secs(10), |status| {
         let targets = status["targets"].as_array().unwrap().iter();
         let mut new = targets.filter(|t| t["path"] == target.as_str());
         new.next().map(|t| id = t["id"].as_u64().unwrap()).is_some()
     });
-    wait("status counts", Duration::from_secs(10), || {
-        let status = space.status();
+    space.wait_status("status counts", Duration::from_secs(10), |status| {
         let mut targets = status["targets"].as_array().unwrap().iter();
         targets.any(|t| t["id"] == full && t["used"].as_u64().unwrap() > 30 * MIB)
     });
@@ -718,8 +715,7 @@ fn what_nobody_can_give_holds_back_nothing_else() {
     pace(space, &["--gentle"]);
     // A third of it has its copies on nodes 0 and 1, a third on 1 and 2.
     let own = target_of(space, "node1");
-    wait("what can be had", Duration::from_secs(40), || {
-        let status = space.status();
+    space.wait_status("what can be had", Duration::from_secs(40), |status| {
         let mut targets = status["targets"].as_array().unwrap().iter();
         targets.any(|t| t["id"] == own && t["used"].as_u64().unwrap() > 34 * MIB)
     });

@@ -69,8 +69,7 @@ fn scrub(space: &Space) -> (Output, Value) {
 }
 
 fn wait_up(space: &Space, targets: usize) {
-    wait("all targets", Duration::from_secs(20), || {
-        let status = space.status();
+    space.wait_status("all targets", Duration::from_secs(20), |status| {
         let up = status["targets"].as_array().unwrap().iter();
         let ready = |t: &&Value| t["state"] == "up" && t["behind"] == 0;
         up.filter(ready).count() == targets
@@ -146,15 +145,15 @@ fn what_nobody_else_has_is_told() {
         said["findings"].to_string().contains(&format!("of {object},"))
     };
     assert!(files.iter().all(named), "each lies on both targets: {said}");
-    wait("the health tells it", Duration::from_secs(5), || {
-        space.status()["health"]["state"] == "damaged"
+    space.wait_status("the health tells it", Duration::from_secs(5), |status| {
+        status["health"]["state"] == "damaged"
     });
     // It is remembered, until the files are restored and a scrub has seen it.
     space.down();
     space.again();
     wait_up(&space, 2);
-    wait("the health tells it again", Duration::from_secs(5), || {
-        space.status()["health"]["state"] == "damaged"
+    space.wait_status("the health tells it again", Duration::from_secs(5), |status| {
+        status["health"]["state"] == "damaged"
     });
     for (path, data) in &files {
         fs::write(path, data).unwrap();
@@ -179,7 +178,7 @@ fn a_scrub_is_stopped_and_scheduled() {
     assert_eq!(say(&["--every", "never"])["every_days"], Value::Null);
     assert_eq!(space.status()["scrub"]["number"], 0, "none began");
     assert_eq!(say(&["--rate", "64K"])["running"], true);
-    wait("it reads", Duration::from_secs(10), || space.status()["scrub"]["bytes"] != 0);
+    space.wait_status("it reads", Duration::from_secs(10), |status| status["scrub"]["bytes"] != 0);
     std::thread::sleep(Duration::from_secs(3));
     let done = space.status()["scrub"]["done"].as_u64().unwrap();
     assert_eq!(done, 1, "more than a stripe of 2 MiB in 32 s");

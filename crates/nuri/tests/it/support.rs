@@ -46,11 +46,30 @@ pub fn refused(args: &[&str], words: &str) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Waits until `f` is true, at most so long on a machine that has nothing else to do.
-pub fn wait(what: &str, at_most: Duration, mut f: impl FnMut() -> bool) {
+/// What a look at a state tells: whether it is the one that is waited for, else what was seen.
+pub trait Look {
+    fn seen(self) -> Result<(), String>;
+}
+
+impl Look for bool {
+    fn seen(self) -> Result<(), String> {
+        if self { Ok(()) } else { Err("not so".into()) }
+    }
+}
+
+impl Look for Result<(), String> {
+    fn seen(self) -> Result<(), String> {
+        self
+    }
+}
+
+/// Waits until `f` says so, at most so long on a machine that has nothing else to do. Fails with
+/// what it waited for and what it saw last.
+pub fn wait<L: Look>(what: &str, at_most: Duration, mut f: impl FnMut() -> L) {
     let start = Instant::now();
-    while !f() {
-        assert!(start.elapsed() < BUSY * at_most, "waited {at_most:?} for: {what}");
+    while let Err(seen) = f().seen() {
+        let took = start.elapsed();
+        assert!(took < BUSY * at_most, "waited {took:?} for: {what}; seen last: {seen}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -75,6 +94,7 @@ pub fn timed(test: impl Fn()) {
         if !is_slow {
             std::panic::resume_unwind(panic);
         }
+        eprintln!("once more: the machine may have been busy with something else");
     }
     test();
 }
@@ -200,6 +220,19 @@ impl Space {
     pub fn status(&self) -> serde_json::Value {
         let out = nuri(&["status", "--json", "--dir", &self.dir()]);
         serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// Waits until the status says so; fails with the status that it saw last.
+    pub fn wait_status(
+        &self,
+        what: &str,
+        at_most: Duration,
+        mut is_so: impl FnMut(&serde_json::Value) -> bool,
+    ) {
+        wait(what, at_most, || {
+            let status = self.status();
+            if is_so(&status) { Ok(()) } else { Err(format!("status {status}")) }
+        });
     }
 
     /// The pid of a role's process.

@@ -128,7 +128,7 @@ fn a_testbed_serves_is_harmed_and_leaves_nothing() {
     assert!(!run("ip", &["netns", "list"]).contains(&format!("nuri-lab-{id}-")));
 }
 
-/// Catches `nuri_break = "flow_never_fits"`.
+/// Catches `broken!("flow_never_fits")`.
 #[test]
 fn flow_buffers_fit_a_slow_cable() {
     let bed = Bed::named("nuri-bed-e");
@@ -146,7 +146,7 @@ fn flow_buffers_fit_a_slow_cable() {
 }
 
 /// A chunk takes longer to its node than a silent one is waited for.
-/// Catches `nuri_break = "slow_is_silent"`.
+/// Catches `broken!("slow_is_silent")`.
 #[test]
 fn a_slow_cable_is_no_lost_node() {
     let bed = Bed::named("nuri-bed-f");

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Seek, Write};
 use std::time::Duration;
 
-use crate::support::{Space, nuri, refused, text, wait};
+use crate::support::{Space, nuri, refused, text};
 
 const FILES: usize = 3000;
 const LIMIT: u64 = 300;
@@ -26,8 +26,7 @@ fn a_mount_forgets_what_nobody_uses() {
         let read = |i| fs::read_to_string(point.join(path(i))).unwrap();
         assert!((1..FILES).all(|i| read(i) == format!("{i}")), "in round {round}");
         assert_eq!(fs::read_dir(point.join("d3")).unwrap().count(), FILES / 20);
-        wait("few are remembered", Duration::from_secs(20), || {
-            let status = space.status();
+        space.wait_status("few are remembered", Duration::from_secs(20), |status| {
             let mut mounts = status["mounts"].as_array().unwrap().iter();
             let small = mounts.find(|m| m["mountpoint"] == mnt.as_str());
             small.is_some_and(|m| m["inodes"].as_u64().unwrap() <= LIMIT)
