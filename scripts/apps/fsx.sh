@@ -1,6 +1,6 @@
 # fsx with mmap, holes and copies. OPS: how many operations. SEED: the day where not given.
-X=$ROOT/target/tools/bin/fsx
-[ -x "$X" ] || cargo install -q fsx --version 0.3.2 --locked --root "$ROOT/target/tools"
+X=${CARGO_HOME:-$HOME/.cargo}/bin/fsx
+[ -x "$X" ] || { echo "fsx is missing: run scripts/setup --test"; exit 1; }
 CONFIG=$(mktemp)
 trap 'rm -f $CONFIG' EXIT
 cat >"$CONFIG" <<TOML
