@@ -7,6 +7,7 @@ mod ci;
 mod faults;
 mod install;
 mod litmus;
+mod model;
 mod shell;
 mod studies;
 mod testbed;
@@ -57,6 +58,21 @@ enum Command {
         /// Only tests whose names hold this
         #[arg(long, default_value = "")]
         only: String,
+    },
+    /// Random calls that change or show data, against a model in memory
+    Model {
+        /// How long, for all settings together
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Plays rounds drawn from it
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Only shapes that begin so
+        #[arg(long, default_value = "")]
+        shape: String,
+        /// Only with so many mounts (0: with one and with two)
+        #[arg(long, default_value_t = 0)]
+        mounts: u64,
     },
     /// Builds that break one rule each must fail their test
     Broken {
@@ -169,6 +185,10 @@ fn main() -> std::process::ExitCode {
         Command::Faults { minutes, seed } => faults::run(minutes, seed),
         Command::Litmus { minutes, seed, only } => {
             litmus::run(std::time::Duration::from_secs(60 * minutes), seed, &only)
+        }
+        Command::Model { minutes, seed, shape, mounts } => {
+            let only = model::Only { shape: &shape, mounts };
+            model::run(std::time::Duration::from_secs(60 * minutes), seed, only)
         }
         Command::Broken { every } => broken::run(every, std::time::Duration::MAX),
         Command::Studies { every } => studies::run(every),
