@@ -256,14 +256,14 @@ impl Client {
         let node = &entered.0;
         self.shared.tell_log()?;
         self.shared.ensure_placed(change.ino)?;
-        if size > 0 {
-            self.shared.sync_node(node, SyncScope::All)?;
-        }
-        let _no_publication = node.sync.lock();
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
         if grows {
             self.shared.spill(node, size);
         }
+        if size > 0 {
+            self.shared.sync_node(node, SyncScope::All)?;
+        }
+        let _no_publication = node.sync.lock();
         if size == 0 {
             self.shared.drop_buffer(node);
         }
@@ -366,27 +366,25 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
 
 /// The server truncated or extended the file.
 fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
-    if size == 0 && file.object != object {
-        file.object = object;
-        file.inline = Some(Vec::new());
-        file.allocated = 0;
+    if size == 0 {
+        // Whatever it was: nothing of this object is on the targets.
+        (file.object, file.inline, file.allocated) = (object, Some(Vec::new()), 0);
     }
     if let Some(inline) = &mut file.inline {
         inline.resize(size as usize, 0);
-    }
-    if size == 0 && file.inline.is_none() && file.allocated == 0 {
-        file.inline = Some(Vec::new());
     }
     (file.size, file.published_size) = (size, size);
     file.extending = false;
     file.mtime = None;
     file.version += 1;
-    file.unpublished =
-        file.inline.as_ref().filter(|d| !d.is_empty()).map(|_| std::time::Instant::now());
+    let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());
+    let is_clean = !has_inline && file.buffer.is_empty();
+    file.unpublished = (!is_clean).then(Instant::now);
 }
 
 impl Shared {
-    /// A file about to grow beyond the inline limit moves its bytes to the buffer.
+    /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
+    /// targets, and the server knows, before it grows: else others would look for them in vain.
     fn spill(&self, node: &Arc<Node>, size: u64) {
         let mut used = 0;
         {
@@ -397,6 +395,8 @@ impl Shared {
                 && !inline.is_empty()
             {
                 used = file.buffer.write(0, 0, &inline).0;
+                file.version += 1;
+                file.unpublished.get_or_insert_with(Instant::now);
             }
         }
         self.overdraw(used);

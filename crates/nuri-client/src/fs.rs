@@ -10,6 +10,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::layout::LayoutPolicy;
+use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
     RemoveReply, SetAttr, StatFs, TruncateDone,
@@ -344,6 +345,12 @@ impl Shared {
             std::thread::sleep(Duration::from_millis(1));
             return Ok(());
         };
+        let lies_inline = record.inline.is_some() && inode.attr.size > MAX_INLINE;
+        if lies_inline && mode == LeaseMode::Read {
+            // Its bytes have to be moved, which a reader may not.
+            drop(entered);
+            return self.acquire(inode.attr.ino, LeaseMode::Write);
+        }
         self.take_over(session, &entered, &inode.attr, record, mode)
     }
 
@@ -499,22 +506,25 @@ impl Client {
     }
 
     /// Writes out everything that is buffered and publishes it.
-    pub fn sync_all(&self) {
+    ///
+    /// # Errors
+    /// `IO` where bytes could not be kept, now or since the last time with nobody to tell.
+    pub fn sync_all(&self) -> Result<(), Status> {
         // What cannot be told now is told later.
-        let _ = self.shared.tell_log();
-        for node in self.shared.all_nodes() {
-            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
-            if dirty {
-                self.shared.settle_node(&node);
-            }
-        }
+        let told = self.shared.tell_log();
+        let is_kept = self.shared.sync_files();
+        told.and(if is_kept { Ok(()) } else { Err(Status::IO) })
     }
 
     /// Syncs everything and ends the session.
-    pub fn close(&self) {
-        self.sync_all();
+    ///
+    /// # Errors
+    /// As [`Client::sync_all`].
+    pub fn close(&self) -> Result<(), Status> {
+        let synced = self.sync_all();
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.session.close();
+        synced
     }
 
     /// Held while a reply with cache times is built and sent.

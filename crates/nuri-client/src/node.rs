@@ -132,9 +132,9 @@ pub(crate) struct FileData {
 
 impl FileData {
     pub(crate) fn new(session: SessionId, record: FileRecord, attr: &Attr) -> FileData {
-        // An empty file begins inline; one with data elsewhere never returns to it.
-        let empty = attr.size == 0 && attr.allocated == 0;
-        let mut inline = record.inline.or_else(|| empty.then(Vec::new));
+        // An empty file begins inline, as the server says; one with data elsewhere never returns to
+        // it.
+        let mut inline = record.inline;
         let mut buffer = WriteBuffer::default();
         let mut unpublished = None;
         if let Some(data) = &mut inline
@@ -142,7 +142,7 @@ impl FileData {
         {
             data.resize(attr.size as usize, 0);
         } else if let Some(data) = inline.take() {
-            // Extended beyond the limit by a client that died before it moved the data.
+            // Extended beyond the limit before the data was moved, by a client of an older version.
             buffer.write(0, 0, &data);
             unpublished = Some(Instant::now());
         }

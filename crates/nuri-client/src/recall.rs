@@ -227,7 +227,7 @@ impl Shared {
         {
             freed = file.buffer.clear();
             file.unpublished = None;
-            state.note_error(status);
+            self.note_loss(&mut state, status);
         }
         drop(state);
         self.unreserve(freed);

@@ -131,7 +131,7 @@ impl Dispatcher {
                 Ok(())
             }
             abi::SYNCFS => {
-                self.client.sync_all();
+                self.client.sync_all()?;
                 reply.ok();
                 Ok(())
             }

@@ -99,7 +99,7 @@ impl Dispatcher {
         let value = request.bytes(call.size as usize)?;
         let ino = Self::ino(request);
         if name == SYNC_ATTRIBUTE {
-            self.client.sync_all();
+            self.client.sync_all()?;
         } else if self.steer(request.header.uid, name, value)? {
             // Done.
         } else if name == LAYOUT_ATTRIBUTE {

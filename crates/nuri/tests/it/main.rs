@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod bytes;
 mod coherence;
 mod crash;
 mod fencing;
