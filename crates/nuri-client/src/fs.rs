@@ -542,6 +542,15 @@ impl Client {
         Some((attr, self.shared.kernel_time()))
     }
 
+    /// Whether parts of the file were written here while others wrote elsewhere in it: they are
+    /// taken back as soon as anybody looks, so an answer about the file may cross that.
+    pub fn is_in_parts(&self, ino: Ino) -> bool {
+        self.shared.find(ino).is_some_and(|node| {
+            let state = node.state.lock();
+            state.parts.is_some() || state.has_part_pages
+        })
+    }
+
     /// Whether names of a directory may be cached: its lease is held, since so many were lost.
     pub fn names_held(&self, dir: Ino) -> Option<u64> {
         self.shared.find(dir)?.state.lock().names_held()

@@ -20,6 +20,7 @@ use crate::abi::{
     Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
 use crate::bypass::Bypass;
+use crate::refresh::Refresher;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
 use crate::server::MAX_WRITE;
@@ -47,6 +48,14 @@ pub(crate) struct Dispatcher {
     /// None where it could not be made.
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) steering: Steering,
+    refresher: Refresher,
+}
+
+/// What belongs to the mount that is served.
+pub(crate) struct Own {
+    pub(crate) bypass: Option<Arc<Bypass>>,
+    pub(crate) steering: Steering,
+    pub(crate) refresher: Refresher,
 }
 
 /// What the kernel at the other end knows and how it is mounted.
@@ -75,15 +84,11 @@ pub(crate) fn access(flags: i32) -> Access {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(
-        client: Arc<Client>,
-        kernel: Kernel,
-        bypass: Option<Arc<Bypass>>,
-        steering: Steering,
-    ) -> Dispatcher {
+    pub(crate) fn new(client: Arc<Client>, kernel: Kernel, own: Own) -> Dispatcher {
+        let Own { bypass, steering, refresher } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass, steering }
+        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass, steering, refresher }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -238,11 +243,25 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
-        let attr = self.client.getattr(ino)?;
+        let attr = self.look(request)?;
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&attr_out(&attr, valid));
         Ok(())
+    }
+
+    /// Attributes of the inode that the request is for. By then the kernel has the size, whether it
+    /// takes these over or not.
+    fn look(&self, request: &Request<'_>) -> Result<Attr, Status> {
+        let ino = Self::ino(request);
+        let mut seen = self.refresher.seen(ino);
+        seen.is_doubtful |= self.client.is_in_parts(ino);
+        let attr = self.client.getattr(ino)?;
+        let is_file = attr.mode & libc::S_IFMT == libc::S_IFREG;
+        match is_file && self.refresher.catch_up(request.header.pid, seen, &attr) {
+            true => self.client.getattr(ino),
+            false => Ok(attr),
+        }
     }
 
     fn statx<'g>(
@@ -251,7 +270,7 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
-        let attr = self.client.getattr(ino)?;
+        let attr = self.look(request)?;
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&statx_out(&attr, valid));
