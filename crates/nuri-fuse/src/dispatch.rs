@@ -20,6 +20,7 @@ use crate::abi::{
     Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
 use crate::bypass::Bypass;
+use crate::reads::Reads;
 use crate::refresh::Refresher;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
@@ -49,6 +50,7 @@ pub(crate) struct Dispatcher {
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) steering: Steering,
     refresher: Refresher,
+    pub(crate) reads: Arc<Reads>,
 }
 
 /// What belongs to the mount that is served.
@@ -88,7 +90,18 @@ impl Dispatcher {
         let Own { bypass, steering, refresher } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass, steering, refresher }
+        let reads = Arc::new(Reads::new());
+        Dispatcher {
+            client,
+            buffers,
+            ring_entries,
+            forgotten,
+            kernel,
+            bypass,
+            steering,
+            refresher,
+            reads,
+        }
     }
 
     /// Answers one request, or none where the protocol wants none.

@@ -16,6 +16,7 @@ mod file_ops;
 mod lock_ops;
 pub mod mount;
 mod notify;
+mod reads;
 mod refresh;
 mod reply;
 mod request;

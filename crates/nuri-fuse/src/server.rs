@@ -158,7 +158,7 @@ fn handshake(device: &Device, config: &FuseConfig) -> io::Result<Agreed> {
         _ => Probe::new(device).map_err(NoRings::Refused),
     };
     let reply = init_out(&init, offered, &rings, config);
-    let body = Reply { error: 0, body: Body::Scratch, gate: None };
+    let body = Reply { body: Body::Scratch, ..Reply::default() };
     send(device, header.unique, &body, reply.as_bytes());
     let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
     Ok(Agreed { minor: init.minor, flags, rings })

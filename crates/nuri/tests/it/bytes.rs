@@ -3,9 +3,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Space, nuri, refused, wait};
@@ -121,5 +122,65 @@ fn an_unmount_that_lost_bytes_says_so() {
     refused(&["fs", "umount", &point], "lost");
     assert!(fs::read(b.join("f")).is_ok(), "it stays mounted");
     assert!(nuri(&["fs", "umount", &point]).status.success(), "it was said");
+    space.down_clean();
+}
+
+fn end_of(file: &File) -> u64 {
+    rustix::fs::seek(file, SeekFrom::End(0)).unwrap()
+}
+
+/// Catches `nuri_break = "old_size_stays"`. Each look takes the other's parts back; the kernel drops
+/// the answer to what it asked before.
+#[test]
+fn two_that_extend_a_file_in_turns_and_look_at_once_see_its_end() {
+    const RECORD: usize = 256;
+    let mut space = Space::up(&[]);
+    let mounts = [space.mnt(), space.mount("other")];
+    for round in 0..30 {
+        let name = format!("f{round}");
+        fs::write(mounts[0].join(&name), vec![0; 20_000]).unwrap();
+        let files = [0, 1].map(|who| open(&mounts[who].join(&name)));
+        let mut size = 20_000;
+        for turn in 0..8 {
+            files[turn % 2].write_all_at(&[7; RECORD], size).unwrap();
+            size += RECORD as u64;
+        }
+        let barrier = Barrier::new(2);
+        let look = |file: &File| {
+            barrier.wait();
+            let end = end_of(file);
+            let mut tail = vec![0; 2 * RECORD];
+            (end, file.read_at(&mut tail, size - RECORD as u64).unwrap())
+        };
+        let seen = std::thread::scope(|scope| {
+            let looks = [0, 1].map(|who| {
+                scope.spawn({
+                    let (look, file) = (&look, &files[who]);
+                    move || look(file)
+                })
+            });
+            looks.map(|look| look.join().unwrap())
+        });
+        assert_eq!(seen, [(size, RECORD); 2], "round {round}");
+    }
+    space.down_clean();
+}
+
+/// Catches `nuri_break = "last_end_counts"`. The kernel of the reader believes in the old size and
+/// sends several reads at once; none finds a byte.
+#[test]
+fn a_file_that_was_cut_elsewhere_ends_there() {
+    let mut space = Space::up(&["--shape", "stripe"]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for round in 0..40 {
+        let name = format!("f{round}");
+        let (file, other) = (open(&a.join(&name)), open(&b.join(&name)));
+        file.set_len(3 << 20).unwrap();
+        other.write_all_at(&[7; 30_000], 2 << 20).unwrap();
+        file.set_len(16384).unwrap();
+        let mut found = vec![0; (1 << 20) + 1];
+        assert_eq!(other.read_at(&mut found, 390_236).unwrap(), 0, "round {round}");
+        assert_eq!(end_of(&other), 16384);
+    }
     space.down_clean();
 }
