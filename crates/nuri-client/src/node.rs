@@ -175,6 +175,14 @@ impl FileData {
         self.unpublished.get_or_insert_with(Instant::now);
     }
 
+    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
+    /// any for a hole. Bytes that replace others count twice until then, within the size.
+    fn shown_allocated(&self) -> u64 {
+        let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
+        let most = self.allocated.max(self.size.next_multiple_of(4096));
+        (self.allocated + self.buffer.unpushed()).min(most).max(inline)
+    }
+
     /// Whether a writer under its lease leaves no bytes beyond the published size.
     pub(crate) fn left_nothing(&self) -> bool {
         self.is_writable && !self.has_failed && !self.is_dirty()
@@ -198,7 +206,7 @@ impl NodeState {
         attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
             attr.size = file.size;
-            attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
+            attr.allocated = file.shown_allocated();
             if let Some(mtime) = file.mtime {
                 attr.mtime = attr.mtime.max(mtime);
                 attr.ctime = attr.ctime.max(mtime);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Client, Entry, Privileges};
+use nuri_client::{Access, Client, Entry, KernelCache, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -20,6 +20,7 @@ use crate::abi::{
     Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
 use crate::bypass::Bypass;
+use crate::cached::Cached;
 use crate::reads::Reads;
 use crate::refresh::Refresher;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
@@ -51,6 +52,8 @@ pub(crate) struct Dispatcher {
     pub(crate) steering: Steering,
     refresher: Refresher,
     pub(crate) reads: Arc<Reads>,
+    pub(crate) cached: Cached,
+    pub(crate) pages: Arc<dyn KernelCache>,
 }
 
 /// What belongs to the mount that is served.
@@ -58,6 +61,7 @@ pub(crate) struct Own {
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) steering: Steering,
     pub(crate) refresher: Refresher,
+    pub(crate) pages: Arc<dyn KernelCache>,
 }
 
 /// What the kernel at the other end knows and how it is mounted.
@@ -87,10 +91,10 @@ pub(crate) fn access(flags: i32) -> Access {
 
 impl Dispatcher {
     pub(crate) fn new(client: Arc<Client>, kernel: Kernel, own: Own) -> Dispatcher {
-        let Own { bypass, steering, refresher } = own;
+        let Own { bypass, steering, refresher, pages } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        let reads = Arc::new(Reads::new());
+        let (reads, cached) = (Arc::new(Reads::new()), Cached::new());
         Dispatcher {
             client,
             buffers,
@@ -101,6 +105,8 @@ impl Dispatcher {
             steering,
             refresher,
             reads,
+            cached,
+            pages,
         }
     }
 
@@ -491,7 +497,8 @@ impl Dispatcher {
     }
 
     fn reply_opened(&self, entry: &EntryOut, (fh, flags): (u64, i32), reply: &mut Replier<'_, '_>) {
-        let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
+        let open_flags = self.note_open(Ino(entry.nodeid), fh, flags);
+        let open = OpenOut { fh, open_flags, backing_id: 0 };
         let mut body = entry.as_bytes().to_vec();
         body.extend_from_slice(open.as_bytes());
         reply.owned(body);

@@ -1,6 +1,6 @@
 //! Opcodes of open files.
 
-use nuri_client::{Allocate, Position, Seek, Sync};
+use nuri_client::{Allocate, Position, Seek, Sync, Wrote};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use zerocopy::IntoBytes;
@@ -63,11 +63,20 @@ impl Dispatcher {
         }
     }
 
+    /// Says how a file that was opened is read, and remembers it until its last close.
+    pub(crate) fn note_open(&self, ino: Ino, fh: u64, flags: i32) -> u32 {
+        let how = self.open_flags(flags);
+        if how & abi::FOPEN_DIRECT_IO == 0 {
+            self.cached.opened(ino, fh);
+        }
+        how
+    }
+
     fn open(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: OpenIn = request.take()?;
         let flags = call.flags as i32;
         let fh = self.client.open(Self::ino(request), access(flags))?;
-        let open_flags = self.open_flags(flags);
+        let open_flags = self.note_open(Self::ino(request), fh, flags);
         reply.value(&OpenOut { fh, open_flags, backing_id: 0 });
         Ok(())
     }
@@ -107,7 +116,10 @@ impl Dispatcher {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            self.client.write((ino, call.fh), position, data, privileges(kill))?
+            let wrote = self.client.write((ino, call.fh), position, data, privileges(kill));
+            let asked = Wrote { at: call.offset, len: data.len() as u64 };
+            self.drop_pages_read_meanwhile(ino, flags, wrote.unwrap_or(asked));
+            wrote?
         };
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
@@ -115,6 +127,14 @@ impl Dispatcher {
         }
         reply.value(&WriteOut { size: wrote.len as u32, padding: 0 });
         Ok(())
+    }
+
+    /// See `cached.rs`. Also of what was refused in part.
+    fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: Wrote) {
+        let is_direct = flags & libc::O_DIRECT != 0 && !cfg!(nuri_break = "direct_beside_pages");
+        if is_direct && wrote.len > 0 && self.cached.has(ino) {
+            self.pages.invalidate_pages(ino, wrote.at, wrote.len);
+        }
     }
 
     fn fallocate(

@@ -8,6 +8,7 @@
 
 pub mod abi;
 mod bypass;
+mod cached;
 mod classic;
 pub mod device;
 mod directory;

@@ -107,6 +107,7 @@ impl Dispatcher {
         if let Some(bypass) = &self.bypass {
             bypass.revoke(call.fh);
         }
+        self.cached.closed(Self::ino(request), call.fh);
         self.client.release(call.fh);
         reply.ok();
         Ok(())

@@ -112,12 +112,13 @@ pub fn serve(
         read_only: config.read_only,
     };
     let bypass = match kernel.epochs {
-        true => Bypass::start(client.clone(), notifier, config.read_only, config.passed),
+        true => Bypass::start(client.clone(), notifier.clone(), config.read_only, config.passed),
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
     let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
     let refresher = Refresher::new(forgotten, load.clone(), point.to_owned());
-    let own = Own { bypass: bypass.clone(), steering: Steering::of(point), refresher };
+    let own =
+        Own { bypass: bypass.clone(), steering: Steering::of(point), refresher, pages: notifier };
     let dispatcher = Arc::new(Dispatcher::new(client, kernel, own));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));

@@ -1,7 +1,7 @@
 //! Files hold what was written last, whatever calls made them so.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, nuri, refused, wait};
+use crate::support::{Space, nuri, refused, run, wait};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -182,5 +182,66 @@ fn a_file_that_was_cut_elsewhere_ends_there() {
         assert_eq!(other.read_at(&mut found, 390_236).unwrap(), 0, "round {round}");
         assert_eq!(end_of(&other), 16384);
     }
+    space.down_clean();
+}
+
+/// Tools that look for holes take a file without blocks for one.
+#[test]
+fn a_file_with_bytes_has_blocks() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for len in [1, 5000, 100_000, 3 << 20] {
+        let name = format!("f{len}");
+        let file = open(&a.join(&name));
+        file.write_all_at(&vec![7; len], 0).unwrap();
+        let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+        let least = len.div_ceil(512) as u64;
+        assert!(blocks(&a.join(&name)) >= least, "{len} bytes in the mount's memory");
+        file.sync_all().unwrap();
+        let whole = least.next_multiple_of(8);
+        for path in [a.join(&name), b.join(&name)] {
+            let found = blocks(&path);
+            assert!((least..=whole).contains(&found), "{len} bytes, synced: {found}");
+        }
+    }
+    space.down_clean();
+}
+
+/// Writes a file by `io_submit` with `O_DIRECT`, while two threads read it through pages; what is
+/// read after a write has ended must be new. Here that needed unsafe code.
+const SUBMITTER: &str = "import ctypes,mmap,os,platform,struct,sys,threading
+libc=ctypes.CDLL(None,use_errno=True)
+setup,events,submit={'x86_64':(206,208,209)}.get(platform.machine(),(0,4,2))
+def call(number,*args):
+    if libc.syscall(ctypes.c_long(number),*args)<0: sys.exit('call %d failed'%number)
+path,length=sys.argv[1],65536
+direct,pages=os.open(path,os.O_RDWR|os.O_DIRECT),os.open(path,os.O_RDONLY)
+context=ctypes.c_ulong(0); call(setup,1,ctypes.byref(context))
+data=mmap.mmap(-1,length); address=ctypes.addressof(ctypes.c_char.from_buffer(data))
+ends=[]
+def read():
+    while not ends: os.pread(pages,length,0)
+readers=[threading.Thread(target=read) for _ in range(2)]
+for r in readers: r.start()
+stale=0
+for i in range(2000):
+    data[:]=bytes([1+i%255])*length
+    block=ctypes.create_string_buffer(struct.pack('QIIHhIQQqQII',0,0,0,1,0,direct,address,length,0,0,0,0))
+    blocks,event=(ctypes.c_void_p*1)(ctypes.addressof(block)),ctypes.create_string_buffer(32)
+    call(submit,context,ctypes.c_long(1),blocks)
+    call(events,context,ctypes.c_long(1),ctypes.c_long(1),event,None)
+    stale+=os.pread(pages,length,0)!=data[:]
+ends.append(1)
+for r in readers: r.join()
+sys.exit('stale: %d'%stale if stale else 0)";
+
+/// Catches `nuri_break = "direct_beside_pages"`. Linux keeps the pages that were read between the
+/// submission and the end of such a write.
+#[test]
+fn pages_that_were_read_during_a_submitted_write_are_not_kept() {
+    let space = Space::up(&[]);
+    let path = space.mnt().join("f");
+    fs::write(&path, vec![0; 65536]).unwrap();
+    run("python3", &["-c", SUBMITTER, &path.display().to_string()]);
     space.down_clean();
 }
