@@ -79,8 +79,16 @@ impl Client {
         let inode = &reply.entry.inode;
         let entry = self.refer(inode);
         self.take_record(reply.file, &inode.attr);
+        if !reply.existed {
+            self.note_made(inode.attr.ino);
+        }
         self.shared.know_new_directory(&inode.attr);
         Ok(entry)
+    }
+
+    /// It was made here: as long as the write lease is kept nobody else has it open.
+    fn note_made(&self, ino: Ino) {
+        self.shared.with(ino, |_, state| state.hold.is_private = state.hold.is_alone());
     }
 
     /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
@@ -120,6 +128,7 @@ impl Client {
         let reply = self.shared.session.change(call, &[])?;
         let entry = self.refer(&reply.inode);
         self.take_record(reply.file, &reply.inode.attr);
+        self.note_made(entry.ino);
         self.shared.with(entry.ino, |_, state| state.orphan = true);
         let opened = self.open(entry.ino, access);
         if opened.is_err() {

@@ -245,3 +245,21 @@ fn pages_that_were_read_during_a_submitted_write_are_not_kept() {
     run("python3", &["-c", SUBMITTER, &path.display().to_string()]);
     space.down_clean();
 }
+
+/// The one that wrote last closes a file without a name; another mount has it open still.
+#[test]
+fn what_was_written_to_a_removed_file_is_there_for_who_has_it_open() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for len in [100, 5000, 100_000] {
+        let name = format!("f{len}");
+        let (file, other) = (open(&a.join(&name)), open(&b.join(&name)));
+        fs::remove_file(a.join(&name)).unwrap();
+        file.write_all_at(&vec![7; len], 0).unwrap();
+        drop(file);
+        let mut found = vec![0; len + 1];
+        assert_eq!(other.read_at(&mut found, 0).unwrap(), len);
+        assert!(found[..len] == vec![7; len]);
+    }
+    space.down_clean();
+}
