@@ -268,6 +268,7 @@ impl Client {
             self.shared.drop_buffer(node);
         }
         let reply = self.shared.session.change(change, &[])?;
+        self.shared.session.saw(&reply.inode.attr);
         {
             let mut state = node.state.lock();
             if let Some(file) = &mut state.file {

@@ -218,6 +218,7 @@ impl Shared {
 
     /// Takes over a reply; returns attributes as a program should see them.
     pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
+        self.session.saw(&reply.attr);
         self.with(reply.attr.ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.session.standing());
             state.shown(reply.attr)
@@ -322,6 +323,7 @@ impl Shared {
         let Some(record) = record else {
             return Err(if inode.attr.is_dir() { Status::ISDIR } else { Status::INVAL });
         };
+        self.session.saw(&inode.attr);
         let entered = self.with(inode.attr.ino, |node, state| {
             let (lease, standing) = (inode.lease, self.session.standing());
             state.apply(&inode.attr, lease, standing);
@@ -621,6 +623,7 @@ impl Client {
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());
         let reply = self.shared.session.change(change, &[])?;
+        self.shared.session.saw(&reply.inode.attr);
         Ok(self.shared.with(change.ino, |_, state| {
             if change.mtime.is_some()
                 && let Some(file) = &mut state.file

@@ -51,6 +51,7 @@ impl Client {
     /// Takes over a reply that gives the kernel one more reference to the inode.
     fn refer(&self, reply: &InodeReply) -> Entry {
         let ino = reply.attr.ino;
+        self.shared.session.saw(&reply.attr);
         let attr = self.shared.with(ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.shared.session.standing());
             state.lookups += 1;
@@ -145,6 +146,7 @@ impl Client {
     /// An own call changed a directory, if the answer has its attributes.
     fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
         if let Some(attr) = attr {
+            self.shared.session.saw(&attr);
             self.shared.with(dir, |_, state| state.directory_changed(attr, forgotten));
         }
     }

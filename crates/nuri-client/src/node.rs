@@ -208,8 +208,7 @@ impl NodeState {
             attr.size = file.size;
             attr.allocated = file.shown_allocated();
             if let Some(mtime) = file.mtime {
-                attr.mtime = attr.mtime.max(mtime);
-                attr.ctime = attr.ctime.max(mtime);
+                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
             }
         }
         Some(attr)
@@ -221,8 +220,10 @@ impl NodeState {
             // What was written under parts may not be published yet.
             let file = self.file.as_ref().filter(|_| self.parts.is_some());
             let size = file.map_or(0, |file| file.size).max(told.size);
-            let mtime = file.and_then(|file| file.mtime).unwrap_or_default().max(told.mtime);
-            return Attr { size, mtime, ..told };
+            let written = file.and_then(|file| file.mtime);
+            let later = |told: Time| written.map_or(told, |written| written.max(told));
+            let (mtime, ctime) = (later(told.mtime), later(told.ctime));
+            return Attr { size, mtime, ctime, ..told };
         };
         attr
     }

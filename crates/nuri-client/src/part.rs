@@ -230,6 +230,7 @@ impl Shared {
         let Wanted { span: need, ahead } = wanted;
         let reply = self.session.call(&AcquirePart { ino, need, ahead, known })?;
         let AcquirePartReply { inode, part, has_capability, file } = reply;
+        self.session.saw(&inode.attr);
         let grant = match (part, inode.lease) {
             (Some(grant), _) => grant,
             (None, Some(_)) => {

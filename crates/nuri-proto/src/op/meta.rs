@@ -120,6 +120,8 @@ call!(Events => EventsReply);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventsReply {
     pub server_boot: u64,
+    /// As in [`SessionReply`].
+    pub server_time: Time,
     pub upto: u64,
     pub events: Vec<Event>,
 }

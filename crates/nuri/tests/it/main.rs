@@ -27,6 +27,7 @@ mod stopwatch;
 mod support;
 mod tagged;
 mod testbed;
+mod times;
 mod transport;
 mod trim;
 mod turns;
