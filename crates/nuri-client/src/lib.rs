@@ -55,4 +55,4 @@ pub use log::queue;
 pub use recall::KernelCache;
 pub use seek::Seek;
 pub use write::Wrote;
-pub use xattr::Privileges;
+pub use xattr::{Caller, Privileges};

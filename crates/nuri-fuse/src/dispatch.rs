@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Client, Entry, KernelCache, Privileges};
+use nuri_client::{Access, Caller, Client, Entry, KernelCache, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -21,6 +21,7 @@ use crate::abi::{
 };
 use crate::bypass::Bypass;
 use crate::cached::Cached;
+use crate::lock_ops::system_call;
 use crate::reads::Reads;
 use crate::refresh::Refresher;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
@@ -76,8 +77,20 @@ pub(crate) struct Kernel {
 }
 
 /// What a change takes away: the kernel says whether the caller may keep the bits.
-pub(crate) fn privileges(kill_suidgid: bool) -> Privileges {
-    if kill_suidgid { Privileges::All } else { Privileges::Capabilities }
+pub(crate) fn privileges(kill_suidgid: bool, caller: Caller) -> Privileges {
+    if kill_suidgid { Privileges::Of(caller) } else { Privileges::Capabilities }
+}
+
+/// The calls that change owners, also where they are told to change none.
+const CHANGE_OWNER: [i64; 4] =
+    [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+
+/// What a change of owner takes away.
+fn privileges_of_owner(request: &Request<'_>) -> Privileges {
+    match request.header.uid {
+        0 => Privileges::All,
+        _ => Privileges::Of(Dispatcher::caller(request)),
+    }
 }
 
 /// What an open says that it is for.
@@ -296,6 +309,32 @@ impl Dispatcher {
         Ok(())
     }
 
+    pub(crate) fn caller(request: &Request<'_>) -> Caller {
+        Caller { thread: request.header.pid, gid: request.header.gid }
+    }
+
+    /// A change of owner that leaves both as they are says nothing at all; the kernel takes it for
+    /// allowed, and leaves what it takes away to us. So does a write to a file with a capability.
+    fn change_nothing(&self, request: &Request<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        if !Self::changes_owner(request) {
+            return self.client.drop_privileges(ino, Privileges::Capabilities);
+        }
+        self.may_change_nothing(request)?;
+        self.client.drop_privileges(ino, privileges_of_owner(request))
+    }
+
+    /// Whether the caller is in a call that changes owners.
+    pub(crate) fn changes_owner(request: &Request<'_>) -> bool {
+        system_call(request.header.pid).is_some_and(|(number, _)| CHANGE_OWNER.contains(&number))
+    }
+
+    /// Whether the caller may take away what goes with a change of owner.
+    pub(crate) fn may_change_nothing(&self, request: &Request<'_>) -> Result<(), Status> {
+        let (ino, uid) = (Self::ino(request), request.header.uid);
+        self.client.may_drop_privileges(ino, uid, Self::caller(request))
+    }
+
     fn setattr<'g>(
         &'g self,
         request: &mut Request<'_>,
@@ -318,12 +357,13 @@ impl Dispatcher {
             atime: time(abi::FATTR_ATIME_NOW, abi::FATTR_ATIME, call.atime, call.atimensec),
             mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
-        // A change of owner that leaves both as they are says nothing at all.
-        let nothing = change == SetAttr { ino, ..SetAttr::default() };
-        if nothing || has(abi::FATTR_UID) || has(abi::FATTR_GID) {
-            self.client.drop_privileges(ino, Privileges::All)?;
+        let caller = Self::caller(request);
+        if has(abi::FATTR_UID) || has(abi::FATTR_GID) {
+            self.client.drop_privileges(ino, privileges_of_owner(request))?;
         } else if has(abi::FATTR_SIZE) {
-            self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID)))?;
+            self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID), caller))?;
+        } else if change == (SetAttr { ino, ..SetAttr::default() }) {
+            self.change_nothing(request)?;
         }
         let attr = self.client.setattr(&change)?;
         reply.hold(self.client.reply_gate());

@@ -116,7 +116,8 @@ impl Dispatcher {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            let wrote = self.client.write((ino, call.fh), position, data, privileges(kill));
+            let taken = privileges(kill, Self::caller(request));
+            let wrote = self.client.write((ino, call.fh), position, data, taken);
             let asked = Wrote { at: call.offset, len: data.len() as u64 };
             self.drop_pages_read_meanwhile(ino, flags, wrote.unwrap_or(asked));
             wrote?
@@ -153,7 +154,8 @@ impl Dispatcher {
             (libc::FALLOC_FL_ZERO_RANGE, true) => Allocate::ZeroKeepSize,
             _ => return Err(Status::NOTSUP),
         };
-        self.client.drop_privileges(ino, privileges(request.header.uid != 0))?;
+        let taken = privileges(request.header.uid != 0, Self::caller(request));
+        self.client.drop_privileges(ino, taken)?;
         self.client.allocate(ino, how, call.offset, call.length)?;
         reply.ok();
         Ok(())
@@ -201,7 +203,7 @@ impl Dispatcher {
         buf.set_len(want);
         let mut len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
-            let kill = privileges(request.header.uid != 0);
+            let kill = privileges(request.header.uid != 0, Self::caller(request));
             let (position, to) = (Position::At(call.off_out), Ino(call.nodeid_out));
             len = self.client.write((to, call.fh_out), position, &buf[..len], kill)?.len as usize;
         }

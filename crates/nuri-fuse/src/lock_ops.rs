@@ -146,18 +146,26 @@ fn circles_of(thread: u32) -> Deadlock {
 
 /// Whether the thread asks for an OFD lock.
 fn is_of_open_file(thread: u32) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
-    is_ofd_call(&text)
+    system_call(thread).is_some_and(is_ofd_call)
 }
 
-/// Reads `NUMBER 0xFIRST 0xSECOND ...`: is it `fcntl(_, F_OFD_..., _)`?
-fn is_ofd_call(text: &str) -> bool {
-    let commands = [libc::F_OFD_GETLK, libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+/// The system call in which the thread waits, and its second argument, where that can be known.
+pub(crate) fn system_call(thread: u32) -> Option<(i64, i64)> {
+    read_call(&std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+}
+
+/// Reads `NUMBER 0xFIRST 0xSECOND ...`.
+fn read_call(text: &str) -> Option<(i64, i64)> {
     let mut words = text.split(' ');
-    let number = words.next().and_then(|w| w.parse::<i64>().ok());
-    let command = words.nth(1).and_then(|w| i64::from_str_radix(w.strip_prefix("0x")?, 16).ok());
-    let is_ofd = |command| commands.iter().any(|ofd| i64::from(*ofd) == command);
-    number == Some(libc::SYS_fcntl) && command.is_some_and(is_ofd)
+    let number = words.next()?.parse().ok()?;
+    let second = i64::from_str_radix(words.nth(1)?.strip_prefix("0x")?, 16).unwrap_or(-1);
+    Some((number, second))
+}
+
+/// Is it `fcntl(_, F_OFD_..., _)`?
+fn is_ofd_call((number, command): (i64, i64)) -> bool {
+    let commands = [libc::F_OFD_GETLK, libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+    number == libc::SYS_fcntl && commands.iter().any(|ofd| i64::from(*ofd) == command)
 }
 
 #[cfg(test)]
@@ -166,9 +174,12 @@ mod tests {
 
     #[test]
     fn the_system_call_tells_ofd_locks_apart() {
+        let is_ofd = |text: &str| read_call(text).is_some_and(is_ofd_call);
         let call = |command: i32| format!("{} 0x3 {command:#x} 0x7ffd 0x0\n", libc::SYS_fcntl);
-        assert!(is_ofd_call(&call(libc::F_OFD_SETLKW)) && is_ofd_call(&call(libc::F_OFD_SETLK)));
-        assert!(!is_ofd_call(&call(libc::F_SETLKW)));
-        assert!(!is_ofd_call("running\n") && !is_ofd_call("") && !is_ofd_call("-1 0x7f 0x7f"));
+        assert!(is_ofd(&call(libc::F_OFD_SETLKW)) && is_ofd(&call(libc::F_OFD_SETLK)));
+        assert!(!is_ofd(&call(libc::F_SETLKW)));
+        assert!(!is_ofd("running\n") && !is_ofd("") && !is_ofd("-1 0x7f 0x7f"));
+        let chown = read_call(&format!("{} 0x3 0xffffffffffffffff 0x0\n", libc::SYS_fchown));
+        assert_eq!(chown, Some((libc::SYS_fchown, -1)), "its argument is no matter");
     }
 }

@@ -22,6 +22,7 @@ mod posix;
 mod preload;
 mod redundancy;
 mod report;
+mod rights;
 mod scrub;
 mod stopwatch;
 mod support;
