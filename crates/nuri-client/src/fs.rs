@@ -98,6 +98,8 @@ pub struct Listing {
     pub entries: Vec<ListingEntry>,
     pub parent: Ino,
     pub end: bool,
+    /// Where the next new name will be.
+    pub next: u64,
 }
 
 /// An entry of a directory page.

@@ -296,6 +296,7 @@ impl Client {
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
         };
         let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing { entries, parent: reply.parent, end: reply.end })
+        let (parent, end, next) = (reply.parent, reply.end, reply.next);
+        Ok(Listing { entries, parent, end, next })
     }
 }

@@ -21,6 +21,7 @@ use crate::abi::{
 };
 use crate::bypass::Bypass;
 use crate::cached::Cached;
+use crate::directory::OpenDirectories;
 use crate::lock_ops::system_call;
 use crate::reads::Reads;
 use crate::refresh::Refresher;
@@ -54,6 +55,7 @@ pub(crate) struct Dispatcher {
     refresher: Refresher,
     pub(crate) reads: Arc<Reads>,
     pub(crate) cached: Cached,
+    pub(crate) open_directories: OpenDirectories,
     pub(crate) pages: Arc<dyn KernelCache>,
 }
 
@@ -119,6 +121,7 @@ impl Dispatcher {
             refresher,
             reads,
             cached,
+            open_directories: OpenDirectories::default(),
             pages,
         }
     }
@@ -172,7 +175,8 @@ impl Dispatcher {
                 reply.ok();
                 Ok(())
             }
-            abi::RELEASEDIR | abi::DESTROY => {
+            abi::RELEASEDIR => self.releasedir(request, reply),
+            abi::DESTROY => {
                 reply.ok();
                 Ok(())
             }

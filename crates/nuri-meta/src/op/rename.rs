@@ -85,10 +85,12 @@ fn replace(
     if let Body::Directory(dir) = &mut moved.body {
         dir.parent = call.new_parent;
     }
+    let is_within = call.parent == call.new_parent && !cfg!(nuri_break = "renamed_to_the_end");
+    // What stays in its directory keeps a position there: who lists it meanwhile must not meet it
+    // twice, or for ever.
     match other.filter(|_| !cfg!(nuri_break = "replaced_to_the_end")) {
-        // A name that is only replaced keeps its position: who lists meanwhile must not meet it
-        // twice.
         Some(other) => txn.add_entry_at(&mut to, other.cookie, &call.new_name, &moved)?,
+        None if is_within => txn.add_entry_at(&mut to, entry.cookie, &call.new_name, &moved)?,
         None => txn.add_entry(&mut to, &call.new_name, &moved)?,
     }
     txn.put_inode(&to)?;

@@ -449,6 +449,8 @@ pub struct ReadDirReply {
     pub parent: Ino,
     /// Nothing follows.
     pub end: bool,
+    /// The position of the next new name.
+    pub next: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
