@@ -3,8 +3,8 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeKind,
-    MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
+    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LeaseMode, Link, Lookup, Make,
+    MakeKind, MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
 
 use crate::file::Access;
@@ -39,6 +39,28 @@ impl Client {
         let age = self.shared.age_of(parent, before, reply.dir_lease);
         self.shared.note_found(parent, name, age, entry.ino);
         Ok(Some(entry))
+    }
+
+    /// Finds an inode by its number alone, for who kept a handle of it.
+    ///
+    /// # Errors
+    /// `STALE` where it is gone.
+    pub fn lookup_number(&self, ino: Ino) -> Result<Entry, Status> {
+        self.shared.tell_of(ino)?;
+        let in_parts = self.is_in_parts(ino);
+        let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
+        let inode = self.shared.session.call(&GetAttr { ino })?;
+        // It lost its last name, and waits for its last close.
+        if inode.attr.nlink == 0 { Err(Status::STALE) } else { Ok(self.refer(&inode)) }
+    }
+
+    /// Finds the directory above a directory.
+    ///
+    /// # Errors
+    /// `STALE` where the directory is gone.
+    pub fn lookup_above(&self, dir: Ino) -> Result<Entry, Status> {
+        let listing = self.readdir(dir, u64::MAX >> 1, 1, WithAttrs::No)?;
+        self.lookup_number(listing.parent)
     }
 
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {

@@ -228,7 +228,18 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let parent = self.parent(request);
-        match self.client.lookup(parent.ino, request.name()?)? {
+        let name = request.name()?;
+        // Of an inode that the kernel does not know any more, for who kept a handle of it.
+        let by_handle = match name {
+            b"." => Some(self.client.lookup_number(parent.ino)?),
+            b".." => Some(self.client.lookup_above(parent.ino)?),
+            _ => None,
+        };
+        if let Some(entry) = by_handle {
+            self.reply_entry(Parent { names: None, ..parent }, &entry, reply);
+            return Ok(());
+        }
+        match self.client.lookup(parent.ino, name)? {
             Some(entry) => self.reply_entry(parent, &entry, reply),
             None => {
                 reply.hold(self.client.reply_gate());

@@ -11,6 +11,7 @@ mod fencing;
 mod flow;
 mod full;
 mod full_host;
+mod handles;
 mod lifecycle;
 mod locks;
 mod log;
