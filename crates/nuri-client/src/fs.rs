@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{
-    Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
-    RemoveReply, SetAttr, StatFs, TruncateDone,
+    Acquire, Attr, FileRecord, GetAttr, InodeReply, LeaseMode, RemoveReply, SetAttr, TruncateDone,
 };
 use nuri_proto::range_map::Span;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -639,33 +637,5 @@ impl Client {
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.shown(reply.inode.attr)
         }))
-    }
-
-    /// A file's layout, or what a directory's new files inherit.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
-        self.shared.tell_of(ino)?;
-        self.shared.session.call(&LayoutGet { ino })
-    }
-
-    /// Sets what a directory's new files inherit.
-    ///
-    /// # Errors
-    /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
-    pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
-        self.shared.tell_log()?;
-        self.shared.session.change(&LayoutSet { ino, policy }, &[])
-    }
-
-    /// (bytes in all, bytes used, inodes used).
-    ///
-    /// # Errors
-    /// Where a server does not answer.
-    pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
-        let (size, used) = self.shared.cluster.state()?.map.usable();
-        let counts = self.shared.session.call(&StatFs {})?;
-        Ok((size, used, counts.inodes))
     }
 }

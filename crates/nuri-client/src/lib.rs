@@ -22,6 +22,7 @@ pub mod group;
 pub mod hold;
 mod hole;
 mod invalidate;
+mod layout;
 mod linger;
 mod links;
 mod lock;

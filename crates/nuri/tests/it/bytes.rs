@@ -129,8 +129,8 @@ fn end_of(file: &File) -> u64 {
     rustix::fs::seek(file, SeekFrom::End(0)).unwrap()
 }
 
-/// Catches `nuri_break = "old_size_stays"`. Each look takes the other's parts back; the kernel drops
-/// the answer to what it asked before.
+/// Catches `nuri_break = "old_size_stays"`. Each look takes the other's parts back; the kernel
+/// drops the answer to what it asked before.
 #[test]
 fn two_that_extend_a_file_in_turns_and_look_at_once_see_its_end() {
     const RECORD: usize = 256;
@@ -226,7 +226,8 @@ for r in readers: r.start()
 stale=0
 for i in range(2000):
     data[:]=bytes([1+i%255])*length
-    block=ctypes.create_string_buffer(struct.pack('QIIHhIQQqQII',0,0,0,1,0,direct,address,length,0,0,0,0))
+    words=(0,0,0,1,0,direct,address,length,0,0,0,0)
+    block=ctypes.create_string_buffer(struct.pack('QIIHhIQQqQII',*words))
     blocks,event=(ctypes.c_void_p*1)(ctypes.addressof(block)),ctypes.create_string_buffer(32)
     call(submit,context,ctypes.c_long(1),blocks)
     call(events,context,ctypes.c_long(1),ctypes.c_long(1),event,None)

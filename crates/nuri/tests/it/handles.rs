@@ -20,7 +20,8 @@ def check(got):
 def run(what,*rest):
     if what=='keep':
         handle=Handle(bytes=128); mount=ctypes.c_int()
-        check(libc.name_to_handle_at(-100,rest[1].encode(),ctypes.byref(handle),ctypes.byref(mount),0))
+        path,out=rest[1].encode(),ctypes.byref(mount)
+        check(libc.name_to_handle_at(-100,path,ctypes.byref(handle),out,0))
         kept[rest[0]]=bytes(handle); return 'ok'
     root=os.open(rest[1],os.O_RDONLY)
     try:

@@ -57,8 +57,8 @@ fn what_was_written_under_a_part_never_comes_back_over_newer_bytes() {
     space.down_clean();
 }
 
-/// Catches `nuri_break = "parts_remember"`. Whoever cuts a file takes all parts of it back; who writes
-/// it again after that knows nothing of it any more, neither how long it is nor which object.
+/// Catches `nuri_break = "parts_remember"`. Whoever cuts a file takes all parts of it back. Whoever
+/// writes it after that knows nothing of it any more, neither its length nor its object.
 #[test]
 fn a_file_that_was_cut_stays_so_for_who_wrote_parts_of_it() {
     let mut space = Space::up(&[]);
