@@ -19,7 +19,7 @@ pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 const SPARSE: u64 = 16 << 10;
 
 /// Targets allocate in these.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// From so many bytes on a gap is left unwritten.
 const GAP: usize = 64 << 10;

@@ -7,11 +7,12 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
+use nuri_proto::layout::Layout;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
 use parking_lot::Mutex;
 
-use crate::buffer::BLOCK;
+use crate::buffer::{BLOCK, PAGE};
 use crate::fs::{Client, Entered, Shared};
 use crate::node::{FileData, Node};
 use crate::part::{Pattern, span_of};
@@ -335,6 +336,10 @@ impl Client {
     }
 }
 
+fn is_redundant(layout: &Layout) -> bool {
+    layout.components.first().is_some_and(|component| component.shape.is_redundant())
+}
+
 /// Tells once that data of the file could not be kept.
 fn report_error(node: &Node, told: &AtomicU64) -> Result<(), Status> {
     let state = node.state.lock();
@@ -427,7 +432,11 @@ impl Shared {
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
-            file.allocated = file.allocated.saturating_sub(freed);
+            // Members of redundant groups give back more than was counted: versions too.
+            file.allocated = match is_redundant(&file.layout) {
+                true => file.allocated.min(file.size.next_multiple_of(PAGE)),
+                false => file.allocated.saturating_sub(freed),
+            };
             file.touch(now);
             file.mtime = None;
         }
