@@ -470,6 +470,7 @@ impl Dispatcher {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Status::INVAL),
         };
         self.rename_names(request, reply, Ino(call.newdir), mode)

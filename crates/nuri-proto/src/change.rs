@@ -8,6 +8,7 @@ use crate::op::meta::{Attr, SetAttr, SetTime, Time};
 pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
+pub const S_IFCHR: u32 = 0o020_000;
 pub const S_IFLNK: u32 = 0o120_000;
 pub const S_ISGID: u32 = 0o2000;
 

@@ -1,8 +1,11 @@
 //! Moving names, replacing and exchanging them.
 
 use nuri_proto::Status;
+use nuri_proto::change::S_IFCHR;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{RemoveReply, Rename, RenameMode, RenameReply};
+use nuri_proto::op::meta::{
+    Exclusive, Make, MakeKind, RemoveReply, Rename, RenameMode, RenameReply,
+};
 
 use super::MetaOp;
 use super::remove::drop_link;
@@ -11,6 +14,10 @@ use crate::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
 use crate::txn::{Txn, check_name};
 
 impl MetaOp for Rename {
+    fn grows(&self) -> bool {
+        self.mode == RenameMode::Whiteout
+    }
+
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let replaced = txn.entry(self.new_parent, &self.new_name)?;
         let Some(moved) = txn.entry(self.parent, &self.name)? else {
@@ -96,7 +103,18 @@ fn replace(
     txn.put_inode(&to)?;
     txn.changed(&mut moved);
     txn.put_inode(&moved)?;
+    if call.mode == RenameMode::Whiteout {
+        leave_whiteout(call, txn)?;
+    }
     Ok(RenameReply { moved: entry.ino, replaced })
+}
+
+/// What hides a name of the layers below one, as overlay file systems have it.
+fn leave_whiteout(call: &Rename, txn: &mut Txn<'_>) -> Result<(), Status> {
+    let (parent, name, kind) = (call.parent, call.name.clone(), MakeKind::Special { rdev: 0 });
+    let (mode, umask, uid, gid, exclusive) = (S_IFCHR, 0, 0, 0, Exclusive::Yes);
+    let make = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+    make.run(txn, &[]).map(|_| ())
 }
 
 fn take_replaced(

@@ -405,6 +405,8 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
+    /// As `Replace`; a device with the number 0 takes the old name's place.
+    Whiteout,
 }
 
 /// Moves a name.
