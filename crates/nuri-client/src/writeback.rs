@@ -25,7 +25,7 @@ use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{Budget, Pressure};
-use crate::buffer::{BLOCK, Push};
+use crate::buffer::{BLOCK, PAGE, Push};
 use crate::flow::Way;
 use crate::fs::Shared;
 use crate::node::{FileData, Node, NodeState};
@@ -200,7 +200,9 @@ impl Shared {
         let Some(file) = &mut state.file else { return };
         match outcome {
             Ok(allocated) => {
-                file.allocated += allocated;
+                // A target that was asked twice does not count again what it has: at least this.
+                let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
+                file.allocated = (file.allocated + allocated).max(least);
                 file.buffer.pushed(block, range);
             }
             Err(status) => {
