@@ -12,7 +12,7 @@ use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
 use parking_lot::Mutex;
 
-use crate::buffer::{BLOCK, PAGE};
+use crate::buffer::BLOCK;
 use crate::fs::{Client, Entered, Shared};
 use crate::node::{FileData, Node};
 use crate::part::{Pattern, span_of};
@@ -336,8 +336,10 @@ impl Client {
     }
 }
 
-fn is_redundant(layout: &Layout) -> bool {
-    layout.components.first().is_some_and(|component| component.shape.is_redundant())
+/// Bytes of a stripe, where the layout has redundancy.
+fn redundant_stripe(layout: &Layout) -> Option<u64> {
+    let component = layout.components.first().filter(|c| c.shape.is_redundant())?;
+    Some(component.chunk_size.bytes() * component.shape.data() as u64)
 }
 
 /// Tells once that data of the file could not be kept.
@@ -432,10 +434,11 @@ impl Shared {
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
-            // Members of redundant groups give back more than was counted: versions too.
-            file.allocated = match is_redundant(&file.layout) {
-                true => file.allocated.min(file.size.next_multiple_of(PAGE)),
-                false => file.allocated.saturating_sub(freed),
+            // Members of redundant groups give back more than was counted: versions too. They keep
+            // the stripe in which the file ends.
+            file.allocated = match redundant_stripe(&file.layout) {
+                Some(stripe) => file.allocated.min(file.size.next_multiple_of(stripe)),
+                None => file.allocated.saturating_sub(freed),
             };
             file.touch(now);
             file.mtime = None;
