@@ -107,6 +107,17 @@ impl Another {
     pub(crate) fn pid(&self) -> u32 {
         self.daemon.id()
     }
+
+    /// Unmounts it, which must lose nothing.
+    pub(crate) fn end_clean(mut self, mounted: &Mounted) -> Result<(), String> {
+        let (n, ..) = mounted.names();
+        let text = format!("{n} fs umount {}", self.mnt.display());
+        script(&text, Duration::from_secs(60))?;
+        let end = self.daemon.wait().map_err(|e| e.to_string())?;
+        // Where it is to be made again.
+        std::fs::remove_dir(&self.mnt).map_err(|e| e.to_string())?;
+        if end.success() { Ok(()) } else { Err(format!("the mount ended with {end}")) }
+    }
 }
 
 impl Drop for Another {

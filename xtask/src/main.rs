@@ -8,6 +8,7 @@ mod ci;
 mod faults;
 mod install;
 mod litmus;
+mod model;
 mod release;
 mod shell;
 mod studies;
@@ -102,6 +103,24 @@ enum Command {
         /// Only tests whose names hold this
         #[arg(long, default_value = "")]
         only: String,
+    },
+    /// Random calls that change or show data, against a model in memory
+    Model {
+        /// How long, for all settings together
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// The same in seconds
+        #[arg(long, conflicts_with = "minutes")]
+        seconds: Option<u64>,
+        /// Plays rounds drawn from it
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Only shapes that begin so
+        #[arg(long, default_value = "")]
+        shape: String,
+        /// Only with so many mounts (0: with one and with two)
+        #[arg(long, default_value_t = 0)]
+        mounts: u64,
     },
     /// Break each rule, one at a time: its test must notice
     Broken {
@@ -226,6 +245,10 @@ fn main() -> std::process::ExitCode {
             litmus::run(time, seed, &only)
         }
         Command::Broken { only } => broken::run(&only),
+        Command::Model { minutes, seconds, seed, shape, mounts } => {
+            let only = model::Only { shape: &shape, mounts };
+            model::run(Duration::from_secs(seconds.unwrap_or(60 * minutes)), seed, only)
+        }
         Command::Studies { every } => studies::run(every),
         Command::Fuzz { seconds } => shell::run(
             std::process::Command::new("bash").arg("fuzz/run.sh").arg(seconds.to_string()),

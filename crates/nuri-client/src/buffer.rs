@@ -18,6 +18,9 @@ pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 /// What a block of which few pages were written is charged beside its bytes: a page may hold few.
 const SPARSE: u64 = 16 << 10;
 
+/// Targets allocate in these.
+pub(crate) const PAGE: u64 = 4096;
+
 /// From so many bytes on a gap is left unwritten.
 const GAP: usize = 64 << 10;
 
@@ -228,6 +231,12 @@ impl WriteBuffer {
             let end = (last - base).min(BLOCK - 1) as u32 + 1;
             b.valid.within(first.saturating_sub(base) as u32, end).next().is_some()
         })
+    }
+
+    /// Bytes of the pages that no target was given yet.
+    pub(crate) fn unpushed(&self) -> u64 {
+        let pages = |b: &Block| (b.dirty.total() + b.flying.total()).next_multiple_of(PAGE);
+        self.blocks.values().map(pages).sum()
     }
 
     pub(crate) fn has_flying(&self) -> bool {

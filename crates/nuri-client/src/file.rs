@@ -7,6 +7,7 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
+use nuri_proto::layout::Layout;
 use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
 use nuri_rules::broken;
@@ -257,18 +258,19 @@ impl Client {
         let node = &entered.0;
         self.shared.tell_log()?;
         self.shared.ensure_placed(change.ino)?;
-        if size > 0 {
-            self.shared.sync_node(node, SyncScope::All)?;
-        }
-        let _no_publication = node.sync.lock();
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
         if grows {
             self.shared.spill(node, size);
         }
+        if size > 0 {
+            self.shared.sync_node(node, SyncScope::All)?;
+        }
+        let _no_publication = node.sync.lock();
         if size == 0 {
             self.shared.drop_buffer(node);
         }
         let reply = self.shared.session.change(change, &[])?;
+        self.shared.session.saw(&reply.inode.attr);
         {
             let mut state = node.state.lock();
             if let Some(file) = &mut state.file {
@@ -335,6 +337,12 @@ impl Client {
     }
 }
 
+/// Bytes of a stripe, where the layout has redundancy.
+fn redundant_stripe(layout: &Layout) -> Option<u64> {
+    let component = layout.components.first().filter(|c| c.shape.is_redundant())?;
+    Some(component.chunk_size.bytes() * component.shape.data() as u64)
+}
+
 /// Tells once that data of the file could not be kept.
 fn report_error(node: &Node, told: &AtomicU64) -> Result<(), Status> {
     let state = node.state.lock();
@@ -367,27 +375,25 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
 
 /// The server truncated or extended the file.
 fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
-    if size == 0 && file.object != object {
-        file.object = object;
-        file.inline = Some(Vec::new());
-        file.allocated = 0;
+    if size == 0 {
+        // Whatever it was: nothing of this object is on the targets.
+        (file.object, file.inline, file.allocated) = (object, Some(Vec::new()), 0);
     }
     if let Some(inline) = &mut file.inline {
         inline.resize(size as usize, 0);
-    }
-    if size == 0 && file.inline.is_none() && file.allocated == 0 {
-        file.inline = Some(Vec::new());
     }
     (file.size, file.published_size) = (size, size);
     file.extending = false;
     file.mtime = None;
     file.version += 1;
-    file.unpublished =
-        file.inline.as_ref().filter(|d| !d.is_empty()).map(|_| std::time::Instant::now());
+    let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());
+    let is_clean = !has_inline && file.buffer.is_empty();
+    file.unpublished = (!is_clean).then(Instant::now);
 }
 
 impl Shared {
-    /// A file about to grow beyond the inline limit moves its bytes to the buffer.
+    /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
+    /// targets, and the server knows, before it grows: else others would look for them in vain.
     fn spill(&self, node: &Arc<Node>, size: u64) {
         let mut used = 0;
         {
@@ -398,6 +404,8 @@ impl Shared {
                 && !inline.is_empty()
             {
                 used = file.buffer.write(0, 0, &inline).0;
+                file.version += 1;
+                file.unpublished.get_or_insert_with(Instant::now);
             }
         }
         self.overdraw(used);
@@ -427,7 +435,12 @@ impl Shared {
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
-            file.allocated = file.allocated.saturating_sub(freed);
+            // Members of redundant groups give back more than was counted: versions too. They keep
+            // the stripe in which the file ends.
+            file.allocated = match redundant_stripe(&file.layout) {
+                Some(stripe) => file.allocated.min(file.size.next_multiple_of(stripe)),
+                None => file.allocated.saturating_sub(freed),
+            };
             file.touch(now);
             file.mtime = None;
         }

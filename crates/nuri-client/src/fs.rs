@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::layout::LayoutPolicy;
+use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{
-    Acquire, Attr, FileRecord, GetAttr, InodeReply, LayoutGet, LayoutReply, LayoutSet, LeaseMode,
-    RemoveReply, SetAttr, StatFs, TruncateDone,
+    Acquire, Attr, FileRecord, GetAttr, InodeReply, LeaseMode, RemoveReply, SetAttr, TruncateDone,
 };
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
@@ -98,6 +97,8 @@ pub struct Listing {
     pub entries: Vec<ListingEntry>,
     pub parent: Ino,
     pub end: bool,
+    /// Where the next new name will be.
+    pub next: u64,
 }
 
 /// An entry of a directory page.
@@ -218,6 +219,7 @@ impl Shared {
 
     /// Takes over a reply; returns attributes as a program should see them.
     pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
+        self.session.saw(&reply.attr);
         self.with(reply.attr.ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.session.standing());
             state.shown(reply.attr)
@@ -322,6 +324,7 @@ impl Shared {
         let Some(record) = record else {
             return Err(if inode.attr.is_dir() { Status::ISDIR } else { Status::INVAL });
         };
+        self.session.saw(&inode.attr);
         let entered = self.with(inode.attr.ino, |node, state| {
             let (lease, standing) = (inode.lease, self.session.standing());
             state.apply(&inode.attr, lease, standing);
@@ -345,6 +348,12 @@ impl Shared {
             std::thread::sleep(Duration::from_millis(1));
             return Ok(());
         };
+        let lies_inline = record.inline.is_some() && inode.attr.size > MAX_INLINE;
+        if lies_inline && mode == LeaseMode::Read {
+            // Its bytes have to be moved, which a reader may not.
+            drop(entered);
+            return self.acquire(inode.attr.ino, LeaseMode::Write);
+        }
         self.take_over(session, &entered, &inode.attr, record, mode)
     }
 
@@ -500,22 +509,25 @@ impl Client {
     }
 
     /// Writes out everything that is buffered and publishes it.
-    pub fn sync_all(&self) {
+    ///
+    /// # Errors
+    /// `IO` where bytes could not be kept, now or since the last time with nobody to tell.
+    pub fn sync_all(&self) -> Result<(), Status> {
         // What cannot be told now is told later.
-        let _ = self.shared.tell_log();
-        for node in self.shared.all_nodes() {
-            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
-            if dirty {
-                self.shared.settle_node(&node);
-            }
-        }
+        let told = self.shared.tell_log();
+        let is_kept = self.shared.sync_files();
+        told.and(if is_kept { Ok(()) } else { Err(Status::IO) })
     }
 
     /// Syncs everything and ends the session.
-    pub fn close(&self) {
-        self.sync_all();
+    ///
+    /// # Errors
+    /// As [`Client::sync_all`].
+    pub fn close(&self) -> Result<(), Status> {
+        let synced = self.sync_all();
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.session.close();
+        synced
     }
 
     /// Held while a reply with cache times is built and sent.
@@ -531,6 +543,15 @@ impl Client {
         let state = node.state.lock();
         let attr = state.view().filter(|_| state.hold.is_cacheable())?;
         Some((attr, self.shared.kernel_time()))
+    }
+
+    /// Whether parts of the file were written here while others wrote elsewhere in it: they are
+    /// taken back as soon as anybody looks, so an answer about the file may cross that.
+    pub fn is_in_parts(&self, ino: Ino) -> bool {
+        self.shared.find(ino).is_some_and(|node| {
+            let state = node.state.lock();
+            state.parts.is_some() || state.has_part_pages
+        })
     }
 
     /// Whether names of a directory may be cached: its lease is held, since so many were lost.
@@ -603,6 +624,7 @@ impl Client {
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());
         let reply = self.shared.session.change(change, &[])?;
+        self.shared.session.saw(&reply.inode.attr);
         Ok(self.shared.with(change.ino, |_, state| {
             if change.mtime.is_some()
                 && let Some(file) = &mut state.file
@@ -616,33 +638,5 @@ impl Client {
             state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
             state.shown(reply.inode.attr)
         }))
-    }
-
-    /// A file's layout, or what a directory's new files inherit.
-    ///
-    /// # Errors
-    /// The server's.
-    pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
-        self.shared.tell_of(ino)?;
-        self.shared.session.call(&LayoutGet { ino })
-    }
-
-    /// Sets what a directory's new files inherit.
-    ///
-    /// # Errors
-    /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
-    pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
-        self.shared.tell_log()?;
-        self.shared.session.change(&LayoutSet { ino, policy }, &[])
-    }
-
-    /// (bytes in all, bytes used, inodes used).
-    ///
-    /// # Errors
-    /// Where a server does not answer.
-    pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
-        let (size, used) = self.shared.cluster.state()?.map.usable();
-        let counts = self.shared.session.call(&StatFs {})?;
-        Ok((size, used, counts.inodes))
     }
 }

@@ -40,6 +40,8 @@ pub struct Hold {
     pub recalled: u64,
     /// A recall is being obeyed: nothing new is cached in the kernel.
     pub revoking: bool,
+    /// It was made here, and nobody else could open it since.
+    pub is_private: bool,
 }
 
 /// What a recall asks for.
@@ -54,7 +56,7 @@ pub enum Recalled {
 impl Hold {
     /// Of an inode that was just made here, or is not known to the server yet.
     pub fn own() -> Hold {
-        Hold { mode: Some(LeaseMode::Write), ..Hold::default() }
+        Hold { mode: Some(LeaseMode::Write), is_private: true, ..Hold::default() }
     }
 
     /// Of an inode that is not known here, whose grants up to a number were recalled.
@@ -99,12 +101,13 @@ impl Hold {
     /// Everything under the lease is done: it is given back, but for what may be kept.
     pub fn give_back(&mut self, keep: Option<LeaseMode>) -> Option<LeaseMode> {
         (self.mode, self.revoking) = (self.mode.min(keep), false);
+        self.is_private &= self.is_alone();
         self.mode
     }
 
     /// Only reads from here on, unasked.
     pub fn step_down(&mut self) {
-        self.mode = Some(LeaseMode::Read);
+        (self.mode, self.is_private) = (Some(LeaseMode::Read), false);
     }
 
     /// Whether the inode is here alone and stays so for now (H2).

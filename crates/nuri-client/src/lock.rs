@@ -16,6 +16,7 @@ use nuri_proto::op::lock::{
     LockReply, LockSet, LockTest, LockWait,
 };
 use nuri_proto::range_map::Span;
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
 use crate::fs::{Client, Shared};
@@ -25,6 +26,8 @@ use crate::lock_record::{Applied, Change, Done, LockKey, LockRecord, Wait};
 const AGAIN: Duration = Duration::from_secs(1);
 /// Until the worker of events has noticed another server.
 const NOTICE: Duration = Duration::from_millis(5);
+/// From a close to the word that it was the last one.
+const CLOSING: Duration = Duration::from_millis(20);
 /// Waits given up in one call.
 const CANCELS: usize = 4096;
 
@@ -52,6 +55,8 @@ pub(crate) struct Locks {
     record: Mutex<LockRecord>,
     work: Mutex<Work>,
     wake: Condvar,
+    /// An open file with locks is gone.
+    closed: Condvar,
     /// A lock was lost at some time: open files are to be looked at.
     losses: AtomicBool,
 }
@@ -113,6 +118,23 @@ impl Locks {
         record.finish(wait.key);
         drop(record);
         (wait.done)(outcome);
+    }
+
+    /// The kernel tells that an open file is gone only after `close` has returned: who was refused
+    /// may have been refused for a lock that went with it. Whether there was anything to wait for.
+    fn wait_for_closes(&self, place: &LockPlace) -> bool {
+        let start = Instant::now();
+        let mut record = self.record.lock();
+        let mut has_waited = false;
+        while let Some(fh) = record.closing_beside(place.ino, place.fh) {
+            has_waited = true;
+            while record.is_closing(fh) && start.elapsed() < CLOSING {
+                self.closed.wait_for(&mut record, CLOSING);
+            }
+            // A copy of the descriptor is open.
+            record.not_closing(fh);
+        }
+        has_waited
     }
 
     fn cancel(&self, ticket: u64) {
@@ -317,6 +339,15 @@ impl Client {
     /// # Errors
     /// `AGAIN` where another holds it, `NOLCK`, `IO` for a lock that was lost.
     pub fn lock(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
+        match self.lock_once(place, mode) {
+            Err(Status::AGAIN) if self.shared.locks.wait_for_closes(place) => {
+                self.lock_once(place, mode)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn lock_once(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
         let key = place.key();
         if mode.is_none() && self.shared.locks.record.lock().tell_loss(key) {
             return Err(Status::IO);
@@ -400,12 +431,46 @@ impl Client {
         self.shared.close_owner(LockKey { ino, class: LockClass::Range, owner })
     }
 
-    /// An open file is gone: all locks that belong to it go.
+    /// A process closes one of its descriptors of the open file, maybe the last one.
+    pub fn note_closing(&self, ino: Ino, fh: u64) {
+        self.shared.locks.record.lock().note_closing(ino, fh);
+    }
+
+    /// An open file is gone: all locks that belong to it go, and no others.
     pub fn release_locks(&self, fh: u64) {
-        let keys = self.shared.locks.record.lock().of_handle(fh);
+        let keys = self.shared.locks.record.lock().end_handle(fh);
         for key in keys {
             let _ = self.shared.close_owner(key);
         }
+        self.shared.locks.record.lock().not_closing(fh);
+        self.shared.locks.closed.notify_all();
+    }
+
+    /// The place with an owner that no other open file can have: the kernel names owners by
+    /// addresses that are used again. `is_of_open_file` tells whether an owner of byte ranges is
+    /// the open file and not a process; it is asked where that matters.
+    pub fn owned_place(
+        &self,
+        place: LockPlace,
+        is_of_open_file: impl FnOnce() -> bool,
+    ) -> LockPlace {
+        let LockPlace { ino, fh, owner: named, .. } = place;
+        if broken!("owner_is_an_address") {
+            return place;
+        }
+        if place.class == LockClass::Flock {
+            return LockPlace { owner: fh, ..place };
+        }
+        let known = self.shared.locks.record.lock().range_owner(ino, fh, named);
+        let owner = match known {
+            Some(owner) => owner,
+            None if is_of_open_file() => {
+                self.shared.locks.record.lock().rename(fh, named);
+                fh
+            }
+            None => named,
+        };
+        LockPlace { owner, ..place }
     }
 
     /// Whether the open file can be worked with.

@@ -82,6 +82,10 @@ pub(crate) struct LockRecord {
     generation: u64,
     owned: HashMap<LockKey, Owned>,
     by_handle: HashMap<u64, Vec<LockKey>>,
+    /// Open files that own byte ranges by their own number, and the owner that the kernel names.
+    renamed: HashMap<u64, u64>,
+    /// Open files with locks of which a descriptor was closed: maybe the last one.
+    closing: HashMap<u64, Ino>,
     waits: HashMap<u64, Wait>,
     early: VecDeque<u64>,
     /// The door is gone: nobody may wait any more.
@@ -260,9 +264,65 @@ impl LockRecord {
         self.drop_unused(key);
     }
 
-    /// Owners that asked through an open file.
-    pub(crate) fn of_handle(&self, fh: u64) -> Vec<LockKey> {
-        self.by_handle.get(&fh).cloned().unwrap_or_default()
+    /// The owner of a byte range that was asked for through an open file, where it is known.
+    ///
+    /// The kernel names owners by addresses. That of an open file (OFD locks) is used again for
+    /// another one while the end of the first is still on its way here. So an owner that is known
+    /// from other open files is either a process, or a new open file, which then goes by its own
+    /// number.
+    pub(crate) fn range_owner(&self, ino: Ino, fh: u64, named: u64) -> Option<u64> {
+        if self.renamed.get(&fh) == Some(&named) {
+            return Some(fh);
+        }
+        let known = self.owned.get(&LockKey { ino, class: LockClass::Range, owner: named });
+        let is_clear = known.is_none_or(|owned| owned.handles.contains(&fh));
+        is_clear.then_some(named)
+    }
+
+    /// The owner is the open file itself, and its name that of another one before.
+    pub(crate) fn rename(&mut self, fh: u64, named: u64) {
+        self.renamed.insert(fh, named);
+    }
+
+    /// A descriptor of the open file was closed.
+    pub(crate) fn note_closing(&mut self, ino: Ino, fh: u64) {
+        if self.by_handle.contains_key(&fh) {
+            self.closing.insert(fh, ino);
+        }
+    }
+
+    /// An open file with locks, other than `fh`, that may have been closed.
+    pub(crate) fn closing_beside(&self, ino: Ino, fh: u64) -> Option<u64> {
+        let beside = |(other, of): &(&u64, &Ino)| **of == ino && **other != fh;
+        self.closing.iter().find(beside).map(|(other, _)| *other)
+    }
+
+    pub(crate) fn is_closing(&self, fh: u64) -> bool {
+        self.closing.contains_key(&fh)
+    }
+
+    /// It is open still, or gone.
+    pub(crate) fn not_closing(&mut self, fh: u64) {
+        self.closing.remove(&fh);
+    }
+
+    /// The open file is gone: owners that asked through no other one. Those that did are processes.
+    pub(crate) fn end_handle(&mut self, fh: u64) -> Vec<LockKey> {
+        self.renamed.remove(&fh);
+        let mut keys = self.by_handle.get(&fh).cloned().unwrap_or_default();
+        keys.retain(|key| {
+            let Some(owned) = self.owned.get_mut(key) else { return false };
+            if owned.handles.len() > 1 {
+                owned.handles.retain(|other| *other != fh);
+                return false;
+            }
+            true
+        });
+        match keys.is_empty() {
+            true => _ = self.by_handle.remove(&fh),
+            false => _ = self.by_handle.insert(fh, keys.clone()),
+        }
+        keys
     }
 
     /// Whether a lock that was taken through the open file was lost.

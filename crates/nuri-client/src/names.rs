@@ -3,8 +3,8 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Acquire, Attr, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Lookup, Make, MakeKind,
-    MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
+    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LeaseMode, Link, Lookup, Make,
+    MakeKind, MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
 use nuri_rules::broken;
 
@@ -42,6 +42,28 @@ impl Client {
         Ok(Some(entry))
     }
 
+    /// Finds an inode by its number alone, for who kept a handle of it.
+    ///
+    /// # Errors
+    /// `STALE` where it is gone.
+    pub fn lookup_number(&self, ino: Ino) -> Result<Entry, Status> {
+        self.shared.tell_of(ino)?;
+        let in_parts = self.is_in_parts(ino);
+        let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
+        let inode = self.shared.session.call(&GetAttr { ino })?;
+        // It lost its last name, and waits for its last close.
+        if inode.attr.nlink == 0 { Err(Status::STALE) } else { Ok(self.refer(&inode)) }
+    }
+
+    /// Finds the directory above a directory.
+    ///
+    /// # Errors
+    /// `STALE` where the directory is gone.
+    pub fn lookup_above(&self, dir: Ino) -> Result<Entry, Status> {
+        let listing = self.readdir(dir, u64::MAX >> 1, 1, WithAttrs::No)?;
+        self.lookup_number(listing.parent)
+    }
+
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
         self.shared.with(dir, |_, state| {
             state.names = true;
@@ -52,6 +74,7 @@ impl Client {
     /// Takes over a reply that gives the kernel one more reference to the inode.
     fn refer(&self, reply: &InodeReply) -> Entry {
         let ino = reply.attr.ino;
+        self.shared.session.saw(&reply.attr);
         let attr = self.shared.with(ino, |_, state| {
             state.apply(&reply.attr, reply.lease, self.shared.session.standing());
             state.lookups += 1;
@@ -80,8 +103,16 @@ impl Client {
         let inode = &reply.entry.inode;
         let entry = self.refer(inode);
         self.take_record(reply.file, &inode.attr);
+        if !reply.existed {
+            self.note_made(inode.attr.ino);
+        }
         self.shared.know_new_directory(&inode.attr);
         Ok(entry)
+    }
+
+    /// It was made here: as long as the write lease is kept nobody else has it open.
+    fn note_made(&self, ino: Ino) {
+        self.shared.with(ino, |_, state| state.hold.is_private = state.hold.is_alone());
     }
 
     /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
@@ -121,6 +152,7 @@ impl Client {
         let reply = self.shared.session.change(call, &[])?;
         let entry = self.refer(&reply.inode);
         self.take_record(reply.file, &reply.inode.attr);
+        self.note_made(entry.ino);
         self.shared.with(entry.ino, |_, state| state.orphan = true);
         let opened = self.open(entry.ino, access);
         if opened.is_err() {
@@ -137,6 +169,7 @@ impl Client {
     /// An own call changed a directory, if the answer has its attributes.
     fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
         if let Some(attr) = attr {
+            self.shared.session.saw(&attr);
             self.shared.with(dir, |_, state| state.directory_changed(attr, forgotten));
         }
     }
@@ -286,6 +319,7 @@ impl Client {
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
         };
         let entries = reply.entries.into_iter().map(entry).collect();
-        Ok(Listing { entries, parent: reply.parent, end: reply.end })
+        let (parent, end, next) = (reply.parent, reply.end, reply.next);
+        Ok(Listing { entries, parent, end, next })
     }
 }

@@ -133,9 +133,9 @@ pub(crate) struct FileData {
 
 impl FileData {
     pub(crate) fn new(session: SessionId, record: FileRecord, attr: &Attr) -> FileData {
-        // An empty file begins inline; one with data elsewhere never returns to it.
-        let empty = attr.size == 0 && attr.allocated == 0;
-        let mut inline = record.inline.or_else(|| empty.then(Vec::new));
+        // An empty file begins inline, as the server says; one with data elsewhere never returns to
+        // it.
+        let mut inline = record.inline;
         let mut buffer = WriteBuffer::default();
         let mut unpublished = None;
         if let Some(data) = &mut inline
@@ -143,7 +143,7 @@ impl FileData {
         {
             data.resize(attr.size as usize, 0);
         } else if let Some(data) = inline.take() {
-            // Extended beyond the limit by a client that died before it moved the data.
+            // Extended beyond the limit before the data was moved, by a client of an older version.
             buffer.write(0, 0, &data);
             unpublished = Some(Instant::now());
         }
@@ -176,6 +176,14 @@ impl FileData {
         self.unpublished.get_or_insert_with(Instant::now);
     }
 
+    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
+    /// any for a hole. Bytes that replace others count twice until then, within the size.
+    fn shown_allocated(&self) -> u64 {
+        let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
+        let most = self.allocated.max(self.size.next_multiple_of(4096));
+        (self.allocated + self.buffer.unpushed()).min(most).max(inline)
+    }
+
     /// Whether a writer under its lease leaves no bytes beyond the published size.
     pub(crate) fn left_nothing(&self) -> bool {
         self.is_writable && !self.has_failed && !self.is_dirty()
@@ -199,10 +207,9 @@ impl NodeState {
         attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
             attr.size = file.size;
-            attr.allocated = file.allocated.max(file.inline.as_ref().map_or(0, |d| d.len() as u64));
+            attr.allocated = file.shown_allocated();
             if let Some(mtime) = file.mtime {
-                attr.mtime = attr.mtime.max(mtime);
-                attr.ctime = attr.ctime.max(mtime);
+                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
             }
         }
         Some(attr)
@@ -214,8 +221,10 @@ impl NodeState {
             // What was written under parts may not be published yet.
             let file = self.file.as_ref().filter(|_| self.parts.is_some());
             let size = file.map_or(0, |file| file.size).max(told.size);
-            let mtime = file.and_then(|file| file.mtime).unwrap_or_default().max(told.mtime);
-            return Attr { size, mtime, ..told };
+            let written = file.and_then(|file| file.mtime);
+            let later = |told: Time| written.map_or(told, |written| written.max(told));
+            let (mtime, ctime) = (later(told.mtime), later(told.ctime));
+            return Attr { size, mtime, ctime, ..told };
         };
         attr
     }

@@ -116,6 +116,14 @@ impl NodeState {
         self.asking_whole == 0 && self.parts.as_deref().is_some_and(covers)
     }
 
+    /// Whether the file is still the one that is known here: as long as a part of it is held nobody
+    /// cuts it, or gives it another object.
+    fn knows_file_in_parts(&self) -> bool {
+        let is_any = broken!("parts_remember");
+        let holds = |parts: &Parts| is_any || !parts.held.is_empty();
+        self.file.is_some() && self.parts.as_deref().is_some_and(holds)
+    }
+
     /// Parts of calls under way do not count any more.
     fn void_parts(&mut self) {
         self.part_voids += 1;
@@ -217,12 +225,13 @@ impl Shared {
                 node.changed.wait_for(&mut state, STEP);
                 return Ok(());
             }
-            (state.part_voids, state.parts.is_some() && state.file.is_some())
+            (state.part_voids, state.knows_file_in_parts())
         };
         let session = self.session.id();
         let Wanted { span: need, ahead } = wanted;
         let reply = self.session.call(&AcquirePart { ino, need, ahead, known })?;
         let AcquirePartReply { inode, part, has_capability, file } = reply;
+        self.session.saw(&inode.attr);
         let grant = match (part, inode.lease) {
             (Some(grant), _) => grant,
             (None, Some(_)) => {
@@ -260,7 +269,8 @@ impl Shared {
         attr: &Attr,
         record: Option<FileRecord>,
     ) -> bool {
-        if state.file.is_some() {
+        let is_kept = record.is_none() || state.file.as_ref().is_some_and(|file| file.is_dirty());
+        if state.file.is_some() && is_kept {
             return state.parts.is_some();
         }
         let Some(record) = record else { return false };
@@ -385,5 +395,21 @@ mod tests {
         assert!(!state.writes_part(span(8, 20)) && !state.writes_part(span(60, 61)));
         state.asking_whole = 1;
         assert!(!state.writes_part(span(2, 5)));
+    }
+
+    /// Catches `broken!("parts_remember")`.
+    #[test]
+    fn a_file_is_known_while_a_part_of_it_is_held() {
+        let layout = nuri_proto::layout::Layout { generation: 0, components: Vec::new() };
+        let (object, inline) = (nuri_proto::id::ObjectId(1), None);
+        let record = FileRecord { object, layout, truncate_version: 0, inline, punch_from: None };
+        let file = FileData::new(SessionId(1), record, &Attr::default());
+        let mut state = NodeState { file: Some(Box::new(file)), ..NodeState::default() };
+        assert!(!state.knows_file_in_parts());
+        let grant = PartGrant { number: 7, count: 0 };
+        state.take_part(Span { start: 0, end: 9 }, Ahead::default(), grant);
+        assert!(state.knows_file_in_parts());
+        state.parts.as_mut().unwrap().held.assign(Span::ALL, None);
+        assert!(!state.knows_file_in_parts(), "whoever took it back may have cut the file");
     }
 }

@@ -228,7 +228,7 @@ impl Shared {
         {
             freed = file.buffer.clear();
             file.unpublished = None;
-            state.note_error(status);
+            self.note_loss(&mut state, status);
         }
         drop(state);
         self.unreserve(freed);
@@ -336,21 +336,31 @@ impl Shared {
             let mut state = node.state.lock();
             state.orphan = true;
             state.dropped |= state.opens == 0;
-            if state.opens == 0
-                && let Some(file) = &mut state.file
-            {
-                // Nobody can read it again: do not write it out.
-                file.unpublished = None;
-                let freed = file.buffer.clear();
-                drop(state);
-                self.unreserve(freed);
-                return false;
+            let (is_open, is_private) = (state.opens > 0, state.hold.is_private);
+            drop(state);
+            if !is_open {
+                self.leave_orphan(&node, is_private);
             }
-            state.opens > 0
+            is_open
         });
         if !open {
             self.orphans.lock().push(ino);
         }
+    }
+
+    /// Nobody has it open here any more.
+    fn leave_orphan(&self, node: &Arc<Node>, is_private: bool) {
+        if !is_private {
+            // Others may have it open.
+            return self.settle_node_for_recall(node);
+        }
+        // Nobody can read it again: do not write it out.
+        let mut freed = 0;
+        if let Some(file) = &mut node.state.lock().file {
+            file.unpublished = None;
+            freed = file.buffer.clear();
+        }
+        self.unreserve(freed);
     }
 
     /// Tells the server in batches what was forgotten and released.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{FAILURE_DETECTION, REQUEST, SESSION_RENEW};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::SESSION_SLOTS;
 use nuri_proto::op::Call;
-use nuri_proto::op::meta::{Events, EventsReply, SessionClose, SessionOpen, Time};
+use nuri_proto::op::meta::{Attr, Events, EventsReply, SessionClose, SessionOpen, Time};
 use nuri_rpc::{CallContext, Deadline};
 use parking_lot::{Condvar, Mutex};
 
@@ -27,8 +27,11 @@ pub(crate) struct MetaSession {
     pub(crate) server_boot: AtomicU64,
     /// Grants up to this number are void.
     void_grants: AtomicU64,
-    /// Server's wall clock less ours, nanoseconds.
+    /// Server's wall clock less our monotonic one, nanoseconds; and the latest stamp that was seen
+    /// or given here.
     offset: AtomicI64,
+    stamp: AtomicI64,
+    start: Instant,
     renewed: Renewed,
     slots: Mutex<Vec<Slot>>,
     slot_free: Condvar,
@@ -72,6 +75,8 @@ impl MetaSession {
             server_boot: AtomicU64::new(0),
             void_grants: AtomicU64::new(0),
             offset: AtomicI64::new(0),
+            stamp: AtomicI64::new(0),
+            start: Instant::now(),
             renewed: Renewed::new(Instant::now()),
             slots: Mutex::new(slots),
             slot_free: Condvar::new(),
@@ -93,8 +98,7 @@ impl MetaSession {
         self.void_grants.store(reply.granted, Ordering::SeqCst);
         self.id.store(reply.session.0, Ordering::SeqCst);
         self.server_boot.store(reply.server_boot, Ordering::SeqCst);
-        let offset = nanos(reply.server_time) - nanos(local_time());
-        self.offset.store(offset, Ordering::SeqCst);
+        self.set_clock(reply.server_time);
         self.renewed.note(sent);
         Ok(())
     }
@@ -119,10 +123,32 @@ impl MetaSession {
         SessionId(self.id.load(Ordering::SeqCst))
     }
 
-    /// Now, by the server's clock.
+    /// The server's clock says so. Ours may be stepped: it is counted on from here.
+    fn set_clock(&self, server_time: Time) {
+        let offset = server_time.nanos() - self.start.elapsed().as_nanos() as i64;
+        self.offset.store(offset, Ordering::SeqCst);
+    }
+
+    fn clock(&self) -> Time {
+        let offset = self.offset.load(Ordering::Relaxed);
+        Time::of_nanos(self.start.elapsed().as_nanos() as i64 + offset)
+    }
+
+    /// Now, by the server's clock, and later than all stamps that were seen or given here.
     pub(crate) fn now(&self) -> Time {
-        let ns = nanos(local_time()) + self.offset.load(Ordering::Relaxed);
-        Time { sec: ns.div_euclid(1_000_000_000), nsec: ns.rem_euclid(1_000_000_000) as u32 }
+        let clock = self.clock();
+        let next = |last| Some(Time::of_nanos(last).next(clock).nanos());
+        let order = Ordering::SeqCst;
+        let last = self.stamp.fetch_update(order, order, next).unwrap_or_default();
+        Time::of_nanos(last).next(clock)
+    }
+
+    /// Attributes are shown here: what is stamped from now on is later.
+    pub(crate) fn saw(&self, attr: &Attr) {
+        // Programs set the other times as they like.
+        if !attr.ctime.is_beyond(self.clock()) {
+            self.stamp.fetch_max(attr.ctime.nanos(), Ordering::SeqCst);
+        }
     }
 
     fn context(&self) -> CallContext {
@@ -199,7 +225,9 @@ impl MetaSession {
     pub(crate) fn events(&self, acknowledged: u64) -> Result<EventsReply, Status> {
         let server_boot = self.standing().server_boot;
         let call = Events { acknowledged, server_boot };
-        self.attempt(self.context(), &call, &[], SESSION_RENEW + FAILURE_DETECTION)
+        let reply = self.attempt(self.context(), &call, &[], SESSION_RENEW + FAILURE_DETECTION)?;
+        self.set_clock(reply.server_time);
+        Ok(reply)
     }
 
     /// Ends the session.
@@ -222,15 +250,6 @@ impl MetaSession {
     pub(crate) fn recalled(&self, ino: Ino) -> u64 {
         self.recalled.lock().get(&ino).map_or(0, |(number, _)| *number)
     }
-}
-
-fn local_time() -> Time {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { sec: now.as_secs() as i64, nsec: now.subsec_nanos() }
-}
-
-fn nanos(time: Time) -> i64 {
-    time.sec.saturating_mul(1_000_000_000).saturating_add(i64::from(time.nsec))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
@@ -24,10 +25,10 @@ use nuri_stripe::unsynced::Unsynced;
 use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{Budget, Pressure};
-use crate::buffer::{BLOCK, Push};
+use crate::buffer::{BLOCK, PAGE, Push};
 use crate::flow::Way;
 use crate::fs::Shared;
-use crate::node::{FileData, Node};
+use crate::node::{FileData, Node, NodeState};
 use crate::push_row::Rows;
 
 /// Names pushed bytes until a flush settles them.
@@ -45,6 +46,8 @@ pub(crate) struct Pipeline {
     unsynced: Mutex<Unsynced<Token>>,
     /// Files with something unpublished or unpushed.
     dirty: Mutex<HashMap<Ino, Arc<Node>>>,
+    /// Files with bytes that could not be kept after their last close: nobody was told.
+    untold: AtomicU64,
     pub(crate) budget: Budget,
 }
 
@@ -197,7 +200,9 @@ impl Shared {
         let Some(file) = &mut state.file else { return };
         match outcome {
             Ok(allocated) => {
-                file.allocated += allocated;
+                // A target that was asked twice does not count again what it has: at least this.
+                let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
+                file.allocated = (file.allocated + allocated).max(least);
                 file.buffer.pushed(block, range);
             }
             Err(status) => {
@@ -205,11 +210,30 @@ impl Shared {
                 file.has_failed = true;
                 let bytes = range.1 - range.0;
                 eprintln!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
-                state.note_error(status);
+                self.note_loss(&mut state, status);
                 drop(state);
                 self.unreserve(freed);
             }
         }
+    }
+
+    /// Bytes of the file could not be kept: told to who has it open, else to who unmounts.
+    pub(crate) fn note_loss(&self, state: &mut NodeState, status: Status) {
+        state.note_error(status);
+        if state.opens == 0 {
+            self.pipeline.untold.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Writes out and publishes all files. False: bytes of some could not be kept, now or earlier
+    /// with nobody to tell.
+    pub(crate) fn sync_files(&self) -> bool {
+        let mut is_kept = true;
+        for node in self.all_nodes() {
+            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
+            is_kept &= !dirty || self.settle_node(&node);
+        }
+        self.pipeline.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
     }
 
     pub(crate) fn settle_one(&self, node: &Node, block: u64, range: (u32, u32)) {
@@ -476,17 +500,19 @@ impl Shared {
         for group in old.chunks(16) {
             std::thread::scope(|scope| {
                 for node in group {
-                    scope.spawn(|| self.settle_node(node));
+                    scope.spawn(|| _ = self.settle_node(node));
                 }
             });
         }
     }
 
-    /// Syncs one file in the background and takes it off the list once it is clean.
-    pub(crate) fn settle_node(&self, node: &Arc<Node>) {
-        if let Err(status) = self.sync_node(node, SyncScope::All) {
+    /// Syncs one file in the background and takes it off the list once it is clean. False: it could
+    /// not be kept.
+    pub(crate) fn settle_node(&self, node: &Arc<Node>) -> bool {
+        let outcome = self.sync_node(node, SyncScope::All);
+        if let Err(status) = outcome {
             let mut state = node.state.lock();
-            state.note_error(status);
+            self.note_loss(&mut state, status);
             let freed = state.file.as_mut().map_or(0, |f| {
                 (f.unpublished, f.has_failed) = (None, true);
                 f.buffer.clear()
@@ -502,6 +528,7 @@ impl Shared {
         }
         drop((state, dirty));
         self.drop_if_unused(node);
+        outcome.is_ok()
     }
 }
 

@@ -5,7 +5,7 @@
 //! `security.capability` before every write. That none is set is known under the lease.
 
 use nuri_proto::Status;
-use nuri_proto::change::{CAPABILITY, S_IFMT, S_IFREG, S_ISGID};
+use nuri_proto::change::{CAPABILITY, S_IFDIR, S_IFMT, S_IFREG, S_ISGID};
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
@@ -19,6 +19,7 @@ const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", DEFAULT_LIST];
 const S_ISUID: u32 = 0o4000;
 const S_IXGRP: u32 = 0o0010;
+const SET_ID: u32 = S_ISUID | S_ISGID;
 
 /// What a change takes away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,15 +28,44 @@ pub enum Privileges {
     Capabilities,
     /// Also set-user-id, and set-group-id of what the group may execute.
     All,
+    /// Also set-group-id of what the group may not execute, where the caller is not in the group.
+    Of(Caller),
+}
+
+/// Who changes a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Its number, as `/proc` has it.
+    pub thread: u32,
+    pub gid: u32,
+}
+
+impl Caller {
+    /// Whether it is in the group. One that cannot be asked is not.
+    fn is_in(self, gid: u32) -> bool {
+        let path = format!("/proc/{}/status", self.thread);
+        let others = || is_listed(&std::fs::read_to_string(path).unwrap_or_default(), gid);
+        self.gid == gid || others()
+    }
+}
+
+/// Reads `Groups: GID GID ...`.
+fn is_listed(status: &str, gid: u32) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|gids| gids.split_whitespace().any(|word| word.parse() == Ok(gid)))
 }
 
 /// The mode without what a change takes away.
-fn reduced(mode: u32, what: Privileges) -> u32 {
-    let group = if mode & S_IXGRP == 0 { 0 } else { S_ISGID };
-    match what {
-        Privileges::All if mode & S_IFMT == S_IFREG => mode & !(S_ISUID | group),
-        _ => mode,
+fn reduced(mode: u32, what: Privileges, is_member: impl FnOnce(Caller) -> bool) -> u32 {
+    if what == Privileges::Capabilities || mode & S_IFMT == S_IFDIR || mode & SET_ID == 0 {
+        return mode;
     }
+    let keeps_group = match what {
+        _ if mode & S_IXGRP != 0 => false,
+        Privileges::Of(caller) => is_member(caller),
+        _ => true,
+    };
+    mode & !(S_ISUID | if keeps_group { 0 } else { S_ISGID })
 }
 
 /// Which of `ASKED` are known not to be set, by bits.
@@ -119,7 +149,7 @@ impl Shared {
         self.trusts_leases()
             && self.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
-                let is_plain = |mode| reduced(mode, what) == mode;
+                let is_plain = |mode| reduced(mode, what, |_| false) == mode;
                 let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
                 let mode = match &state.parts {
                     Some(parts) => parts.mode,
@@ -139,19 +169,33 @@ impl Client {
         if self.shared.has_no_privileges(ino, what) {
             return Ok(());
         }
-        let mode = self.getattr(ino)?.mode;
+        let attr = self.getattr(ino)?;
+        let mode = attr.mode;
         if mode & S_IFMT == S_IFREG && self.xattr_get(ino, CAPABILITY).is_ok() {
             match self.xattr_remove(ino, CAPABILITY) {
                 Ok(()) | Err(Status::NODATA) => {}
                 Err(status) => return Err(status),
             }
         }
-        let left = reduced(mode, what);
+        let left = reduced(mode, what, |caller| caller.is_in(attr.gid));
         if left != mode {
             let mode = Some(left & !S_IFMT);
             self.setattr(&SetAttr { ino, mode, ..SetAttr::default() })?;
         }
         Ok(())
+    }
+
+    /// Whether the caller may take away what the file must not keep: its owner may. Where there is
+    /// no mode to change, everybody may.
+    ///
+    /// # Errors
+    /// The server's; `PERM`.
+    pub fn may_drop_privileges(&self, ino: Ino, uid: u32, caller: Caller) -> Result<(), Status> {
+        let attr = self.getattr(ino)?;
+        let of = Privileges::Of(caller);
+        let left = reduced(attr.mode, of, |caller| caller.is_in(attr.gid));
+        let may = uid == 0 || uid == attr.uid || left == attr.mode;
+        if may { Ok(()) } else { Err(Status::PERM) }
     }
 
     /// Reads an extended attribute.
@@ -211,10 +255,16 @@ mod tests {
 
     #[test]
     fn bits_go_from_files_that_the_group_may_execute() {
-        let all = |mode| reduced(mode, Privileges::All);
+        let all = |mode| reduced(mode, Privileges::All, |_| false);
         assert_eq!(all(S_IFREG | 0o6755), S_IFREG | 0o755);
         assert_eq!(all(S_IFREG | 0o2644), S_IFREG | 0o2644, "a mark for locking, not a privilege");
         assert_eq!(all(0o042_775), 0o042_775, "directories keep theirs");
-        assert_eq!(reduced(S_IFREG | 0o4755, Privileges::Capabilities), S_IFREG | 0o4755);
+        let none = reduced(S_IFREG | 0o4755, Privileges::Capabilities, |_| false);
+        assert_eq!(none, S_IFREG | 0o4755);
+        assert_eq!(all(0o016_755), 0o010_755, "a fifo");
+        let of = Privileges::Of(Caller { thread: 0, gid: 7 });
+        assert_eq!(reduced(S_IFREG | 0o2644, of, |_| false), S_IFREG | 0o644, "a stranger");
+        assert_eq!(reduced(S_IFREG | 0o2644, of, |_| true), S_IFREG | 0o2644);
+        assert!(is_listed("Name:\tx\nGroups:\t5 1001 \n", 1001) && !is_listed("Groups:\t5\n", 6));
     }
 }

@@ -113,7 +113,7 @@ impl Parking for Held<'_> {
     fn later(&self) -> Option<Later> {
         let (device, unique) = (self.device.clone(), self.unique);
         Some(Later::new(move |error| {
-            send(&device, unique, &Reply { error, body: Body::Empty, gate: None }, &[]);
+            send(&device, unique, &Reply { error, body: Body::Empty, ..Reply::default() }, &[]);
         }))
     }
 }

@@ -1,16 +1,52 @@
-//! `/dev/fuse`: one descriptor per reader, replies on the descriptor that the request came from.
+//! `/dev/fuse`: one descriptor per reader, replies on the descriptor that the request came from;
+//! and inodes of the own mount by number.
 
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::fs::OFlags;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
 const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+
+/// A handle as FUSE makes it (`fuse_encode_fh`): number and generation of an inode.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    words: [u32; 3],
+}
+
+/// `FILEID_INO64_GEN`
+const INO64_GEN: i32 = 0x81;
+
+/// Opens an inode of the mount that `within` is on, by number.
+///
+/// # Errors
+/// `ESTALE` where the kernel does not know it.
+pub(crate) fn open_inode(
+    within: &impl AsFd,
+    number: u64,
+    generation: u32,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
+    let words = [(number >> 32) as u32, number as u32, generation];
+    let mut handle = Handle { bytes: size_of_val(&words) as u32, kind: INO64_GEN, words };
+    let (mount, flags) = (within.as_fd().as_raw_fd(), flags.union(OFlags::CLOEXEC).bits() as i32);
+    // SAFETY: the handle is a whole `struct file_handle` with as many bytes behind it as it says,
+    // and lives until the call returns.
+    let fd = unsafe { libc::open_by_handle_at(mount, (&raw mut handle).cast(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was opened just now and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
 /// A descriptor of a FUSE connection.
 pub struct Device {

@@ -1,13 +1,17 @@
 //! Listings, and layouts shown as text.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use nuri_client::{Listing, ListingEntry};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::layout::{ChunkSize, LayoutPolicy};
 use nuri_proto::op::meta::{LayoutReply, WithAttrs};
+use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn};
+use crate::abi::{Dirent, EntryOut, OpenOut, ReadIn, ReleaseIn};
 use crate::dispatch::Dispatcher;
 use crate::reply::Replier;
 use crate::request::Request;
@@ -21,7 +25,18 @@ const SMALLEST: u32 = 32;
 
 impl Dispatcher {
     pub(crate) fn opendir(&self, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
-        reply.value(&OpenOut::default());
+        reply.value(&OpenOut { fh: self.open_directories.open(), ..OpenOut::default() });
+        Ok(())
+    }
+
+    pub(crate) fn releasedir(
+        &self,
+        request: &mut Request<'_>,
+        reply: &mut Replier<'_, '_>,
+    ) -> Result<(), Status> {
+        let call: ReleaseIn = request.take()?;
+        self.open_directories.close(call.fh);
+        reply.ok();
         Ok(())
     }
 
@@ -59,12 +74,40 @@ impl Dispatcher {
         let mut page = Page::new(call.size as usize);
         let max = call.size / (SMALLEST + plus.len() as u32);
         let list = |cookie| self.client.readdir(ino, cookie, max, attrs);
-        fill(ino, call.offset, list, |entry, off| {
+        let ends = |next| self.open_directories.end(call.fh, call.offset, next);
+        fill(ino, call.offset, (list, ends), |entry, off| {
             page.push(plus, entry.ino, off, u32::from(entry.kind), &entry.name)
         })?;
         self.note_access(ino, call.flags);
         reply.owned(page.bytes);
         Ok(())
+    }
+}
+
+/// Where the listings of open directories end: what is new since their begin is not in them, so
+/// that they have an end whatever is moved into the directory meanwhile.
+#[derive(Default)]
+pub(crate) struct OpenDirectories {
+    last: AtomicU64,
+    ends: Mutex<HashMap<u64, u64>>,
+}
+
+impl OpenDirectories {
+    fn open(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn close(&self, fh: u64) {
+        self.ends.lock().remove(&fh);
+    }
+
+    /// For a page from `offset` on, where the next new name of the directory comes at `next`.
+    fn end(&self, fh: u64, offset: u64, next: u64) -> u64 {
+        let mut ends = self.ends.lock();
+        match ends.get(&fh) {
+            Some(end) if offset > 0 => *end,
+            _ => *ends.entry(fh).insert_entry(next).get(),
+        }
     }
 }
 
@@ -99,10 +142,11 @@ impl Page {
 fn fill(
     dir: Ino,
     from: u64,
-    list: impl Fn(u64) -> Result<Listing, Status>,
+    (list, ends): (impl Fn(u64) -> Result<Listing, Status>, impl Fn(u64) -> u64),
     mut push: impl FnMut(ListingEntry, u64) -> bool,
 ) -> Result<(), Status> {
     let listing = list(from.max(AFTER_DOTS))?;
+    let end = ends(listing.next);
     let dots = [(AFTER_DOT, dir, &b"."[..]), (AFTER_DOTS, listing.parent, &b".."[..])];
     for (off, ino, name) in dots {
         let dot = || {
@@ -115,7 +159,7 @@ fn fill(
     }
     for entry in listing.entries {
         let off = entry.cookie;
-        if !push(entry, off) {
+        if off >= end || !push(entry, off) {
             break;
         }
     }
@@ -174,6 +218,17 @@ mod tests {
         assert!(parse_policy(b"shape=mirror:2").is_ok());
         assert_eq!(parse_policy(b"shape=mirror:9"), Err(Status::INVAL));
         assert_eq!(parse_policy(b"colour=red"), Err(Status::INVAL));
+    }
+
+    #[test]
+    fn a_listing_ends_where_the_directory_ended_at_its_begin() {
+        let open = OpenDirectories::default();
+        let (a, b) = (open.open(), open.open());
+        assert_eq!(open.end(a, 0, 10), 10);
+        assert_eq!((open.end(a, 5, 20), open.end(b, 0, 20)), (10, 20));
+        assert_eq!(open.end(a, 0, 30), 30, "from the begin again");
+        open.close(a);
+        assert_eq!(open.ends.lock().len(), 1);
     }
 
     #[test]

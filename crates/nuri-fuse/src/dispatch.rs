@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Client, Entry, Privileges};
+use nuri_client::{Access, Caller, Client, Entry, KernelCache, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -20,6 +20,11 @@ use crate::abi::{
     Rename2In, RenameIn, SetattrIn, StatfsOut,
 };
 use crate::bypass::Bypass;
+use crate::cached::Cached;
+use crate::directory::OpenDirectories;
+use crate::lock_ops::system_call;
+use crate::reads::Reads;
+use crate::refresh::Refresher;
 use crate::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::request::Request;
 use crate::server::MAX_WRITE;
@@ -47,6 +52,19 @@ pub(crate) struct Dispatcher {
     /// None where it could not be made.
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) steering: Steering,
+    refresher: Refresher,
+    pub(crate) reads: Arc<Reads>,
+    pub(crate) cached: Cached,
+    pub(crate) open_directories: OpenDirectories,
+    pub(crate) pages: Arc<dyn KernelCache>,
+}
+
+/// What belongs to the mount that is served.
+pub(crate) struct Own {
+    pub(crate) bypass: Option<Arc<Bypass>>,
+    pub(crate) steering: Steering,
+    pub(crate) refresher: Refresher,
+    pub(crate) pages: Arc<dyn KernelCache>,
 }
 
 /// What the kernel at the other end knows and how it is mounted.
@@ -61,8 +79,20 @@ pub(crate) struct Kernel {
 }
 
 /// What a change takes away: the kernel says whether the caller may keep the bits.
-pub(crate) fn privileges(kill_suidgid: bool) -> Privileges {
-    if kill_suidgid { Privileges::All } else { Privileges::Capabilities }
+pub(crate) fn privileges(kill_suidgid: bool, caller: Caller) -> Privileges {
+    if kill_suidgid { Privileges::Of(caller) } else { Privileges::Capabilities }
+}
+
+/// The calls that change owners, also where they are told to change none.
+const CHANGE_OWNER: [i64; 4] =
+    [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+
+/// What a change of owner takes away.
+fn privileges_of_owner(request: &Request<'_>) -> Privileges {
+    match request.header.uid {
+        0 => Privileges::All,
+        _ => Privileges::Of(Dispatcher::caller(request)),
+    }
 }
 
 /// What an open says that it is for.
@@ -75,15 +105,25 @@ pub(crate) fn access(flags: i32) -> Access {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(
-        client: Arc<Client>,
-        kernel: Kernel,
-        bypass: Option<Arc<Bypass>>,
-        steering: Steering,
-    ) -> Dispatcher {
+    pub(crate) fn new(client: Arc<Client>, kernel: Kernel, own: Own) -> Dispatcher {
+        let Own { bypass, steering, refresher, pages } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
-        Dispatcher { client, buffers, ring_entries, forgotten, kernel, bypass, steering }
+        let (reads, cached) = (Arc::new(Reads::new()), Cached::new());
+        Dispatcher {
+            client,
+            buffers,
+            ring_entries,
+            forgotten,
+            kernel,
+            bypass,
+            steering,
+            refresher,
+            reads,
+            cached,
+            open_directories: OpenDirectories::default(),
+            pages,
+        }
     }
 
     /// Answers one request, or none where the protocol wants none.
@@ -131,11 +171,12 @@ impl Dispatcher {
                 Ok(())
             }
             abi::SYNCFS => {
-                self.client.sync_all();
+                self.client.sync_all()?;
                 reply.ok();
                 Ok(())
             }
-            abi::RELEASEDIR | abi::DESTROY => {
+            abi::RELEASEDIR => self.releasedir(request, reply),
+            abi::DESTROY => {
                 reply.ok();
                 Ok(())
             }
@@ -187,7 +228,18 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let parent = self.parent(request);
-        match self.client.lookup(parent.ino, request.name()?)? {
+        let name = request.name()?;
+        // Of an inode that the kernel does not know any more, for who kept a handle of it.
+        let by_handle = match name {
+            b"." => Some(self.client.lookup_number(parent.ino)?),
+            b".." => Some(self.client.lookup_above(parent.ino)?),
+            _ => None,
+        };
+        if let Some(entry) = by_handle {
+            self.reply_entry(Parent { names: None, ..parent }, &entry, reply);
+            return Ok(());
+        }
+        match self.client.lookup(parent.ino, name)? {
             Some(entry) => self.reply_entry(parent, &entry, reply),
             None => {
                 reply.hold(self.client.reply_gate());
@@ -238,11 +290,25 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
-        let attr = self.client.getattr(ino)?;
+        let attr = self.look(request)?;
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&attr_out(&attr, valid));
         Ok(())
+    }
+
+    /// Attributes of the inode that the request is for. By then the kernel has the size, whether it
+    /// takes these over or not.
+    fn look(&self, request: &Request<'_>) -> Result<Attr, Status> {
+        let ino = Self::ino(request);
+        let mut seen = self.refresher.seen(ino);
+        seen.is_doubtful |= self.client.is_in_parts(ino);
+        let attr = self.client.getattr(ino)?;
+        let is_file = attr.mode & libc::S_IFMT == libc::S_IFREG;
+        match is_file && self.refresher.catch_up(request.header.pid, seen, &attr) {
+            true => self.client.getattr(ino),
+            false => Ok(attr),
+        }
     }
 
     fn statx<'g>(
@@ -251,11 +317,37 @@ impl Dispatcher {
         reply: &mut Replier<'g, '_>,
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
-        let attr = self.client.getattr(ino)?;
+        let attr = self.look(request)?;
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&statx_out(&attr, valid));
         Ok(())
+    }
+
+    pub(crate) fn caller(request: &Request<'_>) -> Caller {
+        Caller { thread: request.header.pid, gid: request.header.gid }
+    }
+
+    /// A change of owner that leaves both as they are says nothing at all; the kernel takes it for
+    /// allowed, and leaves what it takes away to us. So does a write to a file with a capability.
+    fn change_nothing(&self, request: &Request<'_>) -> Result<(), Status> {
+        let ino = Self::ino(request);
+        if !Self::changes_owner(request) {
+            return self.client.drop_privileges(ino, Privileges::Capabilities);
+        }
+        self.may_change_nothing(request)?;
+        self.client.drop_privileges(ino, privileges_of_owner(request))
+    }
+
+    /// Whether the caller is in a call that changes owners.
+    pub(crate) fn changes_owner(request: &Request<'_>) -> bool {
+        system_call(request.header.pid).is_some_and(|(number, _)| CHANGE_OWNER.contains(&number))
+    }
+
+    /// Whether the caller may take away what goes with a change of owner.
+    pub(crate) fn may_change_nothing(&self, request: &Request<'_>) -> Result<(), Status> {
+        let (ino, uid) = (Self::ino(request), request.header.uid);
+        self.client.may_drop_privileges(ino, uid, Self::caller(request))
     }
 
     fn setattr<'g>(
@@ -280,12 +372,13 @@ impl Dispatcher {
             atime: time(abi::FATTR_ATIME_NOW, abi::FATTR_ATIME, call.atime, call.atimensec),
             mtime: time(abi::FATTR_MTIME_NOW, abi::FATTR_MTIME, call.mtime, call.mtimensec),
         };
-        // A change of owner that leaves both as they are says nothing at all.
-        let nothing = change == SetAttr { ino, ..SetAttr::default() };
-        if nothing || has(abi::FATTR_UID) || has(abi::FATTR_GID) {
-            self.client.drop_privileges(ino, Privileges::All)?;
+        let caller = Self::caller(request);
+        if has(abi::FATTR_UID) || has(abi::FATTR_GID) {
+            self.client.drop_privileges(ino, privileges_of_owner(request))?;
         } else if has(abi::FATTR_SIZE) {
-            self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID)))?;
+            self.client.drop_privileges(ino, privileges(has(abi::FATTR_KILL_SUIDGID), caller))?;
+        } else if change == (SetAttr { ino, ..SetAttr::default() }) {
+            self.change_nothing(request)?;
         }
         let attr = self.client.setattr(&change)?;
         reply.hold(self.client.reply_gate());
@@ -377,6 +470,7 @@ impl Dispatcher {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Status::INVAL),
         };
         self.rename_names(request, reply, Ino(call.newdir), mode)
@@ -459,7 +553,8 @@ impl Dispatcher {
     }
 
     fn reply_opened(&self, entry: &EntryOut, (fh, flags): (u64, i32), reply: &mut Replier<'_, '_>) {
-        let open = OpenOut { fh, open_flags: self.open_flags(flags), backing_id: 0 };
+        let open_flags = self.note_open(Ino(entry.nodeid), fh, flags);
+        let open = OpenOut { fh, open_flags, backing_id: 0 };
         let mut body = entry.as_bytes().to_vec();
         body.extend_from_slice(open.as_bytes());
         reply.owned(body);

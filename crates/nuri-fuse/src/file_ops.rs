@@ -1,6 +1,6 @@
 //! Opcodes of open files.
 
-use nuri_client::{Allocate, Position, Seek, Sync};
+use nuri_client::{Allocate, Position, Seek, Sync, Wrote};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_rules::broken;
@@ -64,11 +64,20 @@ impl Dispatcher {
         }
     }
 
+    /// Says how a file that was opened is read, and remembers it until its last close.
+    pub(crate) fn note_open(&self, ino: Ino, fh: u64, flags: i32) -> u32 {
+        let how = self.open_flags(flags);
+        if how & abi::FOPEN_DIRECT_IO == 0 {
+            self.cached.opened(ino, fh);
+        }
+        how
+    }
+
     fn open(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: OpenIn = request.take()?;
         let flags = call.flags as i32;
         let fh = self.client.open(Self::ino(request), access(flags))?;
-        let open_flags = self.open_flags(flags);
+        let open_flags = self.note_open(Self::ino(request), fh, flags);
         reply.value(&OpenOut { fh, open_flags, backing_id: 0 });
         Ok(())
     }
@@ -76,7 +85,9 @@ impl Dispatcher {
     fn read(&self, request: &mut Request<'_>, reply: &mut Replier<'_, '_>) -> Result<(), Status> {
         let call: ReadIn = request.take()?;
         let ino = Self::ino(request);
-        let room = reply.room(call.size.min(MAX_WRITE) as usize);
+        let read = self.reads.enter(ino, call.offset);
+        let size = call.size.min(MAX_WRITE) as usize;
+        let room = reply.room(size);
         let len = if call.flags as i32 & libc::O_DIRECT != 0 {
             self.client.read_direct(ino, call.offset, room)?
         } else {
@@ -84,7 +95,13 @@ impl Dispatcher {
         };
         // After the bytes were had: they may have been waited for.
         self.client.check_locks(call.fh)?;
+        if len == 0 && !broken!("last_end_counts") {
+            read.wait_for_those_before();
+        }
         reply.filled(len);
+        if len < size {
+            reply.keep(read);
+        }
         self.note_access(ino, call.flags);
         Ok(())
     }
@@ -100,7 +117,11 @@ impl Dispatcher {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
             let append = flags & libc::O_APPEND != 0;
             let position = if append { Position::End } else { Position::At(call.offset) };
-            self.client.write((ino, call.fh), position, data, privileges(kill))?
+            let taken = privileges(kill, Self::caller(request));
+            let wrote = self.client.write((ino, call.fh), position, data, taken);
+            let asked = Wrote { at: call.offset, len: data.len() as u64 };
+            self.drop_pages_read_meanwhile(ino, flags, wrote.unwrap_or(asked));
+            wrote?
         };
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
@@ -108,6 +129,14 @@ impl Dispatcher {
         }
         reply.value(&WriteOut { size: wrote.len as u32, padding: 0 });
         Ok(())
+    }
+
+    /// See `cached.rs`. Also of what was refused in part.
+    fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: Wrote) {
+        let is_direct = flags & libc::O_DIRECT != 0 && !broken!("direct_beside_pages");
+        if is_direct && wrote.len > 0 && self.cached.has(ino) {
+            self.pages.invalidate_pages(ino, wrote.at, wrote.len);
+        }
     }
 
     fn fallocate(
@@ -126,7 +155,8 @@ impl Dispatcher {
             (libc::FALLOC_FL_ZERO_RANGE, true) => Allocate::ZeroKeepSize,
             _ => return Err(Status::NOTSUP),
         };
-        self.client.drop_privileges(ino, privileges(request.header.uid != 0))?;
+        let taken = privileges(request.header.uid != 0, Self::caller(request));
+        self.client.drop_privileges(ino, taken)?;
         self.client.allocate(ino, how, call.offset, call.length)?;
         reply.ok();
         Ok(())
@@ -174,7 +204,7 @@ impl Dispatcher {
         buf.set_len(want);
         let mut len = self.client.read(from, call.off_in, &mut buf)?;
         if len > 0 {
-            let kill = privileges(request.header.uid != 0);
+            let kill = privileges(request.header.uid != 0, Self::caller(request));
             let (position, to) = (Position::At(call.off_out), Ino(call.nodeid_out));
             len = self.client.write((to, call.fh_out), position, &buf[..len], kill)?.len as usize;
         }

@@ -8,6 +8,7 @@
 
 pub mod abi;
 mod bypass;
+mod cached;
 mod classic;
 pub mod device;
 mod directory;
@@ -16,6 +17,8 @@ mod file_ops;
 mod lock_ops;
 pub mod mount;
 mod notify;
+mod reads;
+mod refresh;
 mod reply;
 mod request;
 mod rings;

@@ -23,7 +23,7 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
-        let (place, mode) = place(request)?;
+        let (place, mode) = self.place(request)?;
         let holder = self.client.lock_test(&place, mode.ok_or(Status::INVAL)?)?;
         let none = FileLock { kind: libc::F_UNLCK as u32, ..FileLock::default() };
         let lk = holder.map_or(none, |held| FileLock {
@@ -44,7 +44,7 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
-        let (place, mode) = place(request)?;
+        let (place, mode) = self.place(request)?;
         self.client.lock(&place, mode)?;
         reply.ok();
         Ok(())
@@ -55,7 +55,7 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
-        let (place, mode) = place(request)?;
+        let (place, mode) = self.place(request)?;
         let (Some(mode), Some(later)) = (mode, reply.later()) else {
             // No room to park another one: what is free can be had, what is not cannot.
             let full = |status| if status == Status::AGAIN { Status::NOLCK } else { status };
@@ -89,6 +89,7 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: FlushIn = request.take()?;
+        self.client.note_closing(ino, call.fh);
         let flushed = self.client.flush(call.fh);
         let unlocked = self.client.close_locks(ino, call.lock_owner);
         flushed.and(unlocked)?;
@@ -107,9 +108,18 @@ impl Dispatcher {
         if let Some(bypass) = &self.bypass {
             bypass.revoke(call.fh);
         }
+        self.cached.closed(Self::ino(request), call.fh);
         self.client.release(call.fh);
         reply.ok();
         Ok(())
+    }
+}
+
+impl Dispatcher {
+    fn place(&self, request: &mut Request<'_>) -> Result<(LockPlace, Option<LockMode>), Status> {
+        let thread = request.header.pid;
+        let (place, mode) = place(request)?;
+        Ok((self.client.owned_place(place, || is_of_open_file(thread)), mode))
     }
 }
 
@@ -131,16 +141,31 @@ fn place(request: &mut Request<'_>) -> Result<(LockPlace, Option<LockMode>), Sta
 /// Whether a circle of waits is an error for the thread's request. Not for OFD locks, as on
 /// Linux; only the thread's system call tells them apart. Where that cannot be read it is.
 fn circles_of(thread: u32) -> Deadlock {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
-    if is_ofd_wait(&text) { Deadlock::Ignore } else { Deadlock::Detect }
+    if is_of_open_file(thread) { Deadlock::Ignore } else { Deadlock::Detect }
 }
 
-/// Reads `NUMBER 0xFIRST 0xSECOND ...`: is it `fcntl(_, F_OFD_SETLKW, _)`?
-fn is_ofd_wait(text: &str) -> bool {
+/// Whether the thread asks for an OFD lock.
+fn is_of_open_file(thread: u32) -> bool {
+    system_call(thread).is_some_and(is_ofd_call)
+}
+
+/// The system call in which the thread waits, and its second argument, where that can be known.
+pub(crate) fn system_call(thread: u32) -> Option<(i64, i64)> {
+    read_call(&std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?)
+}
+
+/// Reads `NUMBER 0xFIRST 0xSECOND ...`.
+fn read_call(text: &str) -> Option<(i64, i64)> {
     let mut words = text.split(' ');
-    let number = words.next().and_then(|w| w.parse::<i64>().ok());
-    let command = words.nth(1).and_then(|w| i64::from_str_radix(w.strip_prefix("0x")?, 16).ok());
-    number == Some(libc::SYS_fcntl) && command == Some(i64::from(libc::F_OFD_SETLKW))
+    let number = words.next()?.parse().ok()?;
+    let second = i64::from_str_radix(words.nth(1)?.strip_prefix("0x")?, 16).unwrap_or(-1);
+    Some((number, second))
+}
+
+/// Is it `fcntl(_, F_OFD_..., _)`?
+fn is_ofd_call((number, command): (i64, i64)) -> bool {
+    let commands = [libc::F_OFD_GETLK, libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+    number == libc::SYS_fcntl && commands.iter().any(|ofd| i64::from(*ofd) == command)
 }
 
 #[cfg(test)]
@@ -149,9 +174,12 @@ mod tests {
 
     #[test]
     fn the_system_call_tells_ofd_locks_apart() {
+        let is_ofd = |text: &str| read_call(text).is_some_and(is_ofd_call);
         let call = |command: i32| format!("{} 0x3 {command:#x} 0x7ffd 0x0\n", libc::SYS_fcntl);
-        assert!(is_ofd_wait(&call(libc::F_OFD_SETLKW)));
-        assert!(!is_ofd_wait(&call(libc::F_SETLKW)));
-        assert!(!is_ofd_wait("running\n") && !is_ofd_wait("") && !is_ofd_wait("-1 0x7f 0x7f"));
+        assert!(is_ofd(&call(libc::F_OFD_SETLKW)) && is_ofd(&call(libc::F_OFD_SETLK)));
+        assert!(!is_ofd(&call(libc::F_SETLKW)));
+        assert!(!is_ofd("running\n") && !is_ofd("") && !is_ofd("-1 0x7f 0x7f"));
+        let chown = read_call(&format!("{} 0x3 0xffffffffffffffff 0x0\n", libc::SYS_fchown));
+        assert_eq!(chown, Some((libc::SYS_fchown, -1)), "its argument is no matter");
     }
 }

@@ -12,6 +12,7 @@ use crate::abi::{
     NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInode, NotifyPrune, OutHeader,
 };
 use crate::device::Device;
+use crate::refresh::Forgotten;
 use crate::rings::Load;
 
 /// Writes notifications on the mount's connection.
@@ -20,6 +21,7 @@ pub(crate) struct Notifier {
     pub(crate) load: Arc<Load>,
     /// The kernel knows `NOTIFY_PRUNE`.
     pub(crate) prunes: bool,
+    pub(crate) forgotten: Arc<Forgotten>,
 }
 
 impl Notifier {
@@ -34,12 +36,14 @@ impl Notifier {
 
 impl KernelCache for Notifier {
     fn invalidate_attributes(&self, ino: Ino) -> bool {
+        self.forgotten.note(ino);
         // Before any page: attributes only.
         let body = NotifyInvalInode { ino: ino.0, off: -1, len: 0 };
         self.send(NOTIFY_INVAL_INODE, body.as_bytes())
     }
 
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) -> bool {
+        self.forgotten.note(ino);
         let body = NotifyInvalInode { ino: ino.0, off: offset as i64, len: len as i64 };
         // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
         self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()))

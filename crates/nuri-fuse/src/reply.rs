@@ -10,6 +10,7 @@ use parking_lot::RwLockReadGuard;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{Attr, AttrOut, EntryOut, StatxOut, StatxTime};
+use crate::reads::ReadUnderWay;
 
 /// Held from before a reply is built until the kernel has it.
 pub(crate) type Gate<'g> = RwLockReadGuard<'g, ()>;
@@ -50,6 +51,8 @@ pub(crate) struct Reply<'g> {
     pub(crate) error: i32,
     pub(crate) body: Body,
     pub(crate) gate: Option<Gate<'g>>,
+    /// Ends when the kernel has the reply.
+    pub(crate) read: Option<ReadUnderWay>,
 }
 
 /// Where the bytes of a reply are.
@@ -139,6 +142,11 @@ impl<'g, 't> Replier<'g, 't> {
     /// Keeps the gate until the kernel has the reply.
     pub(crate) fn hold(&mut self, gate: Gate<'g>) {
         self.reply.gate = Some(gate);
+    }
+
+    /// Keeps the read under way until the kernel has the reply.
+    pub(crate) fn keep(&mut self, read: ReadUnderWay) {
+        self.reply.read = Some(read);
     }
 
     /// What is to be sent.

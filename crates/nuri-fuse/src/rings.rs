@@ -262,7 +262,7 @@ impl Rings {
         }
         entry.answer(reply.error, &reply.body, &scratch)?;
         let cools = entry.used_much() && !self.may_keep(warm);
-        if reply.gate.is_some() || cools {
+        if reply.gate.is_some() || reply.read.is_some() || cools {
             entry.commit()?;
         }
         if cools {

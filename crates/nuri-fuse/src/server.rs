@@ -18,8 +18,9 @@ use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH, MIN
 use crate::bypass::{Bypass, Passed};
 use crate::classic::{BUFFER, Readers, send};
 use crate::device::Device;
-use crate::dispatch::{Dispatcher, Kernel};
+use crate::dispatch::{Dispatcher, Kernel, Own};
 use crate::notify::Notifier;
+use crate::refresh::{Forgotten, Refresher};
 use crate::reply::{Body, Reply};
 use crate::request::Request;
 use crate::rings::{Load, Probe, Rings};
@@ -100,8 +101,9 @@ pub fn serve(
     let Agreed { minor, flags, rings } = handshake(&device, &config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
-    let notifier =
-        Notifier { device: device.duplicate()?, load: load.clone(), prunes: minor >= MINOR_PRUNE };
+    let (forgotten, prunes) = (Arc::new(Forgotten::new()), minor >= MINOR_PRUNE);
+    let (own, likewise) = (device.duplicate()?, forgotten.clone());
+    let notifier = Notifier { device: own, load: load.clone(), prunes, forgotten: likewise };
     let notifier: Arc<dyn KernelCache> = Arc::new(notifier);
     client.set_kernel_cache(notifier.clone());
     let kernel = Kernel {
@@ -110,11 +112,14 @@ pub fn serve(
         read_only: config.read_only,
     };
     let bypass = match kernel.epochs {
-        true => Bypass::start(client.clone(), notifier, config.read_only, config.passed),
+        true => Bypass::start(client.clone(), notifier.clone(), config.read_only, config.passed),
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
     let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
-    let dispatcher = Arc::new(Dispatcher::new(client, kernel, bypass.clone(), Steering::of(point)));
+    let refresher = Refresher::new(forgotten, load.clone(), point.to_owned());
+    let own =
+        Own { bypass: bypass.clone(), steering: Steering::of(point), refresher, pages: notifier };
+    let dispatcher = Arc::new(Dispatcher::new(client, kernel, own));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
     let rings = rings.and_then(start);
@@ -154,7 +159,7 @@ fn handshake(device: &Device, config: &FuseConfig) -> io::Result<Agreed> {
         _ => Probe::new(device).map_err(NoRings::Refused),
     };
     let reply = init_out(&init, offered, &rings, config);
-    let body = Reply { error: 0, body: Body::Scratch, gate: None };
+    let body = Reply { body: Body::Scratch, ..Reply::default() };
     send(device, header.unique, &body, reply.as_bytes());
     let flags = u64::from(reply.flags) | u64::from(reply.flags2) << 32;
     Ok(Agreed { minor: init.minor, flags, rings })

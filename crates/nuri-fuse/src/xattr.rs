@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use nuri_client::flow::Forced;
 use nuri_proto::Status;
+use nuri_proto::change::CAPABILITY;
 use nuri_proto::op::meta::{SetGroupId, XattrMode};
 
 use crate::abi;
@@ -99,7 +100,7 @@ impl Dispatcher {
         let value = request.bytes(call.size as usize)?;
         let ino = Self::ino(request);
         if name == SYNC_ATTRIBUTE {
-            self.client.sync_all();
+            self.client.sync_all()?;
         } else if self.steer(request.header.uid, name, value)? {
             // Done.
         } else if name == LAYOUT_ATTRIBUTE {
@@ -160,6 +161,10 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let name = request.name()?;
         check_class(name)?;
+        if name == CAPABILITY && Self::changes_owner(request) {
+            // Before it asks for the change itself, whoever the caller is.
+            self.may_change_nothing(request)?;
+        }
         match self.client.xattr_remove(Self::ino(request), name) {
             // A list that is not there says what the mode says.
             Err(Status::NODATA) if LISTS.contains(&name) => {}

@@ -182,7 +182,7 @@ fn check_inode(
             }
         }
         Body::File(file) => {
-            if file.may_have_data() {
+            if file.may_have_data(attr.size) {
                 report.objects.insert(file.object, file.layout.clone());
             }
             let inline = engine.get(&schema::inline_key(Ino(ino)))?;

@@ -6,7 +6,9 @@ use nuri_proto::Status;
 use nuri_proto::change::S_IFMT;
 use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, LayoutPolicy};
+use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Time};
+use nuri_rules::broken;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Type bits of a mode.
@@ -232,9 +234,11 @@ impl Inode {
 }
 
 impl File {
-    /// Whether the targets may hold bytes of the object, published or not.
-    pub fn may_have_data(&self) -> bool {
-        self.on_targets || self.grown_from.is_some()
+    /// Whether the targets may hold bytes of the object, published or not. Bytes below the size are
+    /// pushed without a word; a size that fits into the inline record is never pushed so.
+    pub fn may_have_data(&self, size: u64) -> bool {
+        let is_large = size > MAX_INLINE && !broken!("sparse_has_nothing");
+        self.on_targets || self.grown_from.is_some() || is_large
     }
 
     /// What a client needs to reach the data.

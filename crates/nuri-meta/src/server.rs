@@ -328,10 +328,12 @@ impl MetaServer {
     }
 
     pub(crate) fn txn<'a>(&'a self, core: &'a mut Core, session: SessionId) -> Txn<'a> {
-        let wall = self.clock.wall();
-        let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
-        // Stamps never go back, also when the clock does.
-        let now = now.max(core.counters.stamp);
+        let (wall, last) = (time_of(self.clock.wall()), core.counters.stamp);
+        if last.is_beyond(wall) {
+            let days = (last.sec - wall.sec) as f64 / 86_400.0;
+            eprintln!("metadata: the clock was {days:.4} days ahead; stamps follow it back");
+        }
+        let now = last.next(wall);
         core.counters.stamp = now;
         Txn {
             reads: Reads::new(&*self.engine, &core.unsettled),
@@ -457,7 +459,8 @@ impl MetaServer {
             let (upto, events) = session.pending(acknowledged);
             let now = self.clock.monotonic();
             if !events.is_empty() || waited || now >= until || !same_boot {
-                return Ok(EventsReply { server_boot: self.engine.epoch(), upto, events });
+                let (server_boot, server_time) = (self.engine.epoch(), time_of(self.clock.wall()));
+                return Ok(EventsReply { server_boot, server_time, upto, events });
             }
             let told = session.told.clone();
             // Ends also where a test's clock stands still.

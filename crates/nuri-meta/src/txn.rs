@@ -289,6 +289,13 @@ impl Txn<'_> {
         inode.attr.changed(self.now);
     }
 
+    /// A client stamped so: later stamps are later.
+    pub(crate) fn saw(&mut self, stamp: Time) {
+        if !stamp.is_beyond(self.counters.stamp) {
+            self.counters.stamp = self.counters.stamp.max(stamp);
+        }
+    }
+
     pub(crate) fn at(&self, time: SetTime) -> Time {
         time.at(self.now)
     }

@@ -1,12 +1,16 @@
 //! What operations do to attributes: the same where a server runs them and where a client answers
 //! from its log before.
 
+use nuri_rules::broken;
+
+use crate::clock::CLOCKS_APART;
 use crate::op::meta::{Attr, SetAttr, SetTime, Time};
 
 /// Type bits of the mode.
 pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
+pub const S_IFCHR: u32 = 0o020_000;
 pub const S_IFLNK: u32 = 0o120_000;
 pub const S_ISGID: u32 = 0o2000;
 
@@ -17,6 +21,33 @@ impl SetTime {
             SetTime::Now => now,
             SetTime::At(time) => time,
         }
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+impl Time {
+    /// Nanoseconds since 1970, as far as they can be counted (1677 to 2262).
+    pub fn nanos(self) -> i64 {
+        self.sec.saturating_mul(SECOND).saturating_add(i64::from(self.nsec))
+    }
+
+    pub fn of_nanos(nanos: i64) -> Time {
+        Time { sec: nanos.div_euclid(SECOND), nsec: nanos.rem_euclid(SECOND) as u32 }
+    }
+
+    /// The stamp after `self`, where a clock says `clock`. It is later, whatever the clock does,
+    /// unless the clock went back by more than clocks do that are kept right: then it was wrong
+    /// before.
+    #[must_use]
+    pub fn next(self, clock: Time) -> Time {
+        if clock > self || self.is_beyond(clock) { clock } else { Time::of_nanos(self.nanos() + 1) }
+    }
+
+    /// Whether no clock that is kept right could say so when another one says `clock`.
+    pub fn is_beyond(self, clock: Time) -> bool {
+        let apart = self.nanos().saturating_sub(clock.nanos());
+        apart > CLOCKS_APART.as_nanos() as i64 && !broken!("wrong_clock_stays")
     }
 }
 
@@ -32,6 +63,15 @@ impl Attr {
     pub fn changed(&mut self, now: Time) {
         self.ctime = now;
         self.change += 1;
+    }
+
+    /// Data that its writer stamped is durable. That changes no time: whoever looked at the file
+    /// meanwhile saw these.
+    pub fn published(&mut self, mtime: Option<Time>) {
+        self.change += 1;
+        if let Some(mtime) = mtime {
+            (self.mtime, self.ctime) = (mtime, self.ctime.max(mtime));
+        }
     }
 
     /// Data (or entries) and attributes changed.
@@ -96,6 +136,27 @@ impl Attr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stamps_advance_and_follow_a_clock_that_was_wrong() {
+        let at = |sec, nsec| Time { sec, nsec };
+        assert_eq!(at(5, 7).next(at(6, 0)), at(6, 0));
+        assert_eq!(at(5, 7).next(at(5, 7)), at(5, 8), "the clock stands");
+        assert_eq!(at(5, 999_999_999).next(at(4, 0)), at(6, 0), "it went back a little");
+        assert_eq!(at(900_000, 0).next(at(5, 0)), at(5, 0), "it was ten days ahead");
+        assert_eq!(at(-1, 999_999_999).next(at(-5, 0)), at(0, 0));
+        assert_eq!(Time::of_nanos(-1), at(-1, 999_999_999));
+    }
+
+    #[test]
+    fn what_is_published_keeps_the_times_of_its_writer() {
+        let (then, now) = (Time { sec: 5, nsec: 0 }, Time { sec: 6, nsec: 0 });
+        let mut attr = Attr { ctime: now, mtime: now, ..Attr::default() };
+        attr.published(None);
+        assert_eq!((attr.mtime, attr.ctime, attr.change), (now, now, 1));
+        attr.published(Some(then));
+        assert_eq!((attr.mtime, attr.ctime, attr.change), (then, now, 2), "its mode was set later");
+    }
 
     #[test]
     fn a_directory_hands_down_its_group() {

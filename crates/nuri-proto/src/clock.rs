@@ -46,6 +46,9 @@ pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
 pub const LOG_DELAY: Duration = Duration::from_millis(100);
 /// Who takes a directory that others want to take too may keep it this long.
 pub const TURN: Duration = Duration::from_millis(20);
+/// Clocks that are kept right differ by less. One that went back further was wrong before: stamps
+/// follow it.
+pub const CLOCKS_APART: Duration = Duration::from_secs(10);
 /// Longest time the kernel may cache an attribute or a name.
 pub const KERNEL_TTL: Duration = Duration::from_secs(4);
 

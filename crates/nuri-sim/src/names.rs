@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nuri_io::clock::{Clock, ManualClock};
 use nuri_io::rng::Rng;
 use nuri_meta::txn::ClusterView;
 use nuri_proto::Status;
-use nuri_proto::clock::GRACE;
+use nuri_proto::clock::{CLOCKS_APART, GRACE};
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::Shape;
 use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
@@ -46,6 +47,12 @@ pub struct Names {
     meta: Meta,
     clients: Vec<Standing>,
     stamp: HashMap<Ino, Time>,
+}
+
+/// Never more apart from what it showed before than clocks that are kept right are.
+pub(crate) fn step_wall(clock: &ManualClock, rng: &mut Rng) {
+    let ahead = Duration::from_millis(rng.below(CLOCKS_APART.as_millis() as u64 - 1));
+    clock.set_wall(clock.monotonic() + ahead);
 }
 
 impl Names {
@@ -85,9 +92,10 @@ impl Names {
         Ok(())
     }
 
-    /// Steps the wall clock, mostly backwards.
+    /// Steps the wall clock, mostly backwards, as far as clocks that are kept right do: stamps
+    /// follow one that was wrong.
     pub fn step_clock(&self, rng: &mut Rng) {
-        self.meta.clock().set_wall(Duration::from_secs(rng.below(2_000_000)));
+        step_wall(self.meta.clock(), rng);
     }
 
     fn call<C: Call>(

@@ -14,6 +14,9 @@ const FAULT_SEED: &str = "7";
 /// Seconds of litmus tests: so long the same rounds each time, and so long others.
 const LITMUS_SECONDS: &str = "20";
 const LITMUS_SEED: &str = "7";
+/// Seconds of random calls against a model, the same each time and others.
+const MODEL_SECONDS: &str = "60";
+const MODEL_SEED: &str = "1";
 /// Seconds of fresh seeds, for each kind of simulation.
 const SIMULATED: &[(&str, &str)] = &[("files", "24"), ("leased", "24"), ("logged", "12")];
 /// CI runs every n-th study; `cargo xtask studies` runs all.
@@ -70,6 +73,10 @@ fn long_ones() -> Vec<Job> {
     let fixed = [&litmus[..], &["--seed", LITMUS_SEED]].concat();
     jobs.push(Job::xtask("litmus tests", "the same rounds", &fixed).load(Load::Waits));
     jobs.push(Job::xtask("litmus tests", "fresh rounds", &litmus).load(Load::Waits));
+    let model = ["model", "--seconds", MODEL_SECONDS];
+    let fixed = [&model[..], &["--seed", MODEL_SEED]].concat();
+    jobs.push(Job::xtask("bytes against a model", "the same rounds", &fixed).load(Load::Works));
+    jobs.push(Job::xtask("bytes against a model", "fresh rounds", &model).load(Load::Works));
     for app in crate::apps::names() {
         let words = ["apps", "--quick", "--only", app];
         jobs.push(Job::xtask("real programs", app, &words).load(Load::Works));

@@ -262,7 +262,7 @@ impl Shared {
     /// Moves a file or a link, over such or over nothing.
     pub(crate) fn rename_logged(&self, call: &Rename) -> Option<Result<(), Status>> {
         let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
-        if call.mode == RenameMode::Exchange || !are_plain {
+        if matches!(call.mode, RenameMode::Exchange | RenameMode::Whiteout) || !are_plain {
             return None;
         }
         let mut log = self.open_log()?;

@@ -36,9 +36,8 @@ pub(super) fn publication(state: &mut NodeState, now: Time) -> Option<Logged> {
     let inline = file.inline.clone().filter(|data| data.len() as u64 == file.size)?;
     let at = now.max(attr.ctime).max(file.mtime.unwrap_or_default());
     let (size, allocated) = (file.size, file.size.next_multiple_of(512));
-    attr.changed(at);
+    attr.published(file.mtime);
     (attr.size, attr.allocated) = (size, allocated);
-    attr.mtime = file.mtime.unwrap_or(attr.mtime);
     let (ino, mtime, data) = (attr.ino, file.mtime.map(SetTime::At), PublishData::Inline);
     let call = Publish { ino, size, allocated, mtime, data };
     let step = Step { at, change: Change::Publish(call) };

@@ -51,6 +51,7 @@ impl MetaOp for Apply {
         txn.offers = false;
         for Step { at, change } in self.steps {
             txn.now = at;
+            txn.saw(at);
             match change {
                 Change::Make(ino, call) => made.push(make(txn, ino, &call)?),
                 Change::Unlink(call, fate) => unlink(txn, call, fate)?,

@@ -44,7 +44,7 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
     }
     let (ino, old) = (inode.attr.ino, inode.attr.size);
     let file = inode.as_file_mut()?;
-    if size == 0 && file.may_have_data() {
+    if size == 0 && file.may_have_data(old) {
         let layout = file.layout.clone();
         txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
         txn.counters.next_object += 1;
@@ -54,7 +54,7 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
     }
     file.truncate_version += 1;
     if size < old {
-        shrink(txn, ino, file, size)?;
+        shrink(txn, ino, file, (old, size))?;
     } else if file.punch_from.is_some() && size > old {
         // Only the lease holder gets here, and it punches before it asks to grow.
         return Err(Status::RETRY);
@@ -75,7 +75,7 @@ fn shrink(
     txn: &mut Txn<'_>,
     ino: Ino,
     file: &mut crate::schema::File,
-    size: u64,
+    (old, size): (u64, u64),
 ) -> Result<(), Status> {
     if file.inline {
         let mut data = txn.raw(&inline_key(ino))?.unwrap_or_default();
@@ -87,7 +87,7 @@ fn shrink(
             txn.delete(inline_key(ino));
         }
     }
-    if file.may_have_data() {
+    if size > 0 && file.may_have_data(old) {
         file.punch_from = Some(file.punch_from.map_or(size, |from| from.min(size)));
     }
     Ok(())

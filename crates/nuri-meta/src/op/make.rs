@@ -106,7 +106,12 @@ pub(super) fn file_record(txn: &Txn<'_>, inode: &Inode) -> Result<Option<FileRec
     let Body::File(file) = &inode.body else {
         return Ok(None);
     };
-    let inline = if file.inline { txn.raw(&inline_key(inode.attr.ino))? } else { None };
+    // Only the server knows whether an empty file was ever on the targets.
+    let is_bare = inode.attr.size == 0 && !file.on_targets;
+    let inline = match file.inline {
+        true => txn.raw(&inline_key(inode.attr.ino))?,
+        false => is_bare.then(Vec::new),
+    };
     Ok(Some(file.record(inline)))
 }
 

@@ -71,10 +71,9 @@ impl MetaOp for Publish {
         txn.counters.allocated = others + allocated;
         inode.attr.allocated = allocated;
         inode.attr.size = size;
-        txn.changed(&mut inode);
-        if let Some(mtime) = mtime {
-            inode.attr.mtime = txn.at(mtime);
-        }
+        let mtime = mtime.map(|mtime| txn.at(mtime));
+        inode.attr.published(mtime);
+        txn.saw(inode.attr.ctime);
         txn.put_inode(&inode)?;
         Ok(txn.reply(&inode))
     }

@@ -19,7 +19,7 @@ impl MetaOp for ReadDir {
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<ReadDirReply, Status> {
         let dir = txn.directory(self.ino)?;
-        let parent = dir.as_dir()?.parent;
+        let (parent, next) = (dir.as_dir()?.parent, dir.as_dir()?.next_cookie);
         let max = self.max.clamp(1, MAX_READDIR) as usize;
         let prefix = cookie_prefix(self.ino);
         let after = cookie_key(self.ino, self.cookie);
@@ -38,7 +38,7 @@ impl MetaOp for ReadDir {
             entries.push(entry(&self, txn, u64::from_be_bytes(tail), record)?);
         }
         let dir_lease = txn.dir_lease(self.ino);
-        Ok(ReadDirReply { entries, dir_lease, parent, end })
+        Ok(ReadDirReply { entries, dir_lease, parent, end, next })
     }
 }
 

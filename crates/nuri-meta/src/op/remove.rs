@@ -71,7 +71,7 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
         if file.inline {
             txn.delete(inline_key(ino));
         }
-        if file.may_have_data() {
+        if file.may_have_data(inode.attr.size) {
             let layout = file.layout.clone();
             txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
         }

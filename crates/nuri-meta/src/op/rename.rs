@@ -1,8 +1,11 @@
 //! Moving names, replacing and exchanging them.
 
 use nuri_proto::Status;
+use nuri_proto::change::S_IFCHR;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{RemoveReply, Rename, RenameMode, RenameReply};
+use nuri_proto::op::meta::{
+    Exclusive, Make, MakeKind, RemoveReply, Rename, RenameMode, RenameReply,
+};
 use nuri_rules::broken;
 
 use super::MetaOp;
@@ -12,6 +15,10 @@ use crate::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
 use crate::txn::{Txn, check_name};
 
 impl MetaOp for Rename {
+    fn grows(&self) -> bool {
+        self.mode == RenameMode::Whiteout
+    }
+
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
         let replaced = txn.entry(self.new_parent, &self.new_name)?;
         let Some(moved) = txn.entry(self.parent, &self.name)? else {
@@ -86,16 +93,29 @@ fn replace(
     if let Body::Directory(dir) = &mut moved.body {
         dir.parent = call.new_parent;
     }
+    let is_within = call.parent == call.new_parent && !broken!("renamed_to_the_end");
+    // What stays in its directory keeps a position there: who lists it meanwhile must not meet it
+    // twice, or for ever.
     match other.filter(|_| !broken!("replaced_to_the_end")) {
-        // A name that is only replaced keeps its position: who lists meanwhile must not meet it
-        // twice.
         Some(other) => txn.add_entry_at(&mut to, other.cookie, &call.new_name, &moved)?,
+        None if is_within => txn.add_entry_at(&mut to, entry.cookie, &call.new_name, &moved)?,
         None => txn.add_entry(&mut to, &call.new_name, &moved)?,
     }
     txn.put_inode(&to)?;
     txn.changed(&mut moved);
     txn.put_inode(&moved)?;
+    if call.mode == RenameMode::Whiteout {
+        leave_whiteout(call, txn)?;
+    }
     Ok(RenameReply { moved: entry.ino, replaced })
+}
+
+/// What hides a name of the layers below one, as overlay file systems have it.
+fn leave_whiteout(call: &Rename, txn: &mut Txn<'_>) -> Result<(), Status> {
+    let (parent, name, kind) = (call.parent, call.name.clone(), MakeKind::Special { rdev: 0 });
+    let (mode, umask, uid, gid, exclusive) = (S_IFCHR, 0, 0, 0, Exclusive::Yes);
+    let make = Make { parent, name, kind, mode, umask, uid, gid, exclusive };
+    make.run(txn, &[]).map(|_| ())
 }
 
 fn take_replaced(

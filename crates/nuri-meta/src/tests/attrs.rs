@@ -34,7 +34,9 @@ fn attributes_change_as_asked_and_nothing_else() {
     assert_eq!(after, wanted);
     assert_eq!(after.ctime.sec, before.ctime.sec + 5);
     let now = SetAttr { ino: f, atime: Some(SetTime::Now), ..SetAttr::default() };
-    assert_eq!(c.put(now).unwrap().inode.attr.atime, after.ctime);
+    let marked = c.put(now).unwrap().inode.attr;
+    assert_eq!(marked.atime, marked.ctime);
+    assert!(marked.ctime > after.ctime, "though the clock stands");
     let none = SetAttr { ino: Ino(99), ..SetAttr::default() };
     assert_eq!(c.put(none), Err(Status::STALE));
 }
@@ -111,13 +113,34 @@ fn what_a_dead_writer_pushed_is_punched_by_the_next() {
     world.fsck();
 }
 
+/// Catches `broken!("sparse_has_nothing")`. Below a size that was set before, bytes are pushed
+/// without a word.
+#[test]
+fn a_large_file_that_is_cut_to_nothing_takes_a_new_object() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let object = |c: &Client<'_>| c.acquire(f, LeaseMode::Write).unwrap().file.unwrap().object;
+    let first = object(&c);
+    c.resize(f, MAX_INLINE).unwrap();
+    c.resize(f, 0).unwrap();
+    assert_eq!(object(&c), first, "what fits into the inode is announced first");
+    c.resize(f, MAX_INLINE + 1).unwrap();
+    c.resize(f, 0).unwrap();
+    assert_ne!(object(&c), first);
+    assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 1);
+    c.resize(f, MAX_INLINE + 1).unwrap();
+    assert_eq!(c.resize(f, 10).unwrap().punch_from, Some(10));
+    world.fsck();
+}
+
 #[test]
 fn small_files_live_in_the_inode() {
     let world = World::new();
     let c = world.client();
     let f = c.file(ROOT, "f");
     let data = |c: &Client<'_>| c.acquire(f, LeaseMode::Write).unwrap().file.unwrap().inline;
-    assert_eq!(data(&c), None);
+    assert_eq!(data(&c).unwrap(), b"", "it was never on the targets");
     assert_eq!(c.publish_inline(f, b"hello").unwrap().attr.size, 5);
     assert_eq!(data(&c).unwrap(), b"hello");
     c.resize(f, 2).unwrap();
@@ -133,7 +156,7 @@ fn small_files_live_in_the_inode() {
     c.publish_inline(f, b"back").unwrap();
     world.fsck();
     c.resize(f, 0).unwrap();
-    assert_eq!(data(&c), None);
+    assert_eq!(data(&c).unwrap(), b"");
     world.fsck();
 }
 
@@ -244,18 +267,18 @@ fn counters_follow_and_survive() {
 }
 
 #[test]
-fn stamps_never_go_back_whatever_the_clock_does() {
+fn stamps_advance_while_the_clock_goes_back() {
     let world = World::new();
     let c = world.client();
     let f = c.file(ROOT, "f");
     let first = c.attr(f).unwrap().ctime;
-    world.clock.set_wall(Duration::from_secs(5));
+    world.clock.set_wall(Duration::from_secs(first.sec as u64 - 5));
     let g = c.file(ROOT, "g");
     let second = c.attr(g).unwrap().ctime;
-    assert!(second >= first);
+    assert!(second > first);
     let (id, clock) = (c.id, world.clock.clone());
     let world = world.crash(1);
-    clock.set_wall(Duration::from_secs(1));
+    clock.set_wall(Duration::from_secs(first.sec as u64 - 9));
     let c = Client::known(&world, id);
     c.sequence.store(100, Ordering::SeqCst);
     c.reclaim(Reclaim::default()).unwrap();
@@ -264,6 +287,45 @@ fn stamps_never_go_back_whatever_the_clock_does() {
     clock.set_wall(Duration::from_secs(5000));
     let i = c.file(ROOT, "i");
     assert_eq!(c.attr(i).unwrap().btime.sec, 5000);
+}
+
+/// Catches `broken!("wrong_clock_stays")`.
+#[test]
+fn a_clock_that_was_ten_days_ahead_is_followed_back() {
+    const DAYS: u64 = 10 * 86_400;
+    let world = World::new();
+    let c = world.client();
+    let first = c.attr(c.file(ROOT, "f")).unwrap().ctime;
+    let right = Duration::from_secs(first.sec as u64 + 2);
+    world.clock.set_wall(right + Duration::from_secs(DAYS));
+    let ahead = c.attr(c.file(ROOT, "g")).unwrap().ctime;
+    assert_eq!(ahead.sec as u64, right.as_secs() + DAYS);
+    world.clock.set_wall(right);
+    let after = c.attr(c.file(ROOT, "h")).unwrap().ctime;
+    assert!(after.sec as u64 == right.as_secs() && after > first, "{after:?}");
+}
+
+/// Whoever looked at a file saw the times that its writer gave it.
+#[test]
+fn times_stay_where_data_is_published() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    let before = c.attr(f).unwrap();
+    world.clock.advance(Duration::from_secs(5));
+    let publish = |mtime| {
+        let (size, data) = (5, PublishData::Inline);
+        c.put_with(Publish { ino: f, size, allocated: 0, mtime, data }, b"hello").unwrap().attr
+    };
+    let stamp = Time { sec: before.ctime.sec + 1, nsec: 7 };
+    let after = publish(Some(SetTime::At(stamp)));
+    assert_eq!((after.mtime, after.ctime, after.change), (stamp, stamp, before.change + 1));
+    let again = publish(None);
+    assert_eq!((again.mtime, again.ctime), (stamp, stamp));
+    let later = Time { sec: before.ctime.sec + 9, nsec: 0 };
+    publish(Some(SetTime::At(later)));
+    let g = c.attr(c.file(ROOT, "g")).unwrap();
+    assert!(g.ctime > later, "the writer's clock is a little ahead");
 }
 
 /// An access control list: owner, user 12, group, mask, others.

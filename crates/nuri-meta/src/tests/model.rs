@@ -233,8 +233,8 @@ impl Tree {
                 }
                 return Ok(());
             }
-            RenameMode::Replace if moved == other => return Ok(()),
-            RenameMode::Replace => {}
+            _ if moved == other => return Ok(()),
+            RenameMode::Replace | RenameMode::Whiteout => {}
         }
         match (moves_dir, other_dir) {
             (true, false) => return Err(Status::NOTDIR),

@@ -120,6 +120,8 @@ call!(Events => EventsReply);
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventsReply {
     pub server_boot: u64,
+    /// As in [`SessionReply`].
+    pub server_time: Time,
     pub upto: u64,
     pub events: Vec<Event>,
 }
@@ -403,6 +405,8 @@ pub enum RenameMode {
     Replace,
     NoReplace,
     Exchange,
+    /// As `Replace`; a device with the number 0 takes the old name's place.
+    Whiteout,
 }
 
 /// Moves a name.
@@ -447,6 +451,8 @@ pub struct ReadDirReply {
     pub parent: Ino,
     /// Nothing follows.
     pub end: bool,
+    /// The position of the next new name.
+    pub next: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

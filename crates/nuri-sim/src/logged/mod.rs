@@ -31,6 +31,7 @@ use nuri_proto::op::meta::{Exclusive, Make, MakeKind, SessionClose, SessionOpen}
 
 use crate::check::Wrong;
 use crate::meta::Meta;
+use crate::names::step_wall;
 
 use client::Client;
 use tree::{Body, Item, Note, Tree};
@@ -243,8 +244,7 @@ impl World {
         let time = Duration::from_millis(self.rng.below(if long { 1500 } else { 30 }));
         self.pass(time)?;
         if self.rng.one_in(60) {
-            let wall = Duration::from_secs(self.rng.below(2_000_000));
-            self.meta.clock().set_wall(wall);
+            step_wall(self.meta.clock(), &mut self.rng);
         }
         let c = self.rng.below(self.clients.len() as u64) as usize;
         if !self.ghosts.is_empty() || self.clients[c].frozen > self.meta.now() {

@@ -109,9 +109,8 @@ impl Tree {
     fn publish(&mut self, call: &Publish, inline: &[u8], at: Time) -> Option<()> {
         let item = self.0.get_mut(&call.ino)?;
         let attr = &mut item.attr;
-        attr.changed(at);
+        attr.published(call.mtime.map(|mtime| mtime.at(at)));
         (attr.size, attr.allocated) = (call.size, call.size.next_multiple_of(512));
-        attr.mtime = call.mtime.map_or(attr.mtime, |mtime| mtime.at(at));
         item.body = Body::File(inline.to_vec());
         Some(())
     }

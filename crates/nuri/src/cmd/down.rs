@@ -46,7 +46,7 @@ fn release(point: &Path, args: &Down) -> Result<(), Failure> {
     while here() {
         // A forced stop must not wait for a mount that hangs.
         if !args.force {
-            crate::cmd::fs::sync_mount(point);
+            crate::cmd::fs::sync_mount(point)?;
         }
         match unmount(point) {
             Ok(()) | Err(MountError::NotMounted(_)) => {}

@@ -15,6 +15,7 @@ use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::op::cluster::MountReport;
 use nuri_rpc::Secret;
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::status;
@@ -80,18 +81,20 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let device = match nuri_fuse::mount(&point, "nuri", how) {
         Ok(device) => device,
         Err(error) => {
-            client.close();
+            // Nothing was written yet.
+            let _ = client.close();
             return Err(Failure::new(error));
         }
     };
     report_mount(&cluster, &client, &config, host, &point);
     let served = nuri_fuse::serve(device, client.clone(), config, &point);
-    client.close();
+    let kept = client.close();
     if served.is_err() {
         // Nobody answers there any more.
         let _ = abort(&point);
     }
-    served.map_err(at("the mount ended"))
+    served.map_err(at("the mount ended"))?;
+    kept.map_err(at("bytes that were written through this mount are lost"))
 }
 
 /// Gets the kernel ready for the transport, before the mount's first request asks for it.
@@ -193,15 +196,27 @@ fn last_line(point: &Path) -> String {
 }
 
 /// Asks a mount to write everything out, so that unmounting leaves nothing behind.
-pub(crate) fn sync_mount(point: &Path) {
-    // A dead mount has nothing left to write.
-    let _ = rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", XattrFlags::empty());
+///
+/// # Errors
+/// Where bytes of files could not be kept. It is said once.
+pub(crate) fn sync_mount(point: &Path) -> Result<(), Failure> {
+    match rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", XattrFlags::empty()) {
+        Err(Errno::IO) => {
+            let point = point.display();
+            Err(Failure(format!(
+                "{point}: bytes of files that are closed could not be kept and are lost; the \
+                 mount's log names the inodes; it stays mounted: unmount it again to leave it so"
+            )))
+        }
+        // A dead mount has nothing left to write.
+        _ => Ok(()),
+    }
 }
 
 fn umount(args: &Umount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
     if !args.force {
-        sync_mount(&point);
+        sync_mount(&point)?;
     }
     match unmount(&point) {
         Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),

@@ -589,3 +589,52 @@ fn a_name_that_is_replaced_all_the_time_is_always_opened() {
     });
     space.down_clean();
 }
+
+/// Catches `broken!("renamed_to_the_end")`. Names that move while a directory is listed: each
+/// file comes at most once, and the listing ends.
+#[test]
+fn a_listing_ends_while_files_are_renamed_to_and_fro() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for dir in ["d", "e"] {
+        fs::create_dir(a.join(dir)).unwrap();
+    }
+    (0..3).for_each(|i| fs::write(a.join(format!("d/f{i}")), "").unwrap());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut to = 1;
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                let name = |i: usize, side: usize| match (i, side) {
+                    // One of them leaves the directory and comes back.
+                    (2, 1) => b.join("e/f2"),
+                    (_, 0) => b.join(format!("d/f{i}")),
+                    _ => b.join(format!("d/g{i}")),
+                };
+                (0..3).for_each(|i| fs::rename(name(i, 1 - to), name(i, to)).unwrap());
+                to = 1 - to;
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut listings = 0;
+        while Instant::now() < end {
+            let mut seen = std::collections::HashMap::new();
+            for entry in fs::read_dir(a.join("d")).unwrap() {
+                let entry = entry.unwrap();
+                *seen.entry(std::os::unix::fs::DirEntryExt::ino(&entry)).or_insert(0) += 1;
+                if seen.values().sum::<i32>() > 9 {
+                    break;
+                }
+                // A program that does something with each.
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            let most = seen.values().max().copied().unwrap_or(0);
+            assert!(most <= 1, "a file is listed {most} times");
+            assert!(seen.len() >= 2, "what stays in the directory is listed: {seen:?}");
+            listings += 1;
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(listings > 20, "{listings}");
+    });
+    space.down_clean();
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, in_time, timed, wait};
+use crate::support::{Space, in_time, run, timed, wait};
 use crate::transport::{Foreground, TRANSPORTS, busy_beside};
 
 const SOON: Duration = Duration::from_millis(300);
@@ -488,5 +488,38 @@ fn a_mount_that_is_taken_away_ends_its_waits() {
         mount.ends_well();
     }
     drop(a);
+    space.down_clean();
+}
+
+/// Locks a file by an open file that it closes, then by another one; a third one looks.
+const CLOSER: &str = r"
+import fcntl,struct,sys,time
+path,kind=sys.argv[1:3]
+def lock(file):
+    try:
+        if kind=='flock': fcntl.flock(file,fcntl.LOCK_EX|fcntl.LOCK_NB)
+        else: fcntl.fcntl(file,37,struct.pack('hhqqi4x',fcntl.F_WRLCK,0,0,0,0))
+        return True
+    except OSError: return False
+late=twice=0
+for _ in range(400):
+    first=open(path,'r+b'); lock(first); first.close()
+    second=open(path,'r+b'); late+=not lock(second)
+    time.sleep(0.001)
+    third=open(path,'r+b'); twice+=lock(third)
+    second.close(); third.close()
+sys.exit(f'held twice: {twice}, held after close: {late}' if late+twice else 0)
+";
+
+/// Catches `broken!("owner_is_an_address")`: the kernel names the second open file as it named
+/// the first one, whose end it tells later.
+#[test]
+fn a_close_gives_up_only_what_its_own_open_file_took() {
+    let space = Space::up(&[]);
+    let path = space.mnt().join("f");
+    fs::write(&path, "x").unwrap();
+    for kind in ["flock", "ofd"] {
+        run("python3", &["-c", CLOSER, &path.display().to_string(), kind]);
+    }
     space.down_clean();
 }

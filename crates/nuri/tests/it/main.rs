@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod bytes;
 mod coherence;
 mod crash;
 mod fencing;
 mod flow;
 mod full;
 mod full_host;
+mod handles;
 mod lifecycle;
 mod locks;
 mod log;
@@ -21,11 +23,13 @@ mod posix;
 mod preload;
 mod redundancy;
 mod report;
+mod rights;
 mod scrub;
 mod stopwatch;
 mod support;
 mod tagged;
 mod testbed;
+mod times;
 mod transport;
 mod trim;
 mod turns;

@@ -56,3 +56,33 @@ fn what_was_written_under_a_part_never_comes_back_over_newer_bytes() {
     drop(files);
     space.down_clean();
 }
+
+/// Catches `broken!("parts_remember")`. Whoever cuts a file takes all parts of it back. Whoever
+/// writes it after that knows nothing of it any more, neither its length nor its object.
+#[test]
+fn a_file_that_was_cut_stays_so_for_who_wrote_parts_of_it() {
+    let mut space = Space::up(&[]);
+    let [a, b] = [space.mnt(), space.mount("other")];
+    for (round, size) in [8192, 0, 100_000, 0, 8192, 0].into_iter().enumerate() {
+        let name = format!("f{round}");
+        let open = |dir: &Path| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false).open(dir.join(&name))
+        };
+        let (here, there) = (open(&a).unwrap(), open(&b).unwrap());
+        here.write_all_at(&[1; 30_000], 8192).unwrap();
+        there.write_all_at(&[2; 4096], 3 << 20).unwrap();
+        here.write_all_at(&[3; 5000], 0).unwrap();
+        there.write_all_at(&[4; 512], 0).unwrap();
+        there.set_len(size).unwrap();
+        here.write_all_at(&[5; 5860], 512).unwrap();
+        for dir in [&a, &b] {
+            let found = fs::read(dir.join(&name)).unwrap();
+            assert_eq!(found.len() as u64, size.max(6372), "round {round}");
+            assert!(found[512..6372] == [5; 5860], "round {round}");
+            let head = if size == 0 { 0 } else { 4 };
+            assert!(found[..512] == [head; 512], "round {round}");
+        }
+    }
+    space.down_clean();
+}

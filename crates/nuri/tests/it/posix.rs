@@ -220,3 +220,32 @@ fn readdir_is_complete_while_the_directory_changes() {
         fs::remove_dir_all(&dir).unwrap();
     });
 }
+
+/// What overlay file systems do to hide a name of a lower layer.
+#[test]
+fn a_whiteout_takes_the_place_of_a_name() {
+    let mut space = Space::up(&[]);
+    let (a, b) = (space.mnt(), space.mount("other"));
+    for round in 0..3 {
+        let dir = format!("d{round}");
+        fs::create_dir(a.join(&dir)).unwrap();
+        for name in ["from", "over"] {
+            fs::write(a.join(&dir).join(name), name).unwrap();
+        }
+        if round == 1 {
+            assert_eq!(fs::read_dir(b.join(&dir)).unwrap().count(), 2);
+        }
+        let [from, to] =
+            ["from", ["new", "new", "over"][round]].map(|name| a.join(&dir).join(name));
+        let flags = rustix::fs::RenameFlags::WHITEOUT;
+        rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &to, flags).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "from");
+        for mount in [&a, &b] {
+            let left = fs::symlink_metadata(mount.join(&dir).join("from")).unwrap();
+            assert!(left.file_type().is_char_device() && left.rdev() == 0);
+            assert_eq!(left.mode() & 0o7777, 0);
+        }
+        fs::remove_dir_all(b.join(&dir)).unwrap();
+    }
+    space.down_clean();
+}
