@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Until the worker of events has noticed another server.
 const NOTICE: Duration = Duration::from_millis(5);
 /// From a close to the word that it was the last one.
-const CLOSING: Duration = Duration::from_millis(20);
+const CLOSING: Duration = Duration::from_millis(100);
 /// Waits given up in one call.
 const CANCELS: usize = 4096;
 
