@@ -48,8 +48,8 @@ const SETTINGS: &[Setting] = &[
     Setting { shape: "parity:3+1", mounts: 1, degraded: false },
 ];
 
-/// Which settings are played.
-#[derive(Clone, Copy)]
+/// Which settings are played: all by default.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Only<'a> {
     /// Those of which the shape begins so.
     pub(crate) shape: &'a str,
