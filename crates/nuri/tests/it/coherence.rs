@@ -590,8 +590,7 @@ fn a_name_that_is_replaced_all_the_time_is_always_opened() {
     space.down_clean();
 }
 
-/// Catches `broken!("renamed_to_the_end")`. Names that move while a directory is listed: each
-/// file comes at most once, and the listing ends.
+/// Names that move while a directory is listed: each file comes at most once, and the listing ends.
 #[test]
 fn a_listing_ends_while_files_are_renamed_to_and_fro() {
     let mut space = Space::up(&[]);
