@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{Space, freeze, is_mounted, wait};
 
 pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
@@ -103,7 +105,27 @@ fn keeper(dir: &Path, stop: &AtomicBool, kept: &AtomicU64) -> u64 {
     done
 }
 
-/// Catches `broken!("sync_without_log")`.
+/// Catches `broken!("sync_without_log")`: the mount dies right after the sync, before it would have
+/// flushed its journal by itself.
+#[test]
+fn what_a_sync_of_a_directory_confirmed_outlives_the_mount_at_once() {
+    let space = Space::up(&[]);
+    for round in 0..4 {
+        let dir = space.mnt().join(format!("d{round}"));
+        fs::create_dir(&dir).unwrap();
+        let mount = space.pid("mount");
+        // Often enough for the mount to have the directory to itself.
+        (0..20).for_each(|i| fs::write(dir.join(format!("f{i}")), "").unwrap());
+        sync_dir(&dir).unwrap();
+        kill_process(Pid::from_raw(mount).unwrap(), Signal::KILL).unwrap();
+        wait("the mount is back", Duration::from_secs(20), || {
+            is_mounted(&space.mnt()) && space.pid("mount") != mount && dir.exists()
+        });
+        assert_eq!(names(&dir).len(), 20, "round {round}");
+    }
+    space.down_clean();
+}
+
 #[test]
 fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
     let space = Space::up(&[]);
