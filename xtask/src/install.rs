@@ -20,6 +20,8 @@ pub(crate) enum Parts {
 
 /// Builds and installs under `prefix`.
 pub(crate) fn run(prefix: &Path, parts: Parts) -> Result<(), String> {
+    // Scripts run in the root of the workspace.
+    let prefix = &std::path::absolute(prefix).map_err(|e| e.to_string())?;
     let built = target().join("release");
     if parts == Parts::All {
         build(Build::Release)?;
@@ -76,8 +78,7 @@ fn libraries(built: &Path, prefix: &Path) -> Result<(), String> {
         let _ = std::fs::remove_file(&link);
         symlink(&shared, &link).map_err(|e| format!("{}: {e}", link.display()))?;
     }
-    let prefix = std::path::absolute(prefix).map_err(|e| e.to_string())?;
-    write(&lib.join("pkgconfig/nuri-ipc.pc"), &description(&prefix))
+    write(&lib.join("pkgconfig/nuri-ipc.pc"), &description(prefix))
 }
 
 /// What pkg-config reads.
