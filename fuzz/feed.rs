@@ -71,7 +71,8 @@ fn arguments(op: Op, args: &[u8]) {
         copy: CopyLatest CopyBegin CopyWrite CopyMap CopyWhole;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;
-        data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate DataRoom;
+        data: DataWrite DataRead DataFlush DataPunch DataDelete DataExtents DataTruncate DataRoom
+            DataTrim;
         meta: SessionOpen Events RecallDone Downgrade Reclaim SessionClose
             Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove

@@ -1,4 +1,4 @@
-//! File data: open, read, sync, truncate, allocate.
+//! File data: open, read, sync, truncate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,21 +55,6 @@ impl Position {
             Position::End => size,
         }
     }
-}
-
-/// What `fallocate` shall do with a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Allocate {
-    /// Make sure that the file reaches the range's end.
-    Extend,
-    /// Only what lies below the file's end matters: nothing is to be done.
-    KeepSize,
-    /// Make the range a hole.
-    Punch,
-    /// Make the range read as zeros and extend the file to its end.
-    Zero,
-    /// As `Zero`, without extending.
-    ZeroKeepSize,
 }
 
 /// What a sync must make durable.
@@ -249,7 +234,7 @@ impl Client {
     }
 
     /// Under the node's `resizing`.
-    fn truncate_alone(&self, change: &SetAttr) -> Result<Attr, Status> {
+    pub(crate) fn truncate_alone(&self, change: &SetAttr) -> Result<Attr, Status> {
         let size = change.size.unwrap_or(0);
         if size > MAX_FILE {
             return Err(Status::FBIG);
@@ -283,57 +268,6 @@ impl Client {
         }
         let state = node.state.lock();
         Ok(state.shown(reply.inode.attr))
-    }
-
-    /// Changes what a range holds, or how far the file reaches.
-    ///
-    /// # Errors
-    /// The servers'.
-    pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
-        let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
-        let node = self.shared.with(ino, |node, _| node.clone());
-        let _no_writes_past_the_kernel = node.resizing.write();
-        self.shared.ensure_placed(ino)?;
-        let extend = matches!(how, Allocate::Extend | Allocate::Zero);
-        if matches!(how, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
-            self.punch(ino, at, end)?;
-        }
-        if extend && self.getattr(ino)?.size < end {
-            self.truncate_alone(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
-        }
-        Ok(())
-    }
-
-    fn punch(&self, ino: Ino, at: u64, end: u64) -> Result<(), Status> {
-        let entered = self.shared.enter(ino, LeaseMode::Write)?;
-        let node = &entered.0;
-        self.shared.sync_node(node, SyncScope::All)?;
-        let _no_publication = node.sync.lock();
-        let now = self.shared.session.now();
-        let (session, layout, object, end) = {
-            let mut state = node.state.lock();
-            let file = state.file.as_mut().ok_or(Status::IO)?;
-            let end = end.min(file.size);
-            file.touch(now);
-            if let Some(inline) = &mut file.inline {
-                if at < end {
-                    inline[at as usize..end as usize].fill(0);
-                }
-                drop(state);
-                self.shared.mark_dirty(node);
-                return Ok(());
-            }
-            (file.session, file.layout.clone(), file.object, end)
-        };
-        let len = end.saturating_sub(at);
-        let punched = self.shared.data.punch(session, &layout, object, at, len);
-        if let Some(file) = &mut node.state.lock().file {
-            // What was fetched ahead meanwhile is from before, whole or in part.
-            file.touch(now);
-            file.allocated = file.allocated.saturating_sub(*punched.as_ref().unwrap_or(&0));
-        }
-        self.shared.mark_dirty(node);
-        punched.map(|_| ())
     }
 }
 
@@ -394,7 +328,7 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
 impl Shared {
     /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
     /// targets, and the server knows, before it grows: else others would look for them in vain.
-    fn spill(&self, node: &Arc<Node>, size: u64) {
+    pub(crate) fn spill(&self, node: &Arc<Node>, size: u64) {
         let mut used = 0;
         {
             let mut state = node.state.lock();
@@ -431,16 +365,16 @@ impl Shared {
             let file = state.file.as_ref().ok_or(Status::IO)?;
             (file.session, file.layout.clone(), file.object)
         };
-        let freed = self.data.truncate(session, &layout, object, from)?;
+        let cut = self.data.truncate(session, &layout, object, from)?;
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
-            // Members of redundant groups give back more than was counted: versions too. They keep
-            // the stripe in which the file ends.
-            file.allocated = match redundant_stripe(&file.layout) {
-                Some(stripe) => file.allocated.min(file.size.next_multiple_of(stripe)),
-                None => file.allocated.saturating_sub(freed),
+            let beyond = match redundant_stripe(&file.layout) {
+                // Members give back more than was counted: versions too.
+                Some(stripe) => file.allocated.saturating_sub(file.size.next_multiple_of(stripe)),
+                None => cut.stripes,
             };
+            file.allocated = file.allocated.saturating_sub(beyond + cut.tail);
             file.touch(now);
             file.mtime = None;
         }

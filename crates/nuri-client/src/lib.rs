@@ -6,6 +6,7 @@
 
 mod access;
 mod ahead;
+mod allocate;
 mod brought;
 mod budget;
 mod buffer;
@@ -34,6 +35,7 @@ mod part;
 mod push_row;
 mod range;
 mod recall;
+mod reserve;
 mod room;
 mod seek;
 mod session;
@@ -45,10 +47,11 @@ mod write;
 mod writeback;
 mod xattr;
 
+pub use allocate::Allocate;
 pub use brought::{Brought, OwnBlock};
 pub use cluster::{Cluster, ConnectError};
 pub use data::DataPlane;
-pub use file::{Access, Allocate, Position, Sync};
+pub use file::{Access, Position, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
 pub use links::{Carries, Link, LinksView, Untold};
 pub use lock::LockPlace;

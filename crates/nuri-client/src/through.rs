@@ -24,13 +24,14 @@ use crate::buffer::{BLOCK, Push, WriteBuffer};
 use crate::file::Position;
 use crate::flow::LARGEST;
 use crate::fs::Shared;
+use crate::hole;
 use crate::node::{FileData, Node};
 use crate::part::span_of;
 use crate::push_row::{Row, sets};
 use crate::write::{Went, Why, Wrote, buffer_pieces};
 
 /// The file is written through; ends when dropped.
-struct Alone<'a>(&'a Node);
+pub(crate) struct Alone<'a>(&'a Node);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
@@ -43,23 +44,32 @@ impl Drop for Alone<'_> {
 
 impl Alone<'_> {
     /// The file, unless the lease was lost: another one's data is not marked.
-    fn of<'f>(&self, file: &'f mut Option<Box<FileData>>) -> Result<&'f mut FileData, Status> {
+    pub(crate) fn of<'f>(
+        &self,
+        file: &'f mut Option<Box<FileData>>,
+    ) -> Result<&'f mut FileData, Status> {
         file.as_deref_mut().filter(|file| file.is_written_through).ok_or(Status::IO)
     }
 
-    fn check(&self) -> Result<(), Status> {
+    pub(crate) fn check(&self) -> Result<(), Status> {
         self.of(&mut self.0.state.lock().file).map(|_| ())
     }
 }
 
 /// How far a write came.
-struct Progress {
+pub(crate) struct Progress {
     /// All bytes before it are on the targets.
     to: u64,
-    allocated: u64,
-    outcome: Result<(), Status>,
+    pub(crate) allocated: u64,
+    pub(crate) outcome: Result<(), Status>,
     /// Nothing of the rest can lie beyond the size.
     is_cut: bool,
+}
+
+impl Progress {
+    pub(crate) fn towards(to: u64) -> Progress {
+        Progress { to, allocated: 0, outcome: Ok(()), is_cut: true }
+    }
 }
 
 impl Shared {
@@ -91,7 +101,7 @@ impl Shared {
             (own, row_of(file), file.size)
         };
         buffer_pieces(&mut own, at, data);
-        let mut done = Progress { to: end, allocated: 0, outcome: Ok(()), is_cut: true };
+        let mut done = Progress::towards(end);
         for block in own.pushable_blocks() {
             alone.check()?;
             row.pushes = own.begin_push(block).into_iter().collect();
@@ -106,7 +116,7 @@ impl Shared {
     }
 
     /// Sends a block of the write.
-    fn send(&self, node: &Arc<Node>, row: &Row, done: &mut Progress) {
+    pub(crate) fn send(&self, node: &Arc<Node>, row: &Row, done: &mut Progress) {
         let Some(Push { block, data, ranges, .. }) = row.pushes.first() else { return };
         let (base, how) = (block * BLOCK, (Durability::Stable, Room::Unpromised));
         if let Err(status) = self.announce_growth(node, *block) {
@@ -153,7 +163,10 @@ impl Shared {
     /// seen when the file grows.
     fn cut_beyond(&self, row: &Row, from: u64, end: u64) -> bool {
         let len = end.saturating_sub(from);
-        let cut = || self.data.punch(row.session, &row.layout, row.object, from, len).is_ok();
+        let cut = || {
+            let file = (&*row.layout, row.object);
+            self.data.punch(row.session, file, (from, len), hole::Room::GivenBack).is_ok()
+        };
         len == 0 || cut()
     }
 
@@ -188,7 +201,7 @@ impl Shared {
 
 /// Keeps other writes away from the file; says where this one goes. `None` where its data is still
 /// to be taken over for writing.
-fn begin(node: &Node, position: Position) -> Result<Option<(u64, Alone<'_>)>, Status> {
+pub(crate) fn begin(node: &Node, position: Position) -> Result<Option<(u64, Alone<'_>)>, Status> {
     let mut state = node.state.lock();
     let file = state.file.as_mut().ok_or(Status::IO)?;
     if !file.is_writable {
@@ -207,7 +220,7 @@ fn whole_units(start: u32, end: u32) -> impl Iterator<Item = (u32, u32)> {
     [(start, first), (first, last), (last, end)].into_iter().filter(|(s, e)| s < e)
 }
 
-fn row_of(file: &FileData) -> Row {
+pub(crate) fn row_of(file: &FileData) -> Row {
     Row {
         session: file.session,
         object: file.object,

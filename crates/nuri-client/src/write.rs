@@ -25,7 +25,7 @@ use crate::xattr::Privileges;
 
 /// How long a write waits for room that was promised to others: somewhat longer than it takes them
 /// to give back what they do not use.
-const KEPT: Duration = Duration::from_secs(2);
+pub(crate) const KEPT: Duration = Duration::from_secs(2);
 
 /// Where the bytes of a write went, and how many there were room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,7 +185,7 @@ pub(crate) enum Went {
 }
 
 /// Why a write has to wait.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Another one is written through, or data is just taken over.
     Busy,
@@ -263,7 +263,7 @@ impl Shared {
         }
     }
 
-    fn wait_for_turn(&self, node: &Arc<Node>, why: Why) -> Result<(), Status> {
+    pub(crate) fn wait_for_turn(&self, node: &Arc<Node>, why: Why) -> Result<(), Status> {
         match why {
             Why::Busy => {
                 node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(10));

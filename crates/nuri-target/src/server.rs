@@ -16,8 +16,8 @@ use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::{Map, TargetState};
 use nuri_proto::op::cluster::{Admitted, JoinTarget, TargetReport};
 use nuri_proto::op::data::{
-    DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataRoom, DataTruncate, DataWrite,
-    FlushReply, PunchReply, Room, RoomReply, WriteReply,
+    DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataRoom, DataTrim, DataTruncate,
+    DataWrite, FlushReply, PunchReply, Room, RoomReply, WriteReply,
 };
 use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberStage,
@@ -287,6 +287,7 @@ impl TargetServer {
             Op::DataFlush => reply_to::<DataFlush>(request.args, |c| self.flush(&c)),
             Op::DataRoom => self.change::<DataRoom>(request, |c| self.room(&c, request)),
             Op::DataPunch => self.change::<DataPunch>(request, |c| self.punch(&c)),
+            Op::DataTrim => self.change::<DataTrim>(request, |c| self.trim(&c)),
             Op::DataTruncate => self.change::<DataTruncate>(request, |c| self.truncate(&c)),
             Op::DataDelete => reply_to::<DataDelete>(request.args, |c| {
                 Ok(self.store(c.target)?.delete(&c.objects)?)
@@ -363,6 +364,13 @@ impl TargetServer {
         check_range(call.key, call.offset, 0)?;
         let store = self.store(call.target)?;
         let freed = store.punch(call.key, call.offset, call.len)?;
+        Ok(PunchReply { boot: store.boot(), freed })
+    }
+
+    fn trim(&self, call: &DataTrim) -> Result<PunchReply, Status> {
+        check_range(call.key, call.offset, 0)?;
+        let store = self.store(call.target)?;
+        let freed = store.trim_zeros(call.key, call.offset, call.len)?;
         Ok(PunchReply { boot: store.boot(), freed })
     }
 

@@ -27,6 +27,7 @@ mod seen;
 mod settle;
 mod silent;
 mod sources;
+mod trim;
 mod truncate;
 mod write;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nuri_proto::Status;
-use nuri_proto::clock::REQUEST;
+use nuri_proto::clock::{COMMIT_DELAY, REQUEST};
 use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
@@ -17,6 +17,9 @@ use super::port::{Ask, Port};
 use super::repair::Anew;
 use super::seen::{Knowledge, Seen};
 use super::{FIRST_PAUSE, Groups, LONGEST_PAUSE, Stripe};
+
+/// How often a write that found no room is tried again.
+const FULL_TRIES: usize = 2;
 
 /// Bytes of one data member's chunk; those of one write lie within one frame of the chunk.
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +107,21 @@ impl<P: Port> Groups<P> {
         if !was_known && guess == Guess::Fresh {
             *knowledge = Knowledge { known: true, ..Knowledge::default() };
         }
-        let outcome = self.until(end.saturating_sub(self.port.now()), || {
-            self.attempt((session, room), stripe, parts, &seen, (&mut knowledge, end))
-        });
+        let mut attempt = || {
+            self.until(end.saturating_sub(self.port.now()), || {
+                self.attempt((session, room), stripe, parts, &seen, (&mut knowledge, end))
+            })
+        };
+        let mut outcome = attempt();
+        for _ in 0..FULL_TRIES {
+            if outcome != Err(Status::NOSPC) {
+                break;
+            }
+            // What was written before may still lie beside what it replaces.
+            self.tell_commits();
+            self.port.pause(COMMIT_DELAY);
+            outcome = attempt();
+        }
         if outcome.is_err() {
             knowledge.known = false;
         }

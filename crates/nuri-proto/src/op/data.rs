@@ -135,6 +135,17 @@ pub struct RoomReply {
     pub left: u64,
 }
 
+/// Frees the whole blocks of a range that hold nothing but zeros. No byte changes: it may come late
+/// or twice.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DataTrim {
+    pub target: TargetId,
+    pub key: ChunkKey,
+    pub offset: u32,
+    pub len: u32,
+}
+call!(DataTrim => PunchReply);
+
 /// Which ranges of the chunk hold data, as (offset, length), ascending.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataExtents {

@@ -39,7 +39,7 @@ ops! {
     TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
     CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
-    DataExtents = 37, DataTruncate = 38, DataRoom = 39,
+    DataExtents = 37, DataTruncate = 38, DataRoom = 39, DataTrim = 40,
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
     MemberInstall = 53, MemberChanged = 54, MemberForget = 55,
     SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,

@@ -13,6 +13,7 @@ use nuri_proto::stripe::WriteId;
 use super::BLOCK;
 use super::alloc::Run;
 use super::bytes::Fields;
+use super::credits::Need;
 use super::held::HeldTable;
 use super::index::{Extent, Index};
 use super::log::Record;
@@ -120,6 +121,11 @@ impl Contents {
     /// How many blocks of the range would need a reserve for a small write.
     pub fn needs(&self, key: ChunkKey, at: u32, len: u32) -> u64 {
         u64::from(len) - self.held(key, at, len)
+    }
+
+    /// What a write of these blocks to new places takes.
+    pub fn need(&self, key: ChunkKey, at: u32, len: u32) -> Need {
+        Need { blocks: len.into(), gained: self.needs(key, at, len) }
     }
 
     /// Large write: new extents replace whatever the range held.

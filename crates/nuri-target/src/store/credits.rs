@@ -2,10 +2,13 @@
 //! yet finds its place. Pure; in blocks.
 //!
 //! K1 A session takes room only beside what others were promised; who was promised nothing, beside
-//!    all that was promised to anybody, and leaves a margin for what writes take for a moment.
+//!    all that was promised to anybody.
 //! K2 What a session takes comes out of what it was promised.
 //! K3 More is promised only of what nobody was promised beyond the margin: as much as is needed,
 //!    or nothing.
+//! K4 What makes a store fuller leaves the margin. A write over blocks that are there already takes
+//!    new ones for a moment, and finds them in the margin: so it never lacks room, however full the
+//!    store is, and `fallocate` can promise that.
 //!
 //! Promises are in memory: a client repeats its own several times a second, and they end with its
 //! session.
@@ -36,6 +39,23 @@ pub enum Payer {
     Upkeep,
 }
 
+/// Blocks that somebody takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Need {
+    pub blocks: u64,
+    /// By how many the store becomes fuller: the others replace what is there.
+    pub gained: u64,
+}
+
+impl Need {
+    pub const NONE: Need = Need::new(0);
+
+    /// Blocks that replace none.
+    pub const fn new(blocks: u64) -> Need {
+        Need { blocks, gained: blocks }
+    }
+}
+
 /// What a session asks for: as much as it must have, and as much as it would like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
@@ -51,16 +71,17 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// What must be left of a store's `size` when somebody takes so many blocks: what others were
-    /// promised, and beside that the margin where they are more than it was promised itself.
-    pub fn kept_from(&self, payer: Payer, blocks: u64, size: u64) -> u64 {
+    /// What must be left when somebody takes blocks: what others were promised (K1), and beside
+    /// that the margin where the store gains more than was promised for it (K4).
+    pub fn kept_from(&self, payer: Payer, need: Need, margin: u64) -> u64 {
         let (others, own) = match payer {
             _ if broken!("credit_taken") => return 0,
             Payer::Session(session) => (self.of_others(session), self.of(session)),
             Payer::Nobody => (self.total, 0),
             Payer::Upkeep => return 0,
         };
-        if others > 0 && blocks > own { others + margin(size) } else { others }
+        let is_over = need.gained == 0 || broken!("margin_filled");
+        if is_over || need.blocks <= own { others } else { others + margin }
     }
 
     fn of_others(&self, session: SessionId) -> u64 {
@@ -87,9 +108,9 @@ impl Credits {
     }
 
     /// Promises the session so much from now on, in the place of what it was promised before, where
-    /// so many blocks are free of a store's `size` (K3). Returns how much it is.
-    pub fn promise(&mut self, session: SessionId, wish: Wish, free: u64, size: u64) -> u64 {
-        let most = free.saturating_sub(margin(size) + self.of_others(session));
+    /// so many blocks are free beside the margin (K3). Returns how much it is.
+    pub fn promise(&mut self, session: SessionId, wish: Wish, free: u64) -> u64 {
+        let most = free.saturating_sub(self.of_others(session));
         let fair = most.checked_sub(wish.needed).map(|more| wish.needed + more / GENEROSITY);
         let promised = wish.wanted.min(self.of(session).max(fair.unwrap_or(0)));
         self.set(session, promised);
@@ -103,7 +124,8 @@ impl Credits {
     }
 }
 
-fn margin(size: u64) -> u64 {
+/// What is never promised of a store of so many blocks, nor filled.
+pub fn margin(size: u64) -> u64 {
     MARGIN.min(size / MARGIN_PART)
 }
 
@@ -115,8 +137,6 @@ mod tests {
 
     const A: SessionId = SessionId(1);
     const B: SessionId = SessionId(2);
-    const SIZE: u64 = 1 << 20;
-
     fn wish(needed: u64, wanted: u64) -> Wish {
         Wish { needed, wanted }
     }
@@ -124,35 +144,49 @@ mod tests {
     #[test]
     fn what_one_was_promised_others_do_not_get() {
         let mut credits = Credits::default();
-        assert_eq!(credits.promise(A, wish(50, 50), MARGIN + 100, SIZE), 50);
-        assert_eq!(credits.kept_from(Payer::Session(B), 1, SIZE), 50 + MARGIN);
-        assert_eq!(credits.kept_from(Payer::Session(A), 1000, SIZE), 0, "nobody else is there");
-        assert_eq!(credits.kept_from(Payer::Upkeep, 1, SIZE), 0);
-        assert_eq!(credits.kept_from(Payer::Nobody, 1, SIZE), 50 + MARGIN);
-        assert_eq!(credits.promise(B, wish(60, 60), MARGIN + 100, SIZE), 0, "less than it needs");
-        assert_eq!(credits.promise(B, wish(40, 60), MARGIN + 100, SIZE), 42);
-        assert_eq!(credits.promise(B, wish(0, 0), MARGIN + 100, SIZE), 0, "given back");
+        assert_eq!(credits.promise(A, wish(50, 50), 100), 50);
+        assert_eq!(credits.kept_from(Payer::Session(B), Need::new(1), MARGIN), 50 + MARGIN);
+        assert_eq!(credits.kept_from(Payer::Session(A), Need::new(50), MARGIN), 0);
+        assert_eq!(credits.kept_from(Payer::Session(A), Need::new(51), MARGIN), MARGIN);
+        assert_eq!(credits.kept_from(Payer::Upkeep, Need::new(1), MARGIN), 0);
+        assert_eq!(credits.kept_from(Payer::Nobody, Need::new(1), MARGIN), 50 + MARGIN);
+        assert_eq!(credits.promise(B, wish(60, 60), 100), 0, "less than it needs");
+        assert_eq!(credits.promise(B, wish(40, 60), 100), 42);
+        assert_eq!(credits.promise(B, wish(0, 0), 100), 0, "given back");
         credits.retain(|session| session != A);
-        assert_eq!(credits.kept_from(Payer::Session(B), 1, SIZE), 0);
+        assert_eq!(credits.kept_from(Payer::Session(B), Need::new(1), MARGIN), MARGIN);
+    }
+
+    /// What `broken!("margin_filled")` breaks; a test of whole stores catches it.
+    #[test]
+    fn what_replaces_blocks_may_use_the_margin_and_nobody_else() {
+        let mut credits = Credits::default();
+        let over = Need { blocks: 256, gained: 0 };
+        for payer in [Payer::Nobody, Payer::Session(A)] {
+            assert_eq!(credits.kept_from(payer, over, MARGIN), 0);
+            assert_eq!(credits.kept_from(payer, Need { gained: 1, ..over }, MARGIN), MARGIN);
+        }
+        credits.promise(B, wish(50, 50), 100);
+        assert_eq!(credits.kept_from(Payer::Nobody, over, MARGIN), 50, "which B may need");
     }
 
     #[test]
     fn what_is_taken_was_promised_and_what_is_wished_beyond_the_need_is_shared() {
         let mut credits = Credits::default();
-        assert_eq!(credits.promise(A, wish(100, 5000), MARGIN + 4100, SIZE), 1100);
+        assert_eq!(credits.promise(A, wish(100, 5000), 4100), 1100);
         credits.take(Payer::Session(A), 300);
-        assert_eq!(credits.kept_from(Payer::Session(B), 1, SIZE), 800 + MARGIN);
+        assert_eq!(credits.kept_from(Payer::Session(B), Need::new(1), 0), 800);
         credits.take(Payer::Upkeep, 300);
         credits.take(Payer::Session(A), 900);
-        assert_eq!(credits.kept_from(Payer::Session(B), 1, SIZE), 0);
+        assert_eq!(credits.kept_from(Payer::Session(B), Need::new(1), 0), 0);
     }
 
     #[test]
     fn a_promise_is_not_taken_back_where_free_room_shrinks() {
         let mut credits = Credits::default();
-        assert_eq!(credits.promise(A, wish(100, 100), MARGIN + 100, SIZE), 100);
-        assert_eq!(credits.promise(A, wish(100, 200), MARGIN, SIZE), 100);
-        assert_eq!(credits.promise(B, wish(1, 1), MARGIN + 100, SIZE), 0);
+        assert_eq!(credits.promise(A, wish(100, 100), 100), 100);
+        assert_eq!(credits.promise(A, wish(100, 200), 0), 100);
+        assert_eq!(credits.promise(B, wish(1, 1), 100), 0);
     }
 
     /// Sessions that take no more than they were promised never find that others took it.
@@ -166,23 +200,26 @@ mod tests {
             for _ in 0..300 {
                 let who = rng.below(3) as usize;
                 let session = SessionId(who as u64);
-                let kept = |taken| credits.kept_from(Payer::Session(session), taken, SIZE);
+                let payer = Payer::Session(session);
+                let kept = |taken| credits.kept_from(payer, Need::new(taken), MARGIN);
                 match rng.below(3) {
                     0 => {
                         let needed = rng.below(500);
                         let wish = wish(needed, needed + rng.below(500));
-                        believed[who] = credits.promise(session, wish, free, SIZE);
+                        let beside = free.saturating_sub(MARGIN);
+                        believed[who] = credits.promise(session, wish, beside);
                     }
                     1 => {
                         let taken = rng.below(believed[who] + 1);
                         assert!(taken + kept(taken) <= free, "seed {seed}: {taken} of {free}");
-                        credits.take(Payer::Session(session), taken);
+                        credits.take(payer, taken);
                         (free, believed[who]) = (free - taken, believed[who] - taken);
                     }
                     // Without a promise: what is refused is told at once.
                     _ => {
                         let taken = rng.below(500);
-                        if taken + credits.kept_from(Payer::Nobody, taken, SIZE) <= free {
+                        let kept = credits.kept_from(Payer::Nobody, Need::new(taken), MARGIN);
+                        if taken + kept <= free {
                             credits.take(Payer::Nobody, taken);
                             free -= taken;
                         }

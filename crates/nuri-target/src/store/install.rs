@@ -17,12 +17,13 @@ use nuri_proto::op::member::Install;
 use nuri_proto::stripe::{Covers, Held};
 use nuri_stripe::member;
 
-use super::credits::Payer;
+use super::credits::{Need, Payer};
 use super::error::StoreError;
 use super::log::{Body, Record};
 use super::member::check_words;
 use super::shadow::parts_of;
 use super::state::State;
+use super::trim_zeros::is_zero;
 use super::write::check_range;
 use super::{BLOCK, CHUNK_BLOCKS, ChunkStore};
 
@@ -76,7 +77,7 @@ impl<D: Disk> ChunkStore<D> {
             }
             self.drop_parts(key)?;
             let body = Body::new(&Record::Install { key, held: Held::default() });
-            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| Need::NONE)?;
             let state = &mut *guard;
             if state.contents.members.get(key) != before {
                 continue;
@@ -114,13 +115,12 @@ impl<D: Disk> ChunkStore<D> {
 
     /// Blocks of zeros stay holes.
     fn write_part(&self, parts: ChunkKey, offset: u32, data: &[u8]) -> Result<(), StoreError> {
-        let is_zero = |block: &&[u8]| block.iter().all(|b| *b == 0);
         let blocks: Vec<&[u8]> = data.chunks(BLOCK).collect();
         let mut rest = data;
         let mut at = offset;
         for run in blocks.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
             let (now, later) = rest.split_at((run.len() * BLOCK).min(rest.len()));
-            if !is_zero(&run[0]) {
+            if !is_zero(run[0]) {
                 self.write(parts, at, now, Durability::Memory)?;
             }
             at += now.len() as u32;
@@ -137,7 +137,8 @@ impl<D: Disk> ChunkStore<D> {
             let is_new = before == Held::default();
             let record = Record::Install { key, held };
             let body = Body::new(&record);
-            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| u64::from(is_new))?;
+            let need = |_: &State| Need::new(is_new.into());
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, need)?;
             let state = &mut *guard;
             if state.quarantine {
                 drop(guard);

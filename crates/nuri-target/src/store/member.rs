@@ -22,7 +22,7 @@ use nuri_rules::broken;
 use nuri_stripe::member::{self, First, ReadVerdict, StageVerdict};
 
 use super::contents::smalls;
-use super::credits::Payer;
+use super::credits::{Need, Payer};
 use super::error::StoreError;
 use super::log::{Body, Record};
 use super::shadow::{is_base, staged_of};
@@ -231,12 +231,19 @@ impl<D: Disk> ChunkStore<D> {
         let raw = raw_sums(&blocks.bytes);
         let loose = smalls(&raw, &blocks.bytes);
         let count = loose.len();
-        self.with_blocks(payer, blocks.run.len() / BLOCK, |runs, birth| {
+        // Beside the base until the write is decided; then what the base has there is free.
+        let run = (blocks.run.len() / BLOCK) as u32;
+        let need_of_run = |state: &State| state.contents.need(key, blocks.at, run);
+        let need_of_loose = |state: &State| {
+            let needs = |block: &u64| state.contents.needs(key, *block as u32, 1);
+            Need { blocks: count as u64, gained: blocks.loose.iter().map(needs).sum() }
+        };
+        self.with_blocks(payer, need_of_run, |runs, birth| {
             let (extents, sums) = self.lay(key, blocks.at, blocks.run, runs, birth)?;
             let (at, data) = (blocks.loose.clone(), &blocks.bytes[..]);
             let record = Record::Stage { key, held, extents, sums, blocks: at, raw, data };
             let body = Body::new(&record);
-            let mut guard = self.admit(payer, body.log_len(), count, |_| count as u64)?;
+            let mut guard = self.admit(payer, body.log_len(), count, need_of_loose)?;
             let state = &mut *guard;
             if Seen::now(state, key) != *seen {
                 return Ok(None);
@@ -263,7 +270,7 @@ impl<D: Disk> ChunkStore<D> {
     /// Out of service.
     pub fn commit(&self, key: ChunkKey, version: Version) -> Result<(), StoreError> {
         let body = Body::new(&Record::Commit { key, version });
-        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
+        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| Need::NONE)?;
         let state = &mut *guard;
         if !member::commits(&state.contents.members.get(key), version) {
             return Ok(());
@@ -316,7 +323,8 @@ impl<D: Disk> ChunkStore<D> {
             let is_new = before == Held::default();
             let record = Record::Held { key, held };
             let body = Body::new(&record);
-            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| u64::from(is_new))?;
+            let need = |_: &State| Need::new(is_new.into());
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, need)?;
             let state = &mut *guard;
             let Record::Held { held, .. } = record else { return Ok(before) };
             if state.contents.members.get(key) != before {

@@ -32,6 +32,7 @@ mod shadow;
 mod state;
 mod sums;
 mod superblock;
+mod trim_zeros;
 mod write;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use nuri_rules::broken;
 
 use super::alloc::{FreeMap, MAX_RUN, Run};
 use super::contents::{Change, Contents};
-use super::credits::{Credits, Payer, Wish};
+use super::credits::{Credits, Need, Payer, Wish, margin};
 use super::error::StoreError;
 use super::image::blocks_for;
 use super::index::{CHUNK_BYTES, EXTENT_BYTES};
@@ -228,22 +228,23 @@ impl State {
         Usage { size: bytes(blocks), used: bytes(blocks - free) }
     }
 
-    /// Blocks that new data may take, of an empty store and now.
+    /// Blocks that new data may take, of an empty store and now; the margin is among them.
     fn size_and_free(&self) -> (u64, u64) {
         let size = self.superblock.regions.data_blocks.saturating_sub(reserve(8));
         (size, (self.available() + self.pending_blocks).min(size))
     }
 
-    /// Blocks that must be left when somebody takes so many.
-    pub fn kept_from(&self, payer: Payer, blocks: u64) -> u64 {
-        self.credits.kept_from(payer, blocks, self.size_and_free().0)
+    /// Blocks that must be left when somebody takes some.
+    pub fn kept_from(&self, payer: Payer, need: Need) -> u64 {
+        self.credits.kept_from(payer, need, margin(self.size_and_free().0))
     }
 
     /// Promises a session room, in blocks, in the place of what it was promised before. Returns how
     /// much it is, and what there is at all beside what was written.
     pub fn promise(&mut self, session: SessionId, wish: Wish) -> (u64, u64) {
         let (size, free) = self.size_and_free();
-        (self.credits.promise(session, wish, free, size), free)
+        let beside = free.saturating_sub(margin(size));
+        (self.credits.promise(session, wish, beside), free)
     }
 
     /// Appends the record and books what it changed; returns its sequence number.

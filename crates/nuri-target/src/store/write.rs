@@ -22,7 +22,7 @@ use parking_lot::MutexGuard;
 
 use super::alloc::Run;
 use super::contents::{Change, Contents, smalls};
-use super::credits::Payer;
+use super::credits::{Need, Payer};
 use super::error::{StoreError, is_full};
 use super::index::Extent;
 use super::log::{Body, MAX_DELETE, Record};
@@ -163,7 +163,7 @@ impl<D: Disk> ChunkStore<D> {
         change: impl FnOnce(&mut Contents, u64) -> Change,
     ) -> Result<Done, StoreError> {
         let body = Body::new(record);
-        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
+        let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| Need::NONE)?;
         let state = &mut *guard;
         let change = change(&mut state.contents, state.journal.next_seq());
         let blocks = change.lost;
@@ -191,12 +191,14 @@ impl<D: Disk> ChunkStore<D> {
         first: u32,
         data: &[u8],
     ) -> Result<Done, StoreError> {
-        let done = self.with_blocks(payer, data.len() / BLOCK, |runs, birth| {
+        let count = (data.len() / BLOCK) as u32;
+        let need = |state: &State| state.contents.need(key, first, count);
+        let done = self.with_blocks(payer, need, |runs, birth| {
             let (extents, sums) = self.lay(key, first, data, runs, birth)?;
             let record = Record::Write { key, extents, sums };
             let body = Body::new(&record);
             let Record::Write { extents, sums, .. } = record else { return Ok(None) };
-            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| 0)?;
+            let mut guard = self.admit(Payer::Upkeep, body.log_len(), 0, |_| Need::NONE)?;
             let state = &mut *guard;
             self.book(state, runs, &extents, &sums)?;
             let change = state.contents.write(key, state.journal.next_seq(), &extents);
@@ -213,10 +215,10 @@ impl<D: Disk> ChunkStore<D> {
     pub(super) fn with_blocks<T>(
         &self,
         payer: Payer,
-        count: usize,
+        need: impl Fn(&State) -> Need,
         write: impl FnOnce(&[Run], u64) -> Result<Option<T>, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        let (runs, birth) = self.take_blocks(payer, count as u64)?;
+        let (runs, birth) = self.take_blocks(payer, need)?;
         let result = write(&runs, birth);
         self.state.lock().landed(&runs);
         if !matches!(result, Ok(Some(_))) {
@@ -395,7 +397,8 @@ impl<D: Disk> ChunkStore<D> {
         let count = smalls.len() as u32;
         let body = Body::new(&Record::Data { key, first, sums, data: blocks });
         let needs = |state: &State| state.contents.needs(key, first, count);
-        let mut guard = self.admit(payer, body.log_len(), smalls.len(), needs)?;
+        let need = |state: &State| Need::new(needs(state));
+        let mut guard = self.admit(payer, body.log_len(), smalls.len(), need)?;
         let state = &mut *guard;
         if merged.is_some_and(|seen| seen != state.contents.index.version(key)) {
             return Ok(None);
@@ -408,14 +411,19 @@ impl<D: Disk> ChunkStore<D> {
         Ok(Some(Done { seq, blocks }))
     }
 
-    fn take_blocks(&self, payer: Payer, count: u64) -> Result<(Vec<Run>, u64), StoreError> {
-        let mut state = self.admit(payer, 0, 0, |_| count)?;
+    fn take_blocks(
+        &self,
+        payer: Payer,
+        need: impl Fn(&State) -> Need,
+    ) -> Result<(Vec<Run>, u64), StoreError> {
+        let mut state = self.admit(payer, 0, 0, &need)?;
+        let count = need(&state).blocks;
         state.take_off(payer, count).ok_or(StoreError::NoSpace)
     }
 
     /// Waits until a record of `log_bytes` fits, the overlay takes `smalls` more blocks and there
-    /// are as many free blocks as `blocks` says beside what others were promised (K1). Returns with
-    /// the lock held.
+    /// are as many free blocks as `need` says beside what is kept from who takes them (K1, K4).
+    /// Returns with the lock held.
     ///
     /// # Errors
     /// No space even after everything freed became usable, or none on the device for what the
@@ -425,14 +433,14 @@ impl<D: Disk> ChunkStore<D> {
         payer: Payer,
         log_bytes: usize,
         smalls: usize,
-        blocks: impl Fn(&State) -> u64,
+        need: impl Fn(&State) -> Need,
     ) -> Result<MutexGuard<'_, State>, StoreError> {
         loop {
             let mut state = self.state.lock();
             state.check()?;
             state.release();
-            let needed = blocks(&state);
-            let kept = state.kept_from(payer, needed);
+            let need = need(&state);
+            let (needed, kept) = (need.blocks, state.kept_from(payer, need));
             if needed > 0 && needed + kept > state.available() {
                 if needed + kept > state.available() + state.pending_blocks() {
                     return Err(StoreError::NoSpace);

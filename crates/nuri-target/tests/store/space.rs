@@ -298,3 +298,67 @@ fn room_that_was_promised_to_one_is_refused_to_others() {
     store.keep_promises(|session| session == other);
     write(other, objects.next().unwrap(), 512 << 10).unwrap();
 }
+
+/// Fills the store as programs do that were promised nothing; the chunks are one block each.
+fn fill_for_programs(store: &Store) -> u32 {
+    for i in 0.. {
+        match store.write_for(Payer::Nobody, key(50, i), 0, &pattern(4096, i.into()), Memory) {
+            Ok(_) => {}
+            Err(StoreError::NoSpace) => return i,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("a store is never full")
+}
+
+/// Catches `broken!("margin_filled")`.
+#[test]
+fn what_is_there_can_be_written_over_in_a_full_store() {
+    let (disk, store) = fresh(64 << 20);
+    let (large, staged) = (key(1, 0), key(2, 0));
+    store.write(large, 0, &vec![0; 1 << 20], Stable).unwrap();
+    let stage = |from, to, byte| {
+        let (ask, data) = (super::member::ask(from, to), vec![byte; 1 << 20]);
+        store.stage_for(Payer::Nobody, staged, &ask, super::member::at(0), &data)
+    };
+    stage(0, 1, 0).unwrap();
+    store.commit(staged, super::member::version(1)).unwrap();
+    let blocks = fill_for_programs(&store);
+    for round in 1..4 {
+        let data = pattern(1 << 20, round);
+        store.write_for(Payer::Nobody, large, 0, &data, Stable).unwrap();
+        assert!(read(&store, large, 0, data.len()) == data);
+        stage(round, round + 1, round as u8).unwrap();
+        store.commit(staged, super::member::version(round + 1)).unwrap();
+        let small = store.write_for(Payer::Nobody, key(50, 0), 0, &[round as u8; 4096], Stable);
+        small.unwrap();
+    }
+    let new = store.write_for(Payer::Nobody, key(50, blocks), 0, &[1; 4096], Stable);
+    assert!(matches!(new, Err(StoreError::NoSpace)));
+    store.close().unwrap();
+    assert_clean(&disk);
+}
+
+#[test]
+fn zeros_give_their_room_back_and_nothing_else_does() {
+    let (disk, store) = fresh(16 << 20);
+    let k = key(1, 0);
+    let mut data = pattern(1 << 20, 7);
+    data[8192..40_000].fill(0);
+    store.write(k, 0, &data, Stable).unwrap();
+    store.write(k, 512 << 10, &[0; 4096], Stable).unwrap();
+    data[512 << 10..][..4096].fill(0);
+    let used = store.usage().used;
+    assert_eq!(store.trim_zeros(k, 0, 16_000).unwrap(), 4096, "one whole block of the range");
+    assert_eq!(store.trim_zeros(k, 0, 1 << 20).unwrap(), 7 * 4096);
+    assert_eq!(store.trim_zeros(k, 0, 1 << 20).unwrap(), 0);
+    store.flush().unwrap();
+    assert_eq!(used - store.usage().used, 8 * 4096);
+    assert!(read(&store, k, 0, 1 << 20) == data);
+    drop(store);
+    let store = open(&disk).unwrap();
+    assert!(read(&store, k, 0, 1 << 20) == data);
+    assert_eq!(store.extents(k).len(), 3);
+    store.close().unwrap();
+    assert_clean(&disk);
+}

@@ -23,6 +23,7 @@ mod posix;
 mod preload;
 mod redundancy;
 mod report;
+mod reserve;
 mod rights;
 mod scrub;
 mod stopwatch;
