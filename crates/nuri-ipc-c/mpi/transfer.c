@@ -124,6 +124,19 @@ static int start_receive(struct request *r) {
     return nuri_code(code);
 }
 
+/* Sends a message that needs neither a copy nor an answer if there is room for it now. */
+static bool went_at_once(const struct transfer *t) {
+    size_t size;
+    int went = 0;
+    if (t->mode == STANDARD && is_direct(t->type, &size)) {
+        uint32_t to = (uint32_t)t->comm->world[t->peer];
+        uint64_t tag = wire_tag(t->comm, t->tag);
+        nuri_ipc_try_send(nuri_end, to, tag, t->bytes, size * (size_t)t->count, &went);
+        nuri_sent += went;
+    }
+    return went;
+}
+
 /* A buffered message is copied, and goes its way without the request. */
 static int start_buffered(const struct transfer *what) {
     struct transfer own = *what;
@@ -144,6 +157,8 @@ void nuri_start(struct request *r) {
         ;
     else if (r->what.send && r->what.mode == BUFFERED)
         r->code = start_buffered(&r->what);
+    else if (r->what.send && went_at_once(&r->what))
+        ;
     else if ((r->code = pack(r, false)) == MPI_SUCCESS)
         r->code = r->what.send ? start_send(r) : start_receive(r);
     nuri_started(r);
@@ -182,17 +197,10 @@ static int at_once(const struct transfer *what, MPI_Status *status) {
 }
 
 static int send_now(const struct transfer *t) {
-    size_t size;
-    int went = 0, code = fault(t->comm, true, t->count, t->peer, t->tag);
+    int code = fault(t->comm, true, t->count, t->peer, t->tag);
     if (code != MPI_SUCCESS || t->peer == MPI_PROC_NULL)
         return nuri_fail(t->handle, code);
-    if (t->mode == STANDARD && is_direct(t->type, &size)) {
-        uint32_t to = (uint32_t)t->comm->world[t->peer];
-        size_t length = size * (size_t)t->count;
-        nuri_ipc_try_send(nuri_end, to, wire_tag(t->comm, t->tag), t->bytes, length, &went);
-        nuri_sent += went;
-    }
-    return went ? MPI_SUCCESS : at_once(t, MPI_STATUS_IGNORE);
+    return went_at_once(t) ? MPI_SUCCESS : at_once(t, MPI_STATUS_IGNORE);
 }
 
 static int receive_now(const struct transfer *t, MPI_Status *status) {

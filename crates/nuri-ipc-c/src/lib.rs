@@ -146,18 +146,21 @@ unsafe fn slice<'a>(bytes: *const c_void, length: usize) -> Option<&'a [u8]> {
 
 /// # Safety
 /// `parts` points to `count` of them; what they point to is the caller's contract with the header.
-unsafe fn parts(parts: *const iovec, count: c_int) -> Option<Vec<(*mut u8, usize)>> {
+unsafe fn parts(
+    parts: *const iovec,
+    count: c_int,
+) -> Option<impl Iterator<Item = (*mut u8, usize)> + Clone> {
     let count = usize::try_from(count).ok()?;
     if count > 0 && parts.is_null() {
         return None;
     }
-    let at = |i| {
+    let at = move |i| {
         // SAFETY: the caller's contract.
         let part = unsafe { &*parts.add(i) };
         (part.iov_base.cast::<u8>(), part.iov_len)
     };
-    let parts: Vec<_> = (0..count).map(at).collect();
-    parts.iter().all(|(at, len)| !at.is_null() || *len == 0).then_some(parts)
+    let parts = (0..count).map(at);
+    parts.clone().all(|(at, len)| !at.is_null() || len == 0).then_some(parts)
 }
 
 #[unsafe(no_mangle)]
@@ -274,7 +277,7 @@ pub unsafe extern "C" fn nuri_ipc_isendv(
     not_null!(end, request);
     // SAFETY: the header's contract.
     let Some(parts) = (unsafe { parts(from, count) }) else { return EINVAL };
-    let parts = parts.into_iter().map(|(at, len)| (at.cast_const(), len));
+    let parts = parts.map(|(at, len)| (at.cast_const(), len));
     // SAFETY: as above: the buffers stay until the request has ended.
     let started = unsafe { (*end).0.isend_raw(to, tag, parts) };
     // SAFETY: checked, and writable by contract.
@@ -314,7 +317,7 @@ pub unsafe extern "C" fn nuri_ipc_recvv(
     // SAFETY: the header's contract.
     let Some(parts) = (unsafe { parts(into, count) }) else { return EINVAL };
     // SAFETY: the buffers are the caller's for the time of the call, and not used after it.
-    let result = unsafe { (*end).0.recv_raw(from.selector(), parts.into_iter(), timeout(micros)) };
+    let result = unsafe { (*end).0.recv_raw(from.selector(), parts, timeout(micros)) };
     // SAFETY: null or writable by contract.
     unsafe { finish(result, status) }
 }
@@ -331,7 +334,7 @@ pub unsafe extern "C" fn nuri_ipc_irecvv(
     // SAFETY: the header's contract.
     let Some(parts) = (unsafe { parts(into, count) }) else { return EINVAL };
     // SAFETY: as above: the buffers stay until the request has ended.
-    let started = unsafe { (*end).0.irecv_raw(from.selector(), parts.into_iter()) };
+    let started = unsafe { (*end).0.irecv_raw(from.selector(), parts) };
     // SAFETY: checked, and writable by contract.
     number(started.map(|r| unsafe { give(request, r.to_bits()) }))
 }

@@ -18,6 +18,9 @@ use crate::trial::Trial;
 /// Bytes copied between two looks at the other end.
 pub(crate) const CHUNK: usize = 16 << 10;
 const LINE: u64 = 64;
+/// Messages up to this are written through the cache also where the peer's core is far: they are
+/// read before they leave it.
+const STREAM_FROM: usize = 32 << 10;
 
 /// Where a bulk ring lies: its bytes in the producer's region, its tail there, its head in the
 /// other.
@@ -89,10 +92,11 @@ impl Producer {
     /// Writes a range of the message; there is room.
     pub(crate) fn write(&mut self, from: &Gather, offset: usize, len: usize, distance: &Distance) {
         let Self { place, tail, trial, .. } = self;
+        let streams = from.len() > STREAM_FROM && distance.is_far();
         from.pieces(offset, len, |done, bytes| {
             place.pieces(*tail + done as u64, bytes.len(), |at, skip, len| {
                 let bytes = &bytes[skip..skip + len];
-                if distance.is_far() {
+                if streams {
                     place.data.write(at, bytes, Stores::Streaming);
                 } else {
                     trial.run(len, |stores| place.data.write(at, bytes, stores));

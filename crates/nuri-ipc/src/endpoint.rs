@@ -435,13 +435,19 @@ impl<G: Guard> Endpoint<G> {
         timeout: Option<Duration>,
         mut check: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<T> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let mut deadline = None;
         let mut patience = Patience::after(self.crowded.load(Relaxed) > 0);
         loop {
             let (found, moved) = self.look(&mut check);
             if let Some(found) = found {
                 self.crowded.store(if patience.crowded() { CROWDED_FOR } else { 0 }, Relaxed);
                 return Ok(found);
+            }
+            // The time is asked once there is nothing else to do: most waits end before.
+            if let (None, Some(timeout)) = (deadline, timeout)
+                && !moved
+            {
+                deadline = Some(Instant::now() + timeout);
             }
             if moved {
                 patience.renew();

@@ -48,6 +48,9 @@ enum Pull {
     Unwanted,
 }
 
+/// A message up to this is in the bulk ring when its record is.
+const CHUNK_LEN: u64 = CHUNK as u64;
+
 impl Engine {
     /// Starts a receive.
     #[inline]
@@ -234,11 +237,17 @@ impl Engine {
     }
 
     fn take_bulk(&mut self, at: usize, record: &Record) -> Result<bool, Corrupt> {
-        let link = &self.ins[at];
+        let link = &mut self.ins[at];
         let len = bulk_len(link, record)?;
         let status = Status { source: link.rank, tag: record.tag, len };
         let sink = if let Some(request) = self.matching.take(link.rank, record.tag) {
-            self.requests.matched(request, len);
+            let receiving = self.requests.matched(request, len);
+            if let (Some(receiving), ..=CHUNK_LEN) = (receiving, len) {
+                take_chunk(link, len as usize, &receiving.into);
+                let result = whole(status, receiving.into.len());
+                self.requests.finish(request, result);
+                return Ok(true);
+            }
             Sink::Request(request)
         } else if self.stored.has_room(len, self.config.spill) {
             Sink::Stored(self.store(status, Vec::with_capacity(len as usize), None))
