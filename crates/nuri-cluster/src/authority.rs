@@ -32,6 +32,9 @@ const RESTART_GRACE: Duration = Duration::from_secs(5);
 /// that stood still: its disk or the copy of its map did not answer, or its process was stopped.
 const DEAF: Duration = HEARTBEAT.saturating_mul(2);
 
+/// Characters of what a node says of a failed target.
+const LONGEST_REASON: usize = 300;
+
 /// The authority of one space.
 pub struct Authority {
     store: Box<dyn MapStore>,
@@ -57,6 +60,8 @@ struct State {
     scrubs: BTreeMap<NodeId, Scrub>,
     /// Nodes that have the whole metadata, as its keeper said last.
     metadata: Vec<NodeId>,
+    /// Why failed targets are failed.
+    reasons: BTreeMap<TargetId, String>,
 }
 
 impl Authority {
@@ -86,6 +91,7 @@ impl Authority {
             resyncs: HashMap::new(),
             scrubs: BTreeMap::new(),
             metadata: Vec::new(),
+            reasons: BTreeMap::new(),
         };
         Ok(Authority { store, clock, state: Mutex::new(state) })
     }
@@ -183,6 +189,17 @@ impl Authority {
         state.in_force.insert(beat.node, beat.admitted);
         for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
             state.served.insert(report.id, now);
+        }
+        let own = |id| state.map.target(id).is_some_and(|t| t.node == beat.node);
+        let (own, _): (Vec<_>, Vec<_>) = beat.targets.iter().partition(|r| own(r.id));
+        for report in own {
+            match report.state {
+                TargetState::Failed => {
+                    let why = report.why.chars().take(LONGEST_REASON).collect();
+                    state.reasons.insert(report.id, why)
+                }
+                _ => state.reasons.remove(&report.id),
+            };
         }
         let mut next = state.map.clone();
         match transition::heartbeat(&mut next, beat) {
@@ -354,7 +371,11 @@ impl Authority {
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
         let resyncs = state.resyncs.values().flatten().copied().collect();
         let scrubs = state.scrubs.iter().map(|(node, scrub)| (*node, scrub.clone())).collect();
-        ClusterState { map, mounts, resyncs, scrubs, metadata: state.metadata.clone() }
+        let failed =
+            |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Failed);
+        state.reasons.retain(|id, _| failed(*id));
+        let reasons = state.reasons.iter().map(|(id, why)| (*id, why.clone())).collect();
+        ClusterState { map, mounts, resyncs, scrubs, reasons, metadata: state.metadata.clone() }
     }
 }
 
@@ -487,7 +508,7 @@ mod tests {
         let targets = |all| Join { node: Some(node), targets: all, ..join(1) };
         let id = authority.join(&targets(vec![target(1, 1)])).unwrap().targets[0];
         let state = TargetState::Up;
-        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5 };
+        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5, why: String::new() };
         authority.heartbeat(&Heartbeat { targets: vec![report], ..quiet(node, 0) }).unwrap();
         let heard = open().map().target(id).map(|target| target.sequence);
         assert_eq!(heard, Some(5), "a state before it would pass for the newest");

@@ -13,6 +13,7 @@ mod scrub;
 mod show;
 mod space;
 mod supervisor;
+mod targets;
 
 use clap::Parser;
 

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,10 @@ use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Map, Placement};
-use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
+use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, MapGet, MetaRole};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
-use nuri_target::server::{Target, TargetServer};
+use nuri_target::server::TargetServer;
+use nuri_target::target::Target;
 
 use crate::cli::NodeRun;
 use crate::copy::copier::{CopiedMap, Copier};
@@ -34,14 +36,13 @@ use crate::resync::{self, Progress};
 use crate::room::Room;
 use crate::scrub;
 use crate::space::{NodeSettings, load_json, save_json};
+use crate::targets::{self, Opened, needs_word};
 use crate::{Failure, at};
 
 const FORMAT: u32 = 1;
 const GARBAGE_TICK: Duration = Duration::from_millis(100);
 const GARBAGE_BATCH: usize = 512;
 const META_TICK: Duration = Duration::from_millis(250);
-/// Share of a file system's free space that targets may take when nobody said how much.
-const SHARE: u64 = 90;
 
 /// Where a node runs its metadata: its log and its tables.
 pub(crate) const META_LOG: &str = "meta.log";
@@ -97,19 +98,30 @@ impl ClusterView for Pools {
     }
 }
 
+/// Exit code of a command that would make something and was not told to.
+pub(crate) const NEEDS_WORD: u8 = 2;
+
 /// Runs a node until it is killed: stopping without notice is its normal end.
-pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
+pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     let (dir, shape, placement) = (args.dir.clone(), args.shape, args.placement);
+    let (may_create, sizes) = (args.create, args.target_sizes.clone());
+    let mut settings = merge(args)?;
+    if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
+        eprintln!("nuri: {words}");
+        return Ok(ExitCode::from(NEEDS_WORD));
+    }
+    let create = (may_create, &sizes[..]);
     std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
-    let mut settings = merge(args)?;
     let token = settings.token_file.clone().unwrap_or(dir.join("token"));
     let secret = Secret::load(&token).map_err(Failure::new)?;
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
-        None => First { dir: &dir, secret: &secret, shape, placement }.start(&mut settings)?,
-        Some(join) => Joined { dir: &dir, secret: &secret }.start(&join, &mut settings)?,
+        None => {
+            First { dir: &dir, secret: &secret, shape, placement, create }.start(&mut settings)?
+        }
+        Some(join) => Joined { dir: &dir, secret: &secret, create }.start(&join, &mut settings)?,
     };
     save_json(&dir.join(NODE), &settings)?;
     let services = Arc::new(node.services);
@@ -127,7 +139,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     start_scrub(&services, node.id, &authority, &secret);
     heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
     drop(server);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Settings of an earlier run, overridden by what is said now.
@@ -171,40 +183,6 @@ fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-fn open_targets(settings: &NodeSettings, cluster: ClusterId) -> Result<Vec<Target>, Failure> {
-    for path in &settings.targets {
-        // A device must be there; a directory is made.
-        if !path.exists() && !path.starts_with("/dev") {
-            let made = std::fs::create_dir_all(path);
-            made.map_err(at(format!("cannot make the target {}", path.display())))?;
-        }
-    }
-    let share = settings.targets.len().max(1) as u64;
-    let open = |path: &PathBuf| {
-        let capacity = match settings.target_size {
-            Some(size) => size,
-            None => free_space(path)? / share * SHARE / 100,
-        };
-        Target::open(path, cluster, capacity).map_err(Failure::new)
-    };
-    settings.targets.iter().map(open).collect()
-}
-
-/// Bytes that an unprivileged program could still write where `path` lies.
-pub(crate) fn free_space(path: &Path) -> Result<u64, Failure> {
-    let stat = rustix::fs::statvfs(path);
-    let stat = stat.map_err(at(format!("cannot read the free space of {}", path.display())))?;
-    Ok(stat.f_bavail * stat.f_frsize)
-}
-
-/// Targets that the authority accepted carry its ids from then on.
-fn adopt(targets: &[Target], cluster: ClusterId, reply: &JoinReply) -> Result<(), Failure> {
-    for (target, id) in targets.iter().zip(&reply.targets) {
-        target.assign(cluster, *id).map_err(at(format!("target {id}")))?;
-    }
-    Ok(())
-}
-
 /// A node ready to serve.
 struct Ready {
     id: NodeId,
@@ -221,11 +199,14 @@ struct First<'a> {
     /// What new files get where no directory says otherwise, if it was said now.
     shape: Option<Shape>,
     placement: Option<Placement>,
+    /// Whether targets may be made, and how large.
+    create: (bool, &'a [u64]),
 }
 
 impl First<'_> {
     fn start(&self, settings: &mut NodeSettings) -> Result<Ready, Failure> {
         refuse_unfinished(self.dir)?;
+        self.refuse_lost(settings)?;
         let cluster = cluster_id(settings)?;
         let clock = SystemClock::shared();
         let map = CopiedMap::new(&self.dir.join(MAP));
@@ -234,14 +215,14 @@ impl First<'_> {
         let defaults = authority.set_defaults(self.shape, self.placement);
         defaults.map_err(at("cannot keep the map"))?;
         let authority = Arc::new(authority);
-        let targets = open_targets(settings, cluster)?;
+        let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
         let reply = authority.join(&join).map_err(|status| {
             doubt_older(&targets, &authority.map());
             refusal("the map", status)
         })?;
         settings.id = Some(reply.node.0);
-        adopt(&targets, cluster, &reply)?;
+        targets::adopt(settings, &targets, cluster, &reply)?;
         let [log, tables] = store_disks(self.dir)?;
         let paired = |disk| Arc::new(PairedDisk::new(disk));
         let (log, tables) = (paired(log), paired(tables));
@@ -263,13 +244,27 @@ impl First<'_> {
         let services = Services {
             authority: Some(authority),
             meta: Some(Arc::new(meta)),
-            targets: Arc::new(TargetServer::start(targets)),
+            targets: Arc::new(TargetServer::start(targets, lost)),
             resync: Arc::default(),
             scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
         };
         let (store, copier) = (Some((engine, room)), Some(copier));
         Ok(Ready { id: reply.node, services, store, copier, join })
+    }
+}
+
+impl First<'_> {
+    /// A first node that ran has a map and metadata. Where they are missing an empty space must not
+    /// begin in their place.
+    fn refuse_lost(&self, settings: &NodeSettings) -> Result<(), Failure> {
+        let missing = [MAP, META_LOG].into_iter().find(|name| !self.dir.join(name).exists());
+        let Some((name, id)) = missing.zip(settings.id) else { return Ok(()) };
+        Err(Failure(format!(
+            "the {name} of node {id} is missing in {}: mount its disk, or restore it from another \
+             node's copy: nuri doctor --restore-metadata",
+            self.dir.display()
+        )))
     }
 }
 
@@ -327,13 +322,15 @@ fn machine() -> BootId {
 struct Joined<'a> {
     dir: &'a Path,
     secret: &'a Secret,
+    /// As the first node's.
+    create: (bool, &'a [u64]),
 }
 
 impl Joined<'_> {
     fn start(&self, join: &str, settings: &mut NodeSettings) -> Result<Ready, Failure> {
         let space = Cluster::connect(join, self.secret).map_err(Failure::new)?;
         let cluster = space.map().cluster;
-        let targets = open_targets(settings, cluster)?;
+        let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
         let reply = space.ask(&request).map_err(|status| {
@@ -341,8 +338,8 @@ impl Joined<'_> {
             refusal(join, status)
         })?;
         settings.id = Some(reply.node.0);
-        adopt(&targets, cluster, &reply)?;
-        let targets = Arc::new(TargetServer::start(targets));
+        targets::adopt(settings, &targets, cluster, &reply)?;
+        let targets = Arc::new(TargetServer::start(targets, lost));
         let copies = Keeper::new(self.dir, cluster);
         let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
         let services = Services { authority: None, meta: None, targets, resync, scrub, copies };

@@ -104,6 +104,8 @@ pub(crate) struct TargetView {
     pub(crate) node: u32,
     pub(crate) path: String,
     pub(crate) state: &'static str,
+    /// Why it is failed.
+    pub(crate) reason: Option<String>,
     pub(crate) size: u64,
     pub(crate) used: u64,
     /// Places in redundant groups, and in how many it is not up to date.
@@ -201,7 +203,7 @@ impl StatusView {
             space: space.into(),
             cluster: map.cluster.to_string(),
             nodes: map.nodes.iter().map(|n| node_view(map, n)).collect(),
-            targets: map.targets.iter().map(|t| target_view(map, t)).collect(),
+            targets: map.targets.iter().map(|t| target_view(state, t)).collect(),
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
@@ -363,7 +365,8 @@ fn node_view(map: &Map, n: &nuri_proto::map::Node) -> NodeView {
     NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles }
 }
 
-fn target_view(map: &Map, t: &nuri_proto::map::Target) -> TargetView {
+fn target_view(whole: &ClusterState, t: &nuri_proto::map::Target) -> TargetView {
+    let map = &whole.map;
     let state = match t.state {
         TargetState::Up => "up",
         TargetState::Down => "down",
@@ -375,7 +378,9 @@ fn target_view(map: &Map, t: &nuri_proto::map::Target) -> TargetView {
         (places + 1, behind + usize::from(m.standing != Standing::Live))
     });
     let (id, node, path) = (t.id.0, t.node.0, t.path.clone());
-    TargetView { id, node, path, state, size: t.size, used: t.used, places, behind }
+    let reason = whole.reasons.iter().find(|(failed, _)| *failed == t.id);
+    let reason = reason.map(|(_, why)| why.clone());
+    TargetView { id, node, path, state, reason, size: t.size, used: t.used, places, behind }
 }
 
 fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {

@@ -1,5 +1,6 @@
 //! What lies in a space's directory: settings, secret, node directories, run and log files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,14 @@ pub(crate) struct Settings {
     pub(crate) mount: Option<PathBuf>,
     /// Targets of each node.
     pub(crate) nodes: Vec<Vec<PathBuf>>,
+    /// As it was said; 0 where each target takes its share of its own file system.
     pub(crate) target_size: u64,
+    /// What is not there may be made: until all of it was up once.
+    #[serde(default)]
+    pub(crate) creating: bool,
+    /// Of each node's targets, where they are made.
+    #[serde(default)]
+    pub(crate) sizes: Vec<Vec<u64>>,
     /// What new files get where no directory says otherwise.
     #[serde(default)]
     pub(crate) shape: Shape,
@@ -47,6 +55,9 @@ pub(crate) struct NodeSettings {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) targets: Vec<PathBuf>,
     pub(crate) target_size: Option<u64>,
+    /// Which target lies at which of these paths.
+    #[serde(default)]
+    pub(crate) target_ids: BTreeMap<PathBuf, u32>,
 }
 
 /// A space's directory.
@@ -147,7 +158,7 @@ impl Space {
     pub(crate) fn existing(&self) -> Result<Settings, Failure> {
         let none = || {
             let dir = self.dir.display();
-            Failure(format!("there is no space in {dir}; make one: nuri up --dir {dir}"))
+            Failure(format!("there is no space in {dir}; make one: nuri up --create --dir {dir}"))
         };
         self.settings()?.ok_or_else(none)
     }

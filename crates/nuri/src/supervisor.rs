@@ -115,7 +115,9 @@ fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
     w.pause =
         if w.started.elapsed() >= STEADY { FIRST_PAUSE } else { (w.pause * 2).min(LONGEST_PAUSE) };
     w.started = Instant::now();
-    match spawn(space, settings, role) {
+    // Whether targets may be made changes while it runs.
+    let now = space.existing();
+    match spawn(space, now.as_ref().unwrap_or(settings), role) {
         Ok(child) => w.child = Some(child),
         Err(Failure(text)) => eprintln!("supervisor: {role}: {text}"),
     }
@@ -130,7 +132,11 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
         Role::Node(n) => {
             command.args(["node", "run", "--dir"]).arg(space.node_dir(n));
             command.arg("--token-file").arg(space.token_path());
-            command.arg("--target-size").arg(settings.target_size.to_string());
+            if settings.creating {
+                let sizes = settings.sizes.get(n).map_or(&[][..], Vec::as_slice);
+                let sizes: Vec<_> = sizes.iter().map(u64::to_string).collect();
+                command.arg("--create").arg("--target-sizes").arg(sizes.join(","));
+            }
             if n == 0 {
                 command.arg("--shape").arg(settings.shape.to_string());
                 command.arg("--placement").arg(settings.placement.to_string());
@@ -194,6 +200,22 @@ pub(crate) fn end_all(space: &Space, settings: &Settings) -> Result<(), Failure>
         end(space, role)?;
     }
     wait_ended(space, Role::Supervisor, END_WAIT)
+}
+
+/// Ends a role's process; the supervisor starts it anew, with the settings of then.
+pub(crate) fn renew(space: &Space, role: Role) -> Result<(), Failure> {
+    let Some(pid) = space.running(role) else { return Ok(()) };
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let start = Instant::now();
+    while space.running(role) == Some(pid) {
+        if start.elapsed() > END_WAIT {
+            return Err(Failure(format!("the {role} process {pid} does not end")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 fn end(space: &Space, role: Role) -> Result<(), Failure> {

@@ -138,6 +138,8 @@ pub struct TargetReport {
     pub used: u64,
     /// Of its superblock.
     pub sequence: u64,
+    /// Why it is failed; empty otherwise.
+    pub why: String,
 }
 
 /// A mount tells that it is there (every heartbeat).
@@ -197,6 +199,8 @@ pub struct ClusterState {
     pub resyncs: Vec<Resync>,
     /// By node.
     pub scrubs: Vec<(NodeId, Scrub)>,
+    /// Why failed targets are failed, as their nodes say.
+    pub reasons: Vec<(TargetId, String)>,
     /// Nodes that have the whole metadata now.
     pub metadata: Vec<NodeId>,
 }

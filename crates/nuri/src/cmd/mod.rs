@@ -22,14 +22,14 @@ use crate::{Failure, node, supervisor};
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
-        Command::Up(args) => up::run(args).map(done),
+        Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(&args).map(done),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => status::top(&args.dir).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(Node::Run(args)) => {
             let _role = supervisor::enter_role()?;
-            node::run(args).map(done)
+            node::run(args)
         }
         Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),

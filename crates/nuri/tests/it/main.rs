@@ -19,6 +19,7 @@ mod metadata_copy;
 mod moving;
 mod network;
 mod parts;
+mod places;
 mod posix;
 mod preload;
 mod redundancy;

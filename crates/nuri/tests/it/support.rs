@@ -157,7 +157,7 @@ impl Space {
     pub fn start(&mut self, more: &[&str]) {
         let point = self.make_dir("mnt");
         let (dir, mnt) = (self.dir(), point.display().to_string());
-        let mut args = vec!["up", "--dir", &dir, "--mount", &mnt];
+        let mut args = vec!["up", "--create", "--dir", &dir, "--mount", &mnt];
         if !more.contains(&"--target-size") {
             args.extend(["--target-size", "2G"]);
         }
