@@ -78,9 +78,15 @@ pub(crate) struct Up {
     /// A directory or whole block device to use as a target; repeat for more
     #[arg(long, value_name = "PATH")]
     pub(crate) target: Vec<PathBuf>,
-    /// Where to mount the space
+    /// Where to mount the space; made where it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
+    /// Programs on the mount may run with the rights of their owner (setuid)
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Device files on the mount may be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
     /// How many node processes to run
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: Option<u16>,
@@ -327,7 +333,7 @@ pub(crate) enum Fs {
 pub(crate) struct Mount {
     /// The space: the directory given to `up`, or HOST:PORT of its first node
     pub(crate) space: String,
-    /// An empty directory
+    /// An empty directory; made where it does not exist
     pub(crate) mountpoint: PathBuf,
     /// File with the space's secret (needed with HOST:PORT)
     #[arg(long, value_name = "FILE")]
@@ -345,6 +351,12 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "N", env = "NURI_INODES", default_value_t = 200_000,
         value_parser = clap::value_parser!(u32).range(100..))]
     pub(crate) inodes: u32,
+    /// Programs there may run with the rights of their owner (setuid)
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Device files there may be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
     /// Nothing can be changed through this mount
     #[arg(long)]
     pub(crate) ro: bool,

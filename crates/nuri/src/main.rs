@@ -6,6 +6,7 @@ mod cli;
 mod cmd;
 mod copy;
 mod health;
+mod logs;
 mod node;
 mod resync;
 mod room;
@@ -39,7 +40,7 @@ fn main() -> std::process::ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(Failure(text)) => {
-            eprintln!("nuri: {text}");
+            eprintln!("nuri: {}", logs::plain(&text));
             std::process::ExitCode::FAILURE
         }
     }

@@ -7,6 +7,7 @@ pub(crate) use nuri_proto::size::human;
 use serde::Serialize;
 
 use crate::health::Health;
+use crate::logs::plain;
 
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
@@ -242,7 +243,7 @@ impl StatusView {
     pub(crate) fn print(&self) {
         println!("space     {}", self.space);
         println!("health    {}", self.health.state);
-        self.health.sentences.iter().for_each(|s| println!("          {s}"));
+        self.health.sentences.iter().for_each(|s| println!("          {}", plain(s)));
         let c = &self.capacity;
         println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
         if self.usable.size > 0 {
@@ -264,11 +265,12 @@ impl StatusView {
             };
             println!(
                 "target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}{behind}",
-                t.path
+                plain(&t.path)
             );
         }
         for m in &self.mounts {
-            println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
+            let (host, point) = (plain(&m.host), plain(&m.mountpoint));
+            println!("mount     {host}:{point}  pid {}", m.pid);
             for link in m.links.iter().filter(|link| link.bytes > 0) {
                 let (bytes, copies) = (human(link.bytes), link.copies_per_byte);
                 println!(
@@ -338,7 +340,7 @@ impl ScrubView {
 
     pub(crate) fn print(&self) {
         println!("scrub     {}", self.sentence());
-        self.findings.iter().for_each(|finding| println!("          {finding}"));
+        self.findings.iter().for_each(|finding| println!("          {}", plain(finding)));
     }
 }
 

@@ -137,7 +137,8 @@ impl Testbed {
 }
 
 fn is_mounted(point: &std::path::Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     let shown = point.display().to_string();
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(shown.as_str()))
 }

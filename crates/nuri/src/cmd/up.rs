@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nuri_client::Cluster;
-use nuri_fuse::mount::{check, mounts};
+use nuri_fuse::mount::{check, is_mounted, make_point};
 use nuri_proto::id::NodeId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::TargetState;
@@ -30,15 +30,25 @@ pub(crate) fn run(args: Up) -> Result<ExitCode, Failure> {
     let mut settings = match space.settings()? {
         Some(known) => again(&space, known, &args)?,
         None => {
-            let settings = plan(&space, &args)?;
+            let mut settings = plan(&space, &args)?;
             if !args.create {
                 tell_plan(&space, &settings);
                 return Ok(ExitCode::from(NEEDS_WORD));
+            }
+            if let Some(point) = &settings.mount {
+                settings.made_mount = make_point(point).map_err(Failure::new)?;
             }
             space.prepare()?;
             settings
         }
     };
+    space.protect()?;
+    (settings.suid, settings.dev) = (settings.suid || args.suid, settings.dev || args.dev);
+    if let Some(point) = &settings.mount
+        && space.running(Role::Mount).is_none()
+    {
+        settings.made_mount |= make_point(point).map_err(Failure::new)?;
+    }
     settings.creating = args.create;
     if args.create {
         settings.sizes = sizes(&settings)?;
@@ -177,7 +187,7 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
                 let text = format!("the space runs already; run: nuri fs mount {dir} {point}");
                 return Err(Failure(text));
             }
-            known.mount = Some(point);
+            (known.mount, known.made_mount) = (Some(point), false);
             space.save(&known)?;
         }
     }
@@ -197,7 +207,7 @@ fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
     }
     let absolute = |p: &PathBuf| std::path::absolute(p).map_err(at(p.display()));
     let mount = args.mount.as_ref().map(absolute).transpose()?;
-    if let Some(point) = &mount {
+    if let Some(point) = mount.as_ref().filter(|point| point.symlink_metadata().is_ok()) {
         check(point).map_err(Failure::new)?;
     }
     let paths = args.target.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
@@ -212,7 +222,21 @@ fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
     let (placement, target_size) =
         (args.placement.unwrap_or_default(), args.target_size.unwrap_or(0));
     let (format, nodes, creating, sizes) = (1, plan, false, Vec::new());
-    Ok(Settings { format, listen, mount, nodes, target_size, creating, sizes, shape, placement })
+    let (made_mount, suid, dev) = (false, args.suid, args.dev);
+    Ok(Settings {
+        format,
+        listen,
+        mount,
+        made_mount,
+        suid,
+        dev,
+        nodes,
+        target_size,
+        creating,
+        sizes,
+        shape,
+        placement,
+    })
 }
 
 /// Waits until every node serves, with the targets that it finds, and the mount is there.
@@ -236,15 +260,11 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
             && let Some(words) = fatal_words(space, settings)
         {
             let _ = std::fs::write(space.stop_path(), "");
-            let _ = supervisor::end_all(space, settings);
+            let _ = supervisor::end_all(space, settings, false);
             return Err(Failure(words));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-fn is_mounted(point: &Path) -> bool {
-    mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri")
 }
 
 /// Whether all nodes are up and have said of their targets how they are.

@@ -10,9 +10,12 @@ use crate::support::{Space, nuri, refused, text};
 #[test]
 fn mount_points_flags_and_ports() {
     let space = Space::bare();
-    let (dir, missing, full) = (space.dir(), space.str("missing"), space.make_dir("full"));
-    refused(&["up", "--dir", &dir, "--mount", &missing], "does not exist");
+    let (dir, full) = (space.dir(), space.make_dir("full"));
     fs::write(full.join("x"), "x").unwrap();
+    let below = full.join("x/below").display().to_string();
+    refused(&["up", "--create", "--dir", &dir, "--mount", &below], "cannot be made");
+    refused(&["fs", "mount", "localhost:1", &below], "needs --token-file");
+    assert!(!Path::new(&dir).exists());
     refused(&["up", "--dir", &dir, "--mount", &full.display().to_string()], "is not empty");
     refused(&["up", "--dir", &full.display().to_string()], "is not empty and holds no space");
     refused(&["up", "--dir", &dir, "--colour", "red"], "unexpected argument");

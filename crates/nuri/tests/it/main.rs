@@ -7,6 +7,7 @@ mod bad_input;
 mod bytes;
 mod coherence;
 mod crash;
+mod daemons;
 mod fencing;
 mod flow;
 mod full;

@@ -102,7 +102,7 @@ pub fn timed(test: impl Fn()) {
 
 pub fn is_mounted(point: &Path) -> bool {
     let line = format!(" {} fuse.nuri ", point.display());
-    fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+    text(&fs::read("/proc/mounts").unwrap()).contains(&line)
 }
 
 /// Kills everything at once, as a power failure would.
