@@ -45,6 +45,8 @@ pub struct Authority {
 struct State {
     map: Map,
     heard: HashMap<NodeId, Duration>,
+    /// The process that each node is.
+    instances: HashMap<NodeId, u64>,
     /// When a target's node last said that it serves.
     served: HashMap<TargetId, Duration>,
     /// Before it nodes may have been served by an earlier authority.
@@ -82,6 +84,7 @@ impl Authority {
         let state = State {
             map,
             heard: HashMap::new(),
+            instances: HashMap::new(),
             served: HashMap::new(),
             started: clock.monotonic(),
             looked: clock.monotonic(),
@@ -141,18 +144,33 @@ impl Authority {
     /// A node joins. The map is durable before the answer.
     ///
     /// # Errors
-    /// See [`transition::join`]; [`Status::IO`] where the map cannot be kept.
+    /// See [`transition::join`]; [`Status::IO`] where the map cannot be kept; [`Status::BUSY`]
+    /// where a node with this number lives at another address.
     pub fn join(&self, request: &Join) -> Result<JoinReply, Status> {
         let mut state = self.state.lock();
+        if self.is_copy(&state, request) {
+            return Err(Status::BUSY);
+        }
         let mut next = state.map.clone();
         let reply = transition::join(&mut next, request)?;
         self.store.save(&next).map_err(|_| Status::IO)?;
         state.map = next;
         let now = self.clock.monotonic();
         state.heard.insert(reply.node, now);
+        state.instances.insert(reply.node, request.instance);
         state.served.extend(reply.targets.iter().map(|target| (*target, now)));
         state.in_force.remove(&reply.node);
         Ok(reply)
+    }
+
+    /// Whether another process is this node, and was heard of just now. One that was started anew
+    /// at its own address cannot be a second one.
+    fn is_copy(&self, state: &State, request: &Join) -> bool {
+        let Some(known) = request.node.and_then(|id| state.map.node(id)) else { return false };
+        let other = state.instances.get(&known.id).is_some_and(|id| *id != request.instance);
+        let now = self.clock.monotonic();
+        let lives = state.heard.get(&known.id).is_some_and(|at| now - *at <= FAILURE_DETECTION);
+        known.up && other && lives && known.address != request.address
     }
 
     /// From now on targets accept changes of these sessions only, as soon as they hear of it.
@@ -180,6 +198,10 @@ impl Authority {
     fn heartbeat(&self, beat: &Heartbeat) -> Result<HeartbeatReply, Status> {
         let mut state = self.state.lock();
         if state.map.node(beat.node).is_none() {
+            return Err(Status::WRONG_PEER);
+        }
+        // One of two with this number has joined: the other one may ask to.
+        if *state.instances.entry(beat.node).or_insert(beat.instance) != beat.instance {
             return Err(Status::WRONG_PEER);
         }
         let now = self.clock.monotonic();
@@ -418,6 +440,7 @@ mod tests {
             address: format!("127.0.0.1:{port}"),
             pid: 1,
             serves_meta: MetaRole::None,
+            instance: 1,
             machine: BootId(1),
             targets: Vec::new(),
         }
@@ -430,6 +453,7 @@ mod tests {
     fn quiet(node: NodeId, admitted: u64) -> Heartbeat {
         Heartbeat {
             node,
+            instance: 1,
             targets: Vec::new(),
             admitted,
             resyncs: Vec::new(),
@@ -457,6 +481,24 @@ mod tests {
         }
         assert!(silent > FAILURE_DETECTION && silent <= FAILURE_DETECTION + HEARTBEAT);
         assert!(is_up(a));
+    }
+
+    #[test]
+    fn of_two_with_one_number_the_second_is_refused() {
+        let clock = Arc::new(ManualClock::default());
+        let authority =
+            Authority::open(Box::new(Nowhere), clock.clone(), ClusterId([1; 16])).unwrap();
+        let node = authority.join(&join(1)).unwrap().node;
+        let own = |port, instance| Join { node: Some(node), instance, ..join(port) };
+        let beats =
+            |instance| authority.heartbeat(&Heartbeat { instance, ..quiet(node, 0) }).map(|_| ());
+        assert_eq!(authority.join(&own(2, 7)).unwrap_err(), Status::BUSY);
+        assert_eq!((beats(1), beats(7)), (Ok(()), Err(Status::WRONG_PEER)));
+        assert!(authority.join(&own(1, 8)).is_ok(), "started anew at its own address");
+        assert_eq!((beats(8), beats(1)), (Ok(()), Err(Status::WRONG_PEER)));
+        clock.advance(FAILURE_DETECTION * 2);
+        assert!(authority.join(&own(2, 7)).is_ok(), "the first one is silent: it was moved");
+        assert_eq!(authority.join(&own(1, 8)).unwrap_err(), Status::BUSY, "and comes back");
     }
 
     #[test]

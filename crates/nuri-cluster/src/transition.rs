@@ -203,6 +203,7 @@ mod tests {
             address: "127.0.0.1:1".into(),
             pid: 1,
             serves_meta: MetaRole::None,
+            instance: 1,
             machine: BootId(1),
             targets: ids.iter().enumerate().map(target).collect(),
         }
@@ -298,6 +299,7 @@ mod tests {
             &mut map,
             &Heartbeat {
                 node,
+                instance: 1,
                 targets: vec![report],
                 admitted: 0,
                 resyncs: Vec::new(),

@@ -6,6 +6,7 @@ mod cli;
 mod cmd;
 mod copy;
 mod health;
+mod joining;
 mod logs;
 mod node;
 mod resync;

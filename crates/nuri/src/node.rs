@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use nuri_client::{Cluster, DataPlane};
 use nuri_cluster::authority::Authority;
-use nuri_cluster::transition::is_older;
 use nuri_io::clock::SystemClock;
 use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
@@ -22,9 +21,9 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Placement};
-use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, MapGet, MetaRole};
-use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
+use nuri_proto::map::Placement;
+use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, MapGet, MetaRole, NodeReach};
+use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service, reply_to};
 use nuri_target::server::TargetServer;
 use nuri_target::target::Target;
 
@@ -32,10 +31,11 @@ use crate::cli::NodeRun;
 use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
 use crate::copy::restore::refuse_unfinished;
+use crate::joining::{self, doubt_older, reach, refusal, refuse_loopback};
 use crate::resync::{self, Progress};
 use crate::room::Room;
 use crate::scrub;
-use crate::space::{NodeSettings, load_json, save_json};
+use crate::space::{NodeSettings, SPACE, load_json, save_json};
 use crate::targets::{self, Opened, needs_word};
 use crate::{Failure, at};
 
@@ -63,6 +63,8 @@ struct Services {
 impl Service for Services {
     fn serve(&self, request: &Request<'_>) -> Reply {
         match request.op as u16 {
+            // It takes a while, and nothing of the authority's.
+            15 if self.authority.is_some() => reply_to::<NodeReach>(request.args, |c| reach(&c)),
             0..16 => match &self.authority {
                 Some(authority) => authority.serve(request),
                 None => Reply::failed(Status::NOTSUP),
@@ -105,6 +107,13 @@ pub(crate) const NEEDS_WORD: u8 = 2;
 pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     let (dir, shape, placement) = (args.dir.clone(), args.shape, args.placement);
     let (may_create, sizes) = (args.create, args.target_sizes.clone());
+    if dir.join(SPACE).exists() {
+        let dir = dir.display();
+        return Err(Failure(format!(
+            "{dir} is the directory of a whole space, whose first node is {dir}/node0: start it \
+             with nuri up --dir {dir}, or give this node a directory of its own"
+        )));
+    }
     let mut settings = merge(args)?;
     if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
         eprintln!("nuri: {words}");
@@ -179,6 +188,9 @@ fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
              name one of this machine's: --listen IP:PORT"
         )));
     }
+    if let Some(join) = &settings.join {
+        refuse_loopback(address, join)?;
+    }
     settings.address = Some(address.to_string());
     Ok(listener)
 }
@@ -219,7 +231,7 @@ impl First<'_> {
         let join = join_request(settings, MetaRole::Owner, &targets);
         let reply = authority.join(&join).map_err(|status| {
             doubt_older(&targets, &authority.map());
-            refusal("the map", status)
+            refusal("the map", status, &join, &authority.map())
         })?;
         settings.id = Some(reply.node.0);
         targets::adopt(settings, &targets, cluster, &reply)?;
@@ -306,6 +318,7 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
         address: settings.address.clone().unwrap_or_default(),
         pid: std::process::id(),
         serves_meta,
+        instance: getrandom::u64().unwrap_or_default(),
         machine: machine(),
         targets: targets.iter().map(Target::announce).collect(),
     }
@@ -333,10 +346,7 @@ impl Joined<'_> {
         let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
-        let reply = space.ask(&request).map_err(|status| {
-            doubt_older(&targets, &space.map());
-            refusal(join, status)
-        })?;
+        let reply = joining::join(&space, join, &request, &targets)?;
         settings.id = Some(reply.node.0);
         targets::adopt(settings, &targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets, lost));
@@ -347,46 +357,16 @@ impl Joined<'_> {
     }
 }
 
-/// A node was refused: those of its targets that are older states of themselves note that. Without
-/// it they would be taken for the newest after enough tries, each of which raises their number.
-fn doubt_older(targets: &[Target], map: &Map) {
-    for target in targets {
-        let request = target.announce();
-        let known = request.id.and_then(|id| map.target(id));
-        if known.is_some_and(|known| is_older(known, &request))
-            && let Err(e) = target.doubt()
-        {
-            eprintln!("nuri: {}: {e}", request.path);
-        }
-    }
-}
-
-/// Why a node's targets are not taken, and what to do.
-fn refusal(who: &str, status: Status) -> Failure {
-    let why = match status {
-        Status::STALE => {
-            "its targets are older than what was known of them and the others do not hold their \
-             data, or the map is older than what they obeyed: bring back the newer state, or \
-             restore the metadata from a newer copy"
-        }
-        Status::WRONG_PEER => {
-            "a target belongs to another space, is served by another node, or carries the id of \
-             another target, or was removed: look at nuri target list"
-        }
-        Status::NOSPC => "the space has as many nodes or targets as it can have",
-        _ => return Failure(format!("{who} refuses this node: {status}")),
-    };
-    Failure(format!("{who} refuses this node: {why}"))
-}
-
 /// Beats until the process ends; joins again where the authority forgot this node.
 fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
+    let mut was_second = false;
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
         let (resyncs, scrub) = (services.resync.report(), services.scrub.report());
-        let beat = Heartbeat { node, targets, admitted, resyncs, scrub };
+        let instance = join.instance;
+        let beat = Heartbeat { node, instance, targets, admitted, resyncs, scrub };
         let context = nuri_rpc::CallContext::default();
         let sent = admission.now();
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
@@ -403,7 +383,11 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
             }
             Err(Status::WRONG_PEER) => {
                 let again = Join { targets: services.targets.announce(), ..join.clone() };
-                let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+                let answer = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+                let is_second = matches!(answer, Err(Status::BUSY));
+                if is_second && !std::mem::replace(&mut was_second, is_second) {
+                    eprintln!("node {node}: another one with this number runs elsewhere: stop one");
+                }
             }
             Err(_) => {}
         }

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Failure, at};
 
+/// What makes a directory the one of a space.
+pub(crate) const SPACE: &str = "space.json";
 const FORMAT: u32 = 1;
 /// Targets of a new space.
 const DEFAULT_TARGETS: u16 = 4;
@@ -189,7 +191,7 @@ impl Space {
     }
 
     fn settings_path(&self) -> PathBuf {
-        self.dir.join("space.json")
+        self.dir.join(SPACE)
     }
 
     pub(crate) fn node_dir(&self, node: usize) -> PathBuf {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{NURI, Space, nuri, refused, run, text};
+use crate::wire::Wire;
 
 const MIB: u64 = 1 << 20;
 
@@ -219,4 +220,68 @@ fn a_target_that_is_taken_away_while_it_serves_is_failed_at_once() {
     assert_eq!(new.unwrap()["state"], "up", "{status}");
     assert!(is_readable(&space));
     space.down();
+}
+
+/// A copy of a node's directory and target, started beside it as on another machine.
+#[test]
+fn a_copy_of_a_node_is_refused_and_both_are_named() {
+    let mut space = Space::up(&["--targets", "1", "--target-size", "64M"]);
+    let (dir, node) = (space.dir(), space.str("node"));
+    let (token, target) = (format!("{dir}/token"), space.str("target"));
+    refused(&["node", "run", "--create", "--dir", &dir], "is the directory of a whole space");
+    let first = space.status()["nodes"][0]["address"].as_str().unwrap().to_string();
+    let mut command = std::process::Command::new(NURI);
+    command.args(["node", "run", "--create", "--dir", &node, "--join", &first]);
+    command.args(["--token-file", &token, "--target", &target, "--target-size", "64M"]);
+    space.own_node(command);
+    let [copy, other] = [space.str("copy"), space.str("target copy")];
+    run("cp", &["-a", &node, &copy]);
+    run("cp", &["-a", "--sparse=always", &target, &other]);
+    let settings = format!("{copy}/node.json");
+    let there = fs::read_to_string(&settings).unwrap().replace(&target, &other);
+    fs::write(&settings, there).unwrap();
+    let address = space.status()["nodes"][1]["address"].as_str().unwrap().to_string();
+    let words = format!("node 2 runs at {address}, and this one at 127.0.0.1:");
+    refused(&["node", "run", "--dir", &copy, "--listen", "127.0.0.1:0"], &words);
+    let status = space.status();
+    assert_eq!(status["nodes"][1]["address"], address.as_str(), "{status}");
+    assert_eq!(status["health"]["state"], "ok", "{status}");
+    fs::write(space.mnt().join("f"), vec![7; 9 << 20]).unwrap();
+    fs::File::open(space.mnt().join("f")).unwrap().sync_all().unwrap();
+    assert!(is_readable(&space));
+}
+
+#[test]
+fn a_node_joins_with_an_address_that_others_reach() {
+    let wire = Wire::new("reach");
+    let mut space = Space::bare();
+    let (first, token) = (space.make_dir("first"), space.path("first/token"));
+    fs::write(&token, format!("{}\n", "5a".repeat(32))).unwrap();
+    run("chmod", &["600", &token.display().to_string()]);
+    let (first, token) = (first.display().to_string(), token.display().to_string());
+    let listen = ["--listen", "10.77.0.1:7400"];
+    let args = ["node", "run", "--create", "--dir", &first, "--target", &space.str("t1")];
+    let size = ["--target-size", "64M"];
+    space.own_node(wire.command(0, &[&args[..], &listen, &size].concat()));
+    wire.ip(1, &["addr", "add", "10.99.0.1/32", "dev", "lo"]);
+    let (second, target) = (space.str("second"), space.str("t2"));
+    let join = |address: &str| {
+        let args = ["node", "run", "--create", "--dir", &second, "--target", &target];
+        let more = ["--join", "10.77.0.1:7400", "--token-file", &token, "--listen", address];
+        wire.command(1, &[&args[..], &more, &size].concat())
+    };
+    for (address, words) in [
+        (
+            "127.0.0.1:7400",
+            "give an address that the other machines reach: --listen 10.77.0.2:7400",
+        ),
+        ("10.99.0.1:7400", "cannot connect to 10.99.0.1:7400, so nor can others"),
+    ] {
+        let out = join(address).output().unwrap();
+        let said = text(&out.stderr);
+        assert!(!out.status.success() && said.contains(words), "{address}: {said}");
+    }
+    space.own_node(join("10.77.0.2:7400"));
+    drop(space);
+    drop(wire);
 }
