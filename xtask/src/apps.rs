@@ -45,7 +45,10 @@ impl Mounted {
         std::fs::create_dir(&mnt).map_err(|e| e.to_string())?;
         let mounted = Mounted { _tmp: tmp, nuri, space, mnt };
         let (n, s, m) = mounted.names();
-        script(&format!("{by} {n} up --dir {s} --mount {m} {more}"), Duration::from_secs(40))?;
+        script(
+            &format!("{by} {n} up --create --dir {s} --mount {m} {more}"),
+            Duration::from_secs(40),
+        )?;
         Ok(mounted)
     }
 

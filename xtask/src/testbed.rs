@@ -105,7 +105,7 @@ impl Testbed {
 
     fn spawn(&self, machine: u64) -> Result<Child, String> {
         let mut command = self.command(machine)?;
-        command.args(["node", "run", "--dir"]);
+        command.args(["node", "run", "--create", "--dir"]);
         command.arg(self.file("node", machine)).arg("--target").arg(self.target(machine));
         command.args(["--target-size", "2G", "--listen", &address(machine)]);
         command.args(["--join", &address(0), "--token-file"]);

@@ -32,6 +32,9 @@ const RESTART_GRACE: Duration = Duration::from_secs(5);
 /// that stood still: its disk or the copy of its map did not answer, or its process was stopped.
 const DEAF: Duration = HEARTBEAT.saturating_mul(2);
 
+/// Characters of what a node says of a failed target.
+const LONGEST_REASON: usize = 300;
+
 /// The authority of one space.
 pub struct Authority {
     store: Box<dyn MapStore>,
@@ -42,6 +45,8 @@ pub struct Authority {
 struct State {
     map: Map,
     heard: HashMap<NodeId, Duration>,
+    /// The process that each node is.
+    instances: HashMap<NodeId, u64>,
     /// When a target's node last said that it serves.
     served: HashMap<TargetId, Duration>,
     /// Before it nodes may have been served by an earlier authority.
@@ -57,6 +62,8 @@ struct State {
     scrubs: BTreeMap<NodeId, Scrub>,
     /// Nodes that have the whole metadata, as its keeper said last.
     metadata: Vec<NodeId>,
+    /// Why failed targets are failed.
+    reasons: BTreeMap<TargetId, String>,
 }
 
 impl Authority {
@@ -77,6 +84,7 @@ impl Authority {
         let state = State {
             map,
             heard: HashMap::new(),
+            instances: HashMap::new(),
             served: HashMap::new(),
             started: clock.monotonic(),
             looked: clock.monotonic(),
@@ -86,6 +94,7 @@ impl Authority {
             resyncs: HashMap::new(),
             scrubs: BTreeMap::new(),
             metadata: Vec::new(),
+            reasons: BTreeMap::new(),
         };
         Ok(Authority { store, clock, state: Mutex::new(state) })
     }
@@ -135,18 +144,33 @@ impl Authority {
     /// A node joins. The map is durable before the answer.
     ///
     /// # Errors
-    /// See [`transition::join`]; [`Status::IO`] where the map cannot be kept.
+    /// See [`transition::join`]; [`Status::IO`] where the map cannot be kept; [`Status::BUSY`]
+    /// where a node with this number lives at another address.
     pub fn join(&self, request: &Join) -> Result<JoinReply, Status> {
         let mut state = self.state.lock();
+        if self.is_copy(&state, request) {
+            return Err(Status::BUSY);
+        }
         let mut next = state.map.clone();
         let reply = transition::join(&mut next, request)?;
         self.store.save(&next).map_err(|_| Status::IO)?;
         state.map = next;
         let now = self.clock.monotonic();
         state.heard.insert(reply.node, now);
+        state.instances.insert(reply.node, request.instance);
         state.served.extend(reply.targets.iter().map(|target| (*target, now)));
         state.in_force.remove(&reply.node);
         Ok(reply)
+    }
+
+    /// Whether another process is this node, and was heard of just now. One that was started anew
+    /// at its own address cannot be a second one.
+    fn is_copy(&self, state: &State, request: &Join) -> bool {
+        let Some(known) = request.node.and_then(|id| state.map.node(id)) else { return false };
+        let other = state.instances.get(&known.id).is_some_and(|id| *id != request.instance);
+        let now = self.clock.monotonic();
+        let lives = state.heard.get(&known.id).is_some_and(|at| now - *at <= FAILURE_DETECTION);
+        known.up && other && lives && known.address != request.address
     }
 
     /// From now on targets accept changes of these sessions only, as soon as they hear of it.
@@ -176,6 +200,10 @@ impl Authority {
         if state.map.node(beat.node).is_none() {
             return Err(Status::WRONG_PEER);
         }
+        // One of two with this number has joined: the other one may ask to.
+        if *state.instances.entry(beat.node).or_insert(beat.instance) != beat.instance {
+            return Err(Status::WRONG_PEER);
+        }
         let now = self.clock.monotonic();
         state.heard.insert(beat.node, now);
         state.resyncs.insert(beat.node, beat.resyncs.clone());
@@ -183,6 +211,17 @@ impl Authority {
         state.in_force.insert(beat.node, beat.admitted);
         for report in beat.targets.iter().filter(|r| r.state == TargetState::Up) {
             state.served.insert(report.id, now);
+        }
+        let own = |id| state.map.target(id).is_some_and(|t| t.node == beat.node);
+        let (own, _): (Vec<_>, Vec<_>) = beat.targets.iter().partition(|r| own(r.id));
+        for report in own {
+            match report.state {
+                TargetState::Failed => {
+                    let why = report.why.chars().take(LONGEST_REASON).collect();
+                    state.reasons.insert(report.id, why)
+                }
+                _ => state.reasons.remove(&report.id),
+            };
         }
         let mut next = state.map.clone();
         match transition::heartbeat(&mut next, beat) {
@@ -354,7 +393,11 @@ impl Authority {
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
         let resyncs = state.resyncs.values().flatten().copied().collect();
         let scrubs = state.scrubs.iter().map(|(node, scrub)| (*node, scrub.clone())).collect();
-        ClusterState { map, mounts, resyncs, scrubs, metadata: state.metadata.clone() }
+        let failed =
+            |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Failed);
+        state.reasons.retain(|id, _| failed(*id));
+        let reasons = state.reasons.iter().map(|(id, why)| (*id, why.clone())).collect();
+        ClusterState { map, mounts, resyncs, scrubs, reasons, metadata: state.metadata.clone() }
     }
 }
 
@@ -397,6 +440,7 @@ mod tests {
             address: format!("127.0.0.1:{port}"),
             pid: 1,
             serves_meta: MetaRole::None,
+            instance: 1,
             machine: BootId(1),
             targets: Vec::new(),
         }
@@ -409,6 +453,7 @@ mod tests {
     fn quiet(node: NodeId, admitted: u64) -> Heartbeat {
         Heartbeat {
             node,
+            instance: 1,
             targets: Vec::new(),
             admitted,
             resyncs: Vec::new(),
@@ -436,6 +481,24 @@ mod tests {
         }
         assert!(silent > FAILURE_DETECTION && silent <= FAILURE_DETECTION + HEARTBEAT);
         assert!(is_up(a));
+    }
+
+    #[test]
+    fn of_two_with_one_number_the_second_is_refused() {
+        let clock = Arc::new(ManualClock::default());
+        let authority =
+            Authority::open(Box::new(Nowhere), clock.clone(), ClusterId([1; 16])).unwrap();
+        let node = authority.join(&join(1)).unwrap().node;
+        let own = |port, instance| Join { node: Some(node), instance, ..join(port) };
+        let beats =
+            |instance| authority.heartbeat(&Heartbeat { instance, ..quiet(node, 0) }).map(|_| ());
+        assert_eq!(authority.join(&own(2, 7)).unwrap_err(), Status::BUSY);
+        assert_eq!((beats(1), beats(7)), (Ok(()), Err(Status::WRONG_PEER)));
+        assert!(authority.join(&own(1, 8)).is_ok(), "started anew at its own address");
+        assert_eq!((beats(8), beats(1)), (Ok(()), Err(Status::WRONG_PEER)));
+        clock.advance(FAILURE_DETECTION * 2);
+        assert!(authority.join(&own(2, 7)).is_ok(), "the first one is silent: it was moved");
+        assert_eq!(authority.join(&own(1, 8)).unwrap_err(), Status::BUSY, "and comes back");
     }
 
     #[test]
@@ -487,7 +550,7 @@ mod tests {
         let targets = |all| Join { node: Some(node), targets: all, ..join(1) };
         let id = authority.join(&targets(vec![target(1, 1)])).unwrap().targets[0];
         let state = TargetState::Up;
-        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5 };
+        let report = TargetReport { id, state, size: 1, used: 0, sequence: 5, why: String::new() };
         authority.heartbeat(&Heartbeat { targets: vec![report], ..quiet(node, 0) }).unwrap();
         let heard = open().map().target(id).map(|target| target.sequence);
         assert_eq!(heard, Some(5), "a state before it would pass for the newest");

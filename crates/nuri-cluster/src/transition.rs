@@ -153,7 +153,10 @@ pub fn heartbeat(map: &mut Map, beat: &Heartbeat) -> bool {
             target.state = report.state;
             came_further |= report.sequence > target.sequence;
             target.sequence = target.sequence.max(report.sequence);
-            (target.size, target.used) = (report.size, report.used);
+            // One that is not there does not know how full it is.
+            if report.state != TargetState::Failed {
+                (target.size, target.used) = (report.size, report.used);
+            }
         }
     }
     bump_if_changed(&old, map) || came_further
@@ -200,6 +203,7 @@ mod tests {
             address: "127.0.0.1:1".into(),
             pid: 1,
             serves_meta: MetaRole::None,
+            instance: 1,
             machine: BootId(1),
             targets: ids.iter().enumerate().map(target).collect(),
         }
@@ -289,11 +293,13 @@ mod tests {
             size: 100,
             used: 7,
             sequence: 6,
+            why: String::new(),
         };
         assert!(heartbeat(
             &mut map,
             &Heartbeat {
                 node,
+                instance: 1,
                 targets: vec![report],
                 admitted: 0,
                 resyncs: Vec::new(),

@@ -1,7 +1,8 @@
 //! Attaching and detaching a mount point.
 
-use std::ffi::CString;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -13,8 +14,8 @@ use crate::server::MAX_WRITE;
 /// Why a mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    #[error("the mount point {0} does not exist; create it: mkdir -p {0}")]
-    Missing(String),
+    #[error("the mount point {0} cannot be made: {1}")]
+    Missing(String, std::io::Error),
     #[error("the mount point {0} is not a directory")]
     NotDirectory(String),
     #[error("the mount point {0} is not empty; choose an empty directory")]
@@ -52,7 +53,7 @@ pub fn check(point: &Path) -> Result<(), MountError> {
         }
         Err(e) if is_dead(&e) => return Err(MountError::Stale(name)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(MountError::Missing(name));
+            return Err(MountError::Missing(name, e));
         }
         Err(e) => return Err(MountError::Kernel(name, e)),
     }
@@ -71,18 +72,80 @@ fn is_fuse(point: &Path) -> bool {
     let Ok(real) = point.canonicalize() else {
         return false;
     };
-    mounts().iter().any(|(at, kind)| Path::new(at) == real && kind.starts_with("fuse"))
+    mounts().iter().any(|(at, kind)| *at == real && kind.starts_with("fuse"))
 }
 
 /// (mount point, type) of all mounts that this process sees.
-pub fn mounts() -> Vec<(String, String)> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let line = |l: &str| {
-        let mut words = l.split(' ').skip(1);
-        let point = words.next()?.replace("\\040", " ").replace("\\134", "\\");
-        Some((point, words.next()?.to_string()))
+pub fn mounts() -> Vec<(PathBuf, String)> {
+    let kind = |kind: &[u8]| String::from_utf8_lossy(kind).into_owned();
+    all_mounts().into_iter().map(|m| (m.point, kind(&m.kind))).collect()
+}
+
+/// Whether a mount of Nuri is there.
+pub fn is_mounted(point: &Path) -> bool {
+    mounts().iter().any(|(at, kind)| at == point && kind == "fuse.nuri")
+}
+
+/// A line of `/proc/self/mountinfo`.
+struct Mounted {
+    device: String,
+    point: PathBuf,
+    kind: Vec<u8>,
+}
+
+/// Names are bytes: any but zero and the slash may be in them.
+fn all_mounts() -> Vec<Mounted> {
+    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    bytes.split(|b| *b == b'\n').filter_map(parse).collect()
+}
+
+/// `36 35 98:0 /root /point options optional... - type source options`
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let words: Vec<_> = line.split(|b| *b == b' ').collect();
+    let dash = words.iter().skip(6).position(|word| *word == b"-")? + 6;
+    let device = String::from_utf8_lossy(words.get(2)?).into_owned();
+    let point = PathBuf::from(OsString::from_vec(plain(words.get(4)?)));
+    Some(Mounted { device, point, kind: words.get(dash + 1)?.to_vec() })
+}
+
+/// The kernel writes blanks and its own escape as a backslash and three octal digits.
+fn plain(escaped: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(escaped.len()), escaped);
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).filter(|d| d.iter().all(|b| (b'0'..=b'7').contains(b)));
+        match digits {
+            Some(digits) if *first == b'\\' => {
+                let value = digits.iter().fold(0u32, |n, b| n * 8 + u32::from(b - b'0'));
+                out.push(value as u8);
+                rest = &after[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// Makes a mount point that does not exist. Returns whether it did.
+///
+/// # Errors
+/// Where it cannot be made.
+pub fn make_point(point: &Path) -> Result<bool, MountError> {
+    // A dead mount is there, and so is what cannot be looked at.
+    let is_missing = |e: std::io::Error| {
+        matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
     };
-    text.lines().filter_map(line).collect()
+    if !std::fs::symlink_metadata(point).is_err_and(is_missing) {
+        return Ok(false);
+    }
+    let make = || {
+        std::fs::create_dir_all(point)?;
+        std::fs::set_permissions(point, std::fs::Permissions::from_mode(0o755))
+    };
+    make().map_err(|e| MountError::Missing(point.display().to_string(), e))?;
+    Ok(true)
 }
 
 /// Whether programs may change anything through a mount.
@@ -98,6 +161,9 @@ pub struct How {
     /// How far the kernel reads ahead.
     pub readahead_kib: u32,
     pub writes: Writes,
+    /// Programs there may run with their owner's rights; device files there may be opened.
+    pub suid: bool,
+    pub dev: bool,
 }
 
 /// Mounts a new connection at `point` and sets how far the kernel reads ahead.
@@ -117,10 +183,10 @@ pub fn mount(point: &Path, source: &str, how: How) -> Result<Device, MountError>
         MAX_WRITE
     );
     let options = CString::new(options).unwrap_or_default();
-    let flags = match how.writes {
-        Writes::Allowed => MountFlags::RELATIME,
-        Writes::Refused => MountFlags::RELATIME | MountFlags::RDONLY,
-    };
+    let mut flags = MountFlags::RELATIME;
+    flags.set(MountFlags::RDONLY, how.writes == Writes::Refused);
+    flags.set(MountFlags::NOSUID, !how.suid);
+    flags.set(MountFlags::NODEV, !how.dev);
     rustix::mount::mount(source, point, "fuse.nuri", flags, options.as_c_str()).map_err(
         |e| match e {
             Errno::PERM => MountError::Rights,
@@ -142,10 +208,7 @@ pub(crate) fn read_ahead_knob(point: &Path) -> Option<PathBuf> {
 }
 
 fn device_number(point: &Path) -> Option<String> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = point.to_str()?;
-    let line = text.lines().rfind(|l| l.split(' ').nth(4) == Some(wanted))?;
-    line.split(' ').nth(2).map(str::to_owned)
+    all_mounts().into_iter().rfind(|mounted| mounted.point == point).map(|mounted| mounted.device)
 }
 
 /// Detaches a mount point; a dead one is detached lazily.
@@ -181,4 +244,21 @@ pub fn abort(point: &Path) -> Result<(), MountError> {
 pub fn detach(point: &Path) -> Result<(), MountError> {
     rustix::mount::unmount(point, UnmountFlags::DETACH)
         .map_err(|e| MountError::Kernel(point.display().to_string(), e.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn mount_points_are_bytes() {
+        let line = b"36 35 98:0 / /mnt/a\\040b\\011\\012\\134\xff' rw shared:1 - fuse.nuri nuri rw";
+        let mounted = parse(line).unwrap();
+        assert_eq!(mounted.point.as_os_str().as_bytes(), b"/mnt/a b\t\n\\\xff'");
+        assert_eq!((mounted.device.as_str(), &mounted.kind[..]), ("98:0", &b"fuse.nuri"[..]));
+        assert!(parse(b"").is_none() && parse(b"1 2 3 4 5 6 7").is_none());
+        assert_eq!(plain(br"\04 \9"), br"\04 \9");
+    }
 }

@@ -5,6 +5,7 @@
 
 pub mod buf;
 pub mod clock;
+pub mod daemon;
 pub mod disk;
 pub mod disk_suite;
 pub mod file;

@@ -22,7 +22,8 @@ pub fn facts(dir: &Path) -> Host {
 }
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    // Mount points may be any bytes.
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
 
 fn whole(dir: &Path) -> PathBuf {

@@ -8,3 +8,4 @@ pub mod epochs;
 mod member;
 pub mod server;
 pub mod store;
+pub mod target;

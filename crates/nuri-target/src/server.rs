@@ -1,19 +1,15 @@
-//! Serves the stores of one node: opens them, answers data calls, runs their checkpoints.
+//! Serves the stores of one node: answers data calls, runs checkpoints, looks after their places.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nuri_io::clock::{Clock, SystemClock};
 use nuri_io::disk::Disk;
-use nuri_io::file::OpenMode;
-use nuri_io::lock::{ExclusiveLock, LockError};
-use nuri_io::uring::open_disk;
 use nuri_proto::Status;
-use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, SessionId, TargetId};
+use nuri_proto::id::{ChunkKey, SessionId, TargetId};
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
-use nuri_proto::map::{Map, TargetState};
+use nuri_proto::map::Map;
 use nuri_proto::op::cluster::{Admitted, JoinTarget, TargetReport};
 use nuri_proto::op::data::{
     DataDelete, DataExtents, DataFlush, DataPunch, DataRead, DataRoom, DataTrim, DataTruncate,
@@ -27,158 +23,12 @@ use nuri_rpc::{Reply, Request, reply_to};
 
 use crate::admission::Admission;
 use crate::epochs::Epochs;
-use crate::store::{
-    ChunkStore, FormatError, FormatOptions, OpenError, Payer, Proof, StoreConfig, StoreError,
-    is_base,
-};
+use crate::store::{ChunkStore, Payer, Proof, StoreError, is_base};
+use crate::target::{Lost, Target};
 
-/// Name of the store in a target's directory.
-pub const STORE_FILE: &str = "store";
 const IDLE: Duration = Duration::from_millis(500);
 /// Most that a target gives back to the file system under it in one go, bytes.
 const TRIM_BYTES: u64 = 64 << 20;
-
-/// Why a target cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    #[error("target {0}: {1}")]
-    Lock(String, LockError),
-    #[error("target {0}: {1}")]
-    Open(String, OpenError),
-    #[error("target {0}: {1}")]
-    Format(String, FormatError),
-    #[error("target {0}: {1}")]
-    Io(String, std::io::Error),
-    #[error("target {0} is not empty and holds no store; choose an empty directory or device")]
-    NotEmpty(String),
-    #[error("target {0} belongs to another space ({1}); wipe it first if its data is not needed")]
-    OtherSpace(String, ClusterId),
-    #[error("the system gave no random bytes")]
-    Random,
-}
-
-/// One store and where it lies.
-pub struct Target {
-    path: PathBuf,
-    store: ChunkStore<Arc<dyn Disk>>,
-    _lock: Option<ExclusiveLock>,
-}
-
-/// The store of a directory, or the device itself.
-pub fn store_path(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(STORE_FILE) } else { path.to_owned() }
-}
-
-fn random() -> Result<u64, TargetError> {
-    getrandom::u64().map_err(|_| TargetError::Random)
-}
-
-impl Target {
-    /// Opens the target at a directory or block device; an empty one is formatted first with
-    /// `capacity` bytes (a device: at most its own length).
-    ///
-    /// # Errors
-    /// A target in use, damaged, of another space, or not empty; nothing was changed then.
-    pub fn open(path: &Path, cluster: ClusterId, capacity: u64) -> Result<Target, TargetError> {
-        let name = || path.display().to_string();
-        let lock = ExclusiveLock::acquire(path).map_err(|e| TargetError::Lock(name(), e))?;
-        let file = store_path(path);
-        let disk = open_disk(&file, OpenMode::Create).map_err(|e| TargetError::Io(name(), e))?;
-        let length = disk.len().map_err(|e| TargetError::Io(name(), e))?;
-        if is_blank(&*disk, length).map_err(|e| TargetError::Io(name(), e))? {
-            if path.is_dir() && foreign_files(path) {
-                let _ = std::fs::remove_file(&file);
-                return Err(TargetError::NotEmpty(name()));
-            }
-            let capacity_bytes = if path.is_dir() { capacity } else { length };
-            let options = FormatOptions {
-                cluster,
-                target: None,
-                incarnation: Incarnation(random()?),
-                capacity_bytes,
-                log_bytes: FormatOptions::LOG_BYTES,
-            };
-            ChunkStore::format(&disk, options).map_err(|e| {
-                if path.is_dir() {
-                    let _ = std::fs::remove_file(&file);
-                }
-                TargetError::Format(name(), e)
-            })?;
-        }
-        let boot = BootId(random()?);
-        let store = ChunkStore::open(disk, boot, StoreConfig::default())
-            .map_err(|e| TargetError::Open(name(), e))?;
-        if store.cluster() != cluster {
-            return Err(TargetError::OtherSpace(name(), store.cluster()));
-        }
-        Ok(Target { path: path.to_owned(), store, _lock: Some(lock) })
-    }
-
-    /// A store that is open already, on a disk of the caller's.
-    pub fn over(store: ChunkStore<Arc<dyn Disk>>) -> Target {
-        Target { path: PathBuf::new(), store, _lock: None }
-    }
-
-    /// How the node announces it.
-    pub fn announce(&self) -> JoinTarget {
-        let usage = self.store.usage();
-        let superblock = self.store.superblock();
-        JoinTarget {
-            id: self.store.target(),
-            incarnation: superblock.incarnation,
-            sequence: superblock.sequence,
-            boot: self.store.boot(),
-            is_doubted: superblock.is_doubted(),
-            map_epoch: superblock.map_epoch,
-            path: self.path.display().to_string(),
-            size: usage.size,
-            used: usage.used,
-        }
-    }
-
-    /// Writes the id that the authority gave into the superblock, once: it took the target as it
-    /// is.
-    ///
-    /// # Errors
-    /// Where the superblock cannot be written.
-    pub fn assign(&self, cluster: ClusterId, id: TargetId) -> Result<(), StoreError> {
-        if self.store.target() != Some(id) {
-            self.store.assign(cluster, id)?;
-        }
-        self.store.doubt(false)
-    }
-
-    /// The authority refused the target as an older state of itself.
-    ///
-    /// # Errors
-    /// Where the superblock cannot be written.
-    pub fn doubt(&self) -> Result<(), StoreError> {
-        self.store.doubt(true)
-    }
-
-    fn report(&self) -> Option<TargetReport> {
-        let usage = self.store.usage();
-        let state = match self.store.is_in_service() {
-            true => TargetState::Up,
-            false => TargetState::Failed,
-        };
-        let id = self.store.target()?;
-        let sequence = self.store.superblock().sequence;
-        Some(TargetReport { id, state, size: usage.size, used: usage.used, sequence })
-    }
-}
-
-/// Nothing was ever written: an empty file, or a device whose first blocks are zeros.
-fn is_blank(disk: &dyn Disk, length: u64) -> std::io::Result<bool> {
-    let mut head = nuri_io::buf::AlignedBuf::zeroed(length.min(64 << 10) as usize & !4095);
-    disk.read_at(0, &mut head)?;
-    Ok(head.iter().all(|b| *b == 0))
-}
-
-fn foreign_files(dir: &Path) -> bool {
-    let Ok(entries) = std::fs::read_dir(dir) else { return true };
-    entries.flatten().any(|e| e.file_name() != STORE_FILE && e.file_name() != "lost+found")
-}
 
 /// All targets of a node.
 pub struct TargetServer {
@@ -187,6 +37,8 @@ pub struct TargetServer {
     /// Raised by whoever fetches the map.
     pub epochs: Epochs,
     targets: Vec<Arc<Target>>,
+    /// Known ones that are not there: reported, never served.
+    lost: Vec<Lost>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -196,12 +48,16 @@ impl TargetServer {
         let targets: Vec<_> = targets.into_iter().map(Arc::new).collect();
         let admission = Admission::new(clock);
         let obeyed = targets.iter().map(|t| t.store.superblock().map_epoch).max();
-        TargetServer { admission, epochs: Epochs::since(obeyed), targets, stopping: Arc::default() }
+        let (epochs, lost) = (Epochs::since(obeyed), Vec::new());
+        TargetServer { admission, epochs, targets, lost, stopping: Arc::default() }
     }
 
-    /// Starts the checkpoint threads.
-    pub fn start(targets: Vec<Target>) -> TargetServer {
-        let server = TargetServer::new(targets, SystemClock::shared());
+    /// Starts the checkpoint threads, and the one that looks whether targets are still in their
+    /// places.
+    pub fn start(targets: Vec<Target>, lost: Vec<Lost>) -> TargetServer {
+        let mut server = TargetServer::new(targets, SystemClock::shared());
+        server.lost = lost;
+        server.watch_places();
         for target in &server.targets {
             let (target, stopping) = (target.clone(), server.stopping.clone());
             let body = move || {
@@ -209,7 +65,7 @@ impl TargetServer {
                     if !target.store.wait_for_work(IDLE) {
                         target.store.trim(TRIM_BYTES);
                     } else if let Err(error) = target.store.checkpoint() {
-                        eprintln!("target {}: {error}", target.path.display());
+                        eprintln!("target {}: {error}", target.path().display());
                         std::thread::sleep(IDLE);
                     }
                 }
@@ -220,9 +76,20 @@ impl TargetServer {
         server
     }
 
+    fn watch_places(&self) {
+        let (targets, stopping) = (self.targets.clone(), self.stopping.clone());
+        let body = move || {
+            while !stopping.load(Ordering::Relaxed) {
+                std::thread::sleep(IDLE);
+                targets.iter().for_each(|target| target.look_at_place());
+            }
+        };
+        let _ = std::thread::Builder::new().name("places".into()).spawn(body);
+    }
+
     /// How the node announces them.
     pub fn announce(&self) -> Vec<JoinTarget> {
-        self.targets.iter().map(|t| t.announce()).collect()
+        self.targets.iter().filter(|t| t.is_in_place()).map(|t| t.announce()).collect()
     }
 
     /// Obeys the map from now on, once that is noted on every target.
@@ -231,7 +98,7 @@ impl TargetServer {
     /// Where a target cannot note it.
     pub fn adopt(&self, map: &Map) -> Result<(), StoreError> {
         if map.epoch > self.epochs.adopted() {
-            let in_service = self.targets.iter().filter(|t| t.store.is_in_service());
+            let in_service = self.targets.iter().filter(|t| t.is_served());
             in_service.map(|t| t.store.obey(map.epoch)).collect::<Result<Vec<()>, _>>()?;
         }
         self.epochs.adopt(map);
@@ -250,7 +117,8 @@ impl TargetServer {
 
     /// What the node's heartbeat says.
     pub fn reports(&self) -> Vec<TargetReport> {
-        self.targets.iter().filter_map(|t| t.report()).collect()
+        let lost = self.lost.iter().map(Lost::report);
+        self.targets.iter().filter_map(|t| t.report()).chain(lost).collect()
     }
 
     /// Chunks of these targets that belong to no redundant group.
@@ -276,7 +144,10 @@ impl TargetServer {
 
     pub(crate) fn store(&self, id: TargetId) -> Result<&ChunkStore<Arc<dyn Disk>>, Status> {
         let target = self.targets.iter().find(|t| t.store.target() == Some(id));
-        target.map(|t| &t.store).ok_or(Status::RETRY)
+        match target.ok_or(Status::RETRY)? {
+            target if target.is_in_place() => Ok(&target.store),
+            _ => Err(Status::OUT_OF_SERVICE),
+        }
     }
 
     /// Answers the calls of `op::data` and `op::member`.

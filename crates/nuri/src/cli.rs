@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
     name = "nuri",
     version,
     about = "Turns the disks of a small cluster into one shared file system",
-    after_help = "Start here:  nuri up --dir D --mount M      Stop:  nuri down --dir D"
+    after_help = "Start here:  nuri up --create --dir D --mount M      Stop:  nuri down --dir D"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Start a space on this machine (makes it at first) and mount it
+    /// Start a space on this machine (--create makes it) and mount it
     Up(Up),
     /// Stop a space: unmount, then end its processes
     Down(Down),
@@ -69,19 +69,29 @@ pub(crate) struct Up {
     /// Directory of the space: its settings, logs and, unless --target is given, its targets
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
+    /// Make what is not there yet: the space, targets. Without it `up` only starts what there is
+    #[arg(long)]
+    pub(crate) create: bool,
     /// How many targets to make in the directory (default 4)
     #[arg(long, conflicts_with = "target", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) targets: Option<u16>,
     /// A directory or whole block device to use as a target; repeat for more
     #[arg(long, value_name = "PATH")]
     pub(crate) target: Vec<PathBuf>,
-    /// Where to mount the space
+    /// Where to mount the space; made where it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
+    /// Programs on the mount may run with the rights of their owner (setuid)
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Device files on the mount may be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
     /// How many node processes to run
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: Option<u16>,
-    /// Bytes that a target directory may hold, e.g. 500G (default: its share of the free space)
+    /// Bytes that a target directory may hold, e.g. 500G (default: its share of its file system's
+    /// free space)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
     /// How files are kept: stripe, mirror:N (N copies) or parity:K+M (K data and M parity members).
@@ -150,6 +160,9 @@ pub(crate) struct NodeRun {
     /// Directory of the node: its settings and, for the first node, the metadata
     #[arg(long)]
     pub(crate) dir: PathBuf,
+    /// Make what is not there yet: a new space or node, targets
+    #[arg(long)]
+    pub(crate) create: bool,
     /// Address to listen on (default: the one used before, else a free loopback port)
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
@@ -165,6 +178,9 @@ pub(crate) struct NodeRun {
     /// Bytes that a target directory may hold, e.g. 500G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
+    /// Bytes of each target (from `up`, which knows what other nodes put on the same disks)
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub(crate) target_sizes: Vec<u64>,
     /// (first node) What new files get where no directory says otherwise
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
@@ -317,7 +333,7 @@ pub(crate) enum Fs {
 pub(crate) struct Mount {
     /// The space: the directory given to `up`, or HOST:PORT of its first node
     pub(crate) space: String,
-    /// An empty directory
+    /// An empty directory; made where it does not exist
     pub(crate) mountpoint: PathBuf,
     /// File with the space's secret (needed with HOST:PORT)
     #[arg(long, value_name = "FILE")]
@@ -335,6 +351,12 @@ pub(crate) struct Mount {
     #[arg(long, value_name = "N", env = "NURI_INODES", default_value_t = 200_000,
         value_parser = clap::value_parser!(u32).range(100..))]
     pub(crate) inodes: u32,
+    /// Programs there may run with the rights of their owner (setuid)
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Device files there may be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
     /// Nothing can be changed through this mount
     #[arg(long)]
     pub(crate) ro: bool,

@@ -57,7 +57,7 @@ impl Health {
         };
         health.tell_losses(map);
         health.tell_doubts(map);
-        health.tell_failures(map);
+        health.tell_failures(state);
         health.tell_findings(state);
         health.tell_fullness(map);
         health
@@ -123,13 +123,17 @@ impl Health {
         ));
     }
 
-    fn tell_failures(&mut self, map: &Map) {
-        for t in map.targets.iter().filter(|t| t.state == TargetState::Failed) {
-            self.state = "damaged";
+    fn tell_failures(&mut self, state: &ClusterState) {
+        for t in state.map.targets.iter().filter(|t| t.state == TargetState::Failed) {
+            // Where every file can be read without it, nothing is damaged.
+            let is_spared = state.map.shape.is_redundant() && self.out_of_reach == 0;
+            self.state = if is_spared { "degraded" } else { "damaged" };
             let (id, path) = (t.id, &t.path);
+            let why = state.reasons.iter().find(|(failed, _)| *failed == id);
+            let why = why.map_or(path.clone(), |(_, why)| format!("{path}: {why}"));
             self.sentences.push(format!(
-                "target {id} ({path}) stopped after an I/O error: check its disk, then restart its \
-                 node, or put another in its place: nuri target replace {id} NEW"
+                "target {id} is failed ({why}): put its disk in order, then start its node anew, \
+                 or put another in its place: nuri target replace {id} NEW"
             ));
         }
     }

@@ -6,6 +6,8 @@ mod cli;
 mod cmd;
 mod copy;
 mod health;
+mod joining;
+mod logs;
 mod node;
 mod resync;
 mod room;
@@ -13,6 +15,7 @@ mod scrub;
 mod show;
 mod space;
 mod supervisor;
+mod targets;
 
 use clap::Parser;
 
@@ -38,7 +41,7 @@ fn main() -> std::process::ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(Failure(text)) => {
-            eprintln!("nuri: {text}");
+            eprintln!("nuri: {}", logs::plain(&text));
             std::process::ExitCode::FAILURE
         }
     }

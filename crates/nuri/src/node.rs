@@ -2,12 +2,12 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_client::{Cluster, DataPlane};
 use nuri_cluster::authority::Authority;
-use nuri_cluster::transition::is_older;
 use nuri_io::clock::SystemClock;
 use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
@@ -21,27 +21,28 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Placement};
-use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, JoinReply, MapGet, MetaRole};
-use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service};
-use nuri_target::server::{Target, TargetServer};
+use nuri_proto::map::Placement;
+use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, MapGet, MetaRole, NodeReach};
+use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service, reply_to};
+use nuri_target::server::TargetServer;
+use nuri_target::target::Target;
 
 use crate::cli::NodeRun;
 use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
 use crate::copy::restore::refuse_unfinished;
+use crate::joining::{self, doubt_older, reach, refusal, refuse_loopback};
 use crate::resync::{self, Progress};
 use crate::room::Room;
 use crate::scrub;
-use crate::space::{NodeSettings, load_json, save_json};
+use crate::space::{NodeSettings, SPACE, load_json, save_json};
+use crate::targets::{self, Opened, needs_word};
 use crate::{Failure, at};
 
 const FORMAT: u32 = 1;
 const GARBAGE_TICK: Duration = Duration::from_millis(100);
 const GARBAGE_BATCH: usize = 512;
 const META_TICK: Duration = Duration::from_millis(250);
-/// Share of a file system's free space that targets may take when nobody said how much.
-const SHARE: u64 = 90;
 
 /// Where a node runs its metadata: its log and its tables.
 pub(crate) const META_LOG: &str = "meta.log";
@@ -62,6 +63,8 @@ struct Services {
 impl Service for Services {
     fn serve(&self, request: &Request<'_>) -> Reply {
         match request.op as u16 {
+            // It takes a while, and nothing of the authority's.
+            15 if self.authority.is_some() => reply_to::<NodeReach>(request.args, |c| reach(&c)),
             0..16 => match &self.authority {
                 Some(authority) => authority.serve(request),
                 None => Reply::failed(Status::NOTSUP),
@@ -97,19 +100,37 @@ impl ClusterView for Pools {
     }
 }
 
+/// Exit code of a command that would make something and was not told to.
+pub(crate) const NEEDS_WORD: u8 = 2;
+
 /// Runs a node until it is killed: stopping without notice is its normal end.
-pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
+pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     let (dir, shape, placement) = (args.dir.clone(), args.shape, args.placement);
+    let (may_create, sizes) = (args.create, args.target_sizes.clone());
+    if dir.join(SPACE).exists() {
+        let dir = dir.display();
+        return Err(Failure(format!(
+            "{dir} is the directory of a whole space, whose first node is {dir}/node0: start it \
+             with nuri up --dir {dir}, or give this node a directory of its own"
+        )));
+    }
+    let mut settings = merge(args)?;
+    if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
+        eprintln!("nuri: {words}");
+        return Ok(ExitCode::from(NEEDS_WORD));
+    }
+    let create = (may_create, &sizes[..]);
     std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
-    let mut settings = merge(args)?;
     let token = settings.token_file.clone().unwrap_or(dir.join("token"));
     let secret = Secret::load(&token).map_err(Failure::new)?;
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
-        None => First { dir: &dir, secret: &secret, shape, placement }.start(&mut settings)?,
-        Some(join) => Joined { dir: &dir, secret: &secret }.start(&join, &mut settings)?,
+        None => {
+            First { dir: &dir, secret: &secret, shape, placement, create }.start(&mut settings)?
+        }
+        Some(join) => Joined { dir: &dir, secret: &secret, create }.start(&join, &mut settings)?,
     };
     save_json(&dir.join(NODE), &settings)?;
     let services = Arc::new(node.services);
@@ -127,7 +148,7 @@ pub(crate) fn run(args: NodeRun) -> Result<(), Failure> {
     start_scrub(&services, node.id, &authority, &secret);
     heartbeat(&services, node.id, node.join, &Peer::new(&authority, &secret));
     drop(server);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Settings of an earlier run, overridden by what is said now.
@@ -167,42 +188,11 @@ fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
              name one of this machine's: --listen IP:PORT"
         )));
     }
+    if let Some(join) = &settings.join {
+        refuse_loopback(address, join)?;
+    }
     settings.address = Some(address.to_string());
     Ok(listener)
-}
-
-fn open_targets(settings: &NodeSettings, cluster: ClusterId) -> Result<Vec<Target>, Failure> {
-    for path in &settings.targets {
-        // A device must be there; a directory is made.
-        if !path.exists() && !path.starts_with("/dev") {
-            let made = std::fs::create_dir_all(path);
-            made.map_err(at(format!("cannot make the target {}", path.display())))?;
-        }
-    }
-    let share = settings.targets.len().max(1) as u64;
-    let open = |path: &PathBuf| {
-        let capacity = match settings.target_size {
-            Some(size) => size,
-            None => free_space(path)? / share * SHARE / 100,
-        };
-        Target::open(path, cluster, capacity).map_err(Failure::new)
-    };
-    settings.targets.iter().map(open).collect()
-}
-
-/// Bytes that an unprivileged program could still write where `path` lies.
-pub(crate) fn free_space(path: &Path) -> Result<u64, Failure> {
-    let stat = rustix::fs::statvfs(path);
-    let stat = stat.map_err(at(format!("cannot read the free space of {}", path.display())))?;
-    Ok(stat.f_bavail * stat.f_frsize)
-}
-
-/// Targets that the authority accepted carry its ids from then on.
-fn adopt(targets: &[Target], cluster: ClusterId, reply: &JoinReply) -> Result<(), Failure> {
-    for (target, id) in targets.iter().zip(&reply.targets) {
-        target.assign(cluster, *id).map_err(at(format!("target {id}")))?;
-    }
-    Ok(())
 }
 
 /// A node ready to serve.
@@ -221,11 +211,14 @@ struct First<'a> {
     /// What new files get where no directory says otherwise, if it was said now.
     shape: Option<Shape>,
     placement: Option<Placement>,
+    /// Whether targets may be made, and how large.
+    create: (bool, &'a [u64]),
 }
 
 impl First<'_> {
     fn start(&self, settings: &mut NodeSettings) -> Result<Ready, Failure> {
         refuse_unfinished(self.dir)?;
+        self.refuse_lost(settings)?;
         let cluster = cluster_id(settings)?;
         let clock = SystemClock::shared();
         let map = CopiedMap::new(&self.dir.join(MAP));
@@ -234,14 +227,14 @@ impl First<'_> {
         let defaults = authority.set_defaults(self.shape, self.placement);
         defaults.map_err(at("cannot keep the map"))?;
         let authority = Arc::new(authority);
-        let targets = open_targets(settings, cluster)?;
+        let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         let join = join_request(settings, MetaRole::Owner, &targets);
         let reply = authority.join(&join).map_err(|status| {
             doubt_older(&targets, &authority.map());
-            refusal("the map", status)
+            refusal("the map", status, &join, &authority.map())
         })?;
         settings.id = Some(reply.node.0);
-        adopt(&targets, cluster, &reply)?;
+        targets::adopt(settings, &targets, cluster, &reply)?;
         let [log, tables] = store_disks(self.dir)?;
         let paired = |disk| Arc::new(PairedDisk::new(disk));
         let (log, tables) = (paired(log), paired(tables));
@@ -263,13 +256,27 @@ impl First<'_> {
         let services = Services {
             authority: Some(authority),
             meta: Some(Arc::new(meta)),
-            targets: Arc::new(TargetServer::start(targets)),
+            targets: Arc::new(TargetServer::start(targets, lost)),
             resync: Arc::default(),
             scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
         };
         let (store, copier) = (Some((engine, room)), Some(copier));
         Ok(Ready { id: reply.node, services, store, copier, join })
+    }
+}
+
+impl First<'_> {
+    /// A first node that ran has a map and metadata. Where they are missing an empty space must not
+    /// begin in their place.
+    fn refuse_lost(&self, settings: &NodeSettings) -> Result<(), Failure> {
+        let missing = [MAP, META_LOG].into_iter().find(|name| !self.dir.join(name).exists());
+        let Some((name, id)) = missing.zip(settings.id) else { return Ok(()) };
+        Err(Failure(format!(
+            "the {name} of node {id} is missing in {}: mount its disk, or restore it from another \
+             node's copy: nuri doctor --restore-metadata",
+            self.dir.display()
+        )))
     }
 }
 
@@ -311,6 +318,7 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
         address: settings.address.clone().unwrap_or_default(),
         pid: std::process::id(),
         serves_meta,
+        instance: getrandom::u64().unwrap_or_default(),
         machine: machine(),
         targets: targets.iter().map(Target::announce).collect(),
     }
@@ -327,22 +335,21 @@ fn machine() -> BootId {
 struct Joined<'a> {
     dir: &'a Path,
     secret: &'a Secret,
+    /// As the first node's.
+    create: (bool, &'a [u64]),
 }
 
 impl Joined<'_> {
     fn start(&self, join: &str, settings: &mut NodeSettings) -> Result<Ready, Failure> {
         let space = Cluster::connect(join, self.secret).map_err(Failure::new)?;
         let cluster = space.map().cluster;
-        let targets = open_targets(settings, cluster)?;
+        let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
-        let reply = space.ask(&request).map_err(|status| {
-            doubt_older(&targets, &space.map());
-            refusal(join, status)
-        })?;
+        let reply = joining::join(&space, join, &request, &targets)?;
         settings.id = Some(reply.node.0);
-        adopt(&targets, cluster, &reply)?;
-        let targets = Arc::new(TargetServer::start(targets));
+        targets::adopt(settings, &targets, cluster, &reply)?;
+        let targets = Arc::new(TargetServer::start(targets, lost));
         let copies = Keeper::new(self.dir, cluster);
         let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
         let services = Services { authority: None, meta: None, targets, resync, scrub, copies };
@@ -350,46 +357,16 @@ impl Joined<'_> {
     }
 }
 
-/// A node was refused: those of its targets that are older states of themselves note that. Without
-/// it they would be taken for the newest after enough tries, each of which raises their number.
-fn doubt_older(targets: &[Target], map: &Map) {
-    for target in targets {
-        let request = target.announce();
-        let known = request.id.and_then(|id| map.target(id));
-        if known.is_some_and(|known| is_older(known, &request))
-            && let Err(e) = target.doubt()
-        {
-            eprintln!("nuri: {}: {e}", request.path);
-        }
-    }
-}
-
-/// Why a node's targets are not taken, and what to do.
-fn refusal(who: &str, status: Status) -> Failure {
-    let why = match status {
-        Status::STALE => {
-            "its targets are older than what was known of them and the others do not hold their \
-             data, or the map is older than what they obeyed: bring back the newer state, or \
-             restore the metadata from a newer copy"
-        }
-        Status::WRONG_PEER => {
-            "a target belongs to another space, is served by another node, or carries the id of \
-             another target, or was removed: look at nuri target list"
-        }
-        Status::NOSPC => "the space has as many nodes or targets as it can have",
-        _ => return Failure(format!("{who} refuses this node: {status}")),
-    };
-    Failure(format!("{who} refuses this node: {why}"))
-}
-
 /// Beats until the process ends; joins again where the authority forgot this node.
 fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
+    let mut was_second = false;
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
         let (resyncs, scrub) = (services.resync.report(), services.scrub.report());
-        let beat = Heartbeat { node, targets, admitted, resyncs, scrub };
+        let instance = join.instance;
+        let beat = Heartbeat { node, instance, targets, admitted, resyncs, scrub };
         let context = nuri_rpc::CallContext::default();
         let sent = admission.now();
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
@@ -406,7 +383,11 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
             }
             Err(Status::WRONG_PEER) => {
                 let again = Join { targets: services.targets.announce(), ..join.clone() };
-                let _ = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+                let answer = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
+                let is_second = matches!(answer, Err(Status::BUSY));
+                if is_second && !std::mem::replace(&mut was_second, is_second) {
+                    eprintln!("node {node}: another one with this number runs elsewhere: stop one");
+                }
             }
             Err(_) => {}
         }

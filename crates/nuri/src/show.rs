@@ -7,6 +7,7 @@ pub(crate) use nuri_proto::size::human;
 use serde::Serialize;
 
 use crate::health::Health;
+use crate::logs::plain;
 
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
@@ -104,6 +105,8 @@ pub(crate) struct TargetView {
     pub(crate) node: u32,
     pub(crate) path: String,
     pub(crate) state: &'static str,
+    /// Why it is failed.
+    pub(crate) reason: Option<String>,
     pub(crate) size: u64,
     pub(crate) used: u64,
     /// Places in redundant groups, and in how many it is not up to date.
@@ -201,7 +204,7 @@ impl StatusView {
             space: space.into(),
             cluster: map.cluster.to_string(),
             nodes: map.nodes.iter().map(|n| node_view(map, n)).collect(),
-            targets: map.targets.iter().map(|t| target_view(map, t)).collect(),
+            targets: map.targets.iter().map(|t| target_view(state, t)).collect(),
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
@@ -240,7 +243,7 @@ impl StatusView {
     pub(crate) fn print(&self) {
         println!("space     {}", self.space);
         println!("health    {}", self.health.state);
-        self.health.sentences.iter().for_each(|s| println!("          {s}"));
+        self.health.sentences.iter().for_each(|s| println!("          {}", plain(s)));
         let c = &self.capacity;
         println!("capacity  {} used of {}, {} free", human(c.used), human(c.size), human(c.free));
         if self.usable.size > 0 {
@@ -262,11 +265,12 @@ impl StatusView {
             };
             println!(
                 "target {id:<2} {state:<8} node {node}  {used:>10} of {size:>10}  {}{behind}",
-                t.path
+                plain(&t.path)
             );
         }
         for m in &self.mounts {
-            println!("mount     {}:{}  pid {}", m.host, m.mountpoint, m.pid);
+            let (host, point) = (plain(&m.host), plain(&m.mountpoint));
+            println!("mount     {host}:{point}  pid {}", m.pid);
             for link in m.links.iter().filter(|link| link.bytes > 0) {
                 let (bytes, copies) = (human(link.bytes), link.copies_per_byte);
                 println!(
@@ -336,7 +340,7 @@ impl ScrubView {
 
     pub(crate) fn print(&self) {
         println!("scrub     {}", self.sentence());
-        self.findings.iter().for_each(|finding| println!("          {finding}"));
+        self.findings.iter().for_each(|finding| println!("          {}", plain(finding)));
     }
 }
 
@@ -363,7 +367,8 @@ fn node_view(map: &Map, n: &nuri_proto::map::Node) -> NodeView {
     NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles }
 }
 
-fn target_view(map: &Map, t: &nuri_proto::map::Target) -> TargetView {
+fn target_view(whole: &ClusterState, t: &nuri_proto::map::Target) -> TargetView {
+    let map = &whole.map;
     let state = match t.state {
         TargetState::Up => "up",
         TargetState::Down => "down",
@@ -375,7 +380,9 @@ fn target_view(map: &Map, t: &nuri_proto::map::Target) -> TargetView {
         (places + 1, behind + usize::from(m.standing != Standing::Live))
     });
     let (id, node, path) = (t.id.0, t.node.0, t.path.clone());
-    TargetView { id, node, path, state, size: t.size, used: t.used, places, behind }
+    let reason = whole.reasons.iter().find(|(failed, _)| *failed == t.id);
+    let reason = reason.map(|(_, why)| why.clone());
+    TargetView { id, node, path, state, reason, size: t.size, used: t.used, places, behind }
 }
 
 fn pool_view(map: &Map, pool: &nuri_proto::map::Pool) -> PoolView {

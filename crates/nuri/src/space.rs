@@ -1,7 +1,9 @@
 //! What lies in a space's directory: settings, secret, node directories, run and log files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nuri_io::lock::{ExclusiveLock, LockError};
@@ -12,6 +14,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Failure, at};
 
+/// What makes a directory the one of a space.
+pub(crate) const SPACE: &str = "space.json";
 const FORMAT: u32 = 1;
 /// Targets of a new space.
 const DEFAULT_TARGETS: u16 = 4;
@@ -22,16 +26,69 @@ const DEFAULT_TARGETS: u16 = 4;
 pub(crate) struct Settings {
     pub(crate) format: u32,
     pub(crate) listen: String,
+    #[serde(default, with = "any_path")]
     pub(crate) mount: Option<PathBuf>,
+    /// `up` made the mount point: `down` removes it.
+    #[serde(default)]
+    pub(crate) made_mount: bool,
+    /// As `nuri fs mount` has them.
+    #[serde(default)]
+    pub(crate) suid: bool,
+    #[serde(default)]
+    pub(crate) dev: bool,
     /// Targets of each node.
     pub(crate) nodes: Vec<Vec<PathBuf>>,
+    /// As it was said; 0 where each target takes its share of its own file system.
     pub(crate) target_size: u64,
+    /// What is not there may be made: until all of it was up once.
+    #[serde(default)]
+    pub(crate) creating: bool,
+    /// Of each node's targets, where they are made.
+    #[serde(default)]
+    pub(crate) sizes: Vec<Vec<u64>>,
     /// What new files get where no directory says otherwise.
     #[serde(default)]
     pub(crate) shape: Shape,
     /// How stripe groups lie over targets.
     #[serde(default)]
     pub(crate) placement: Placement,
+}
+
+/// A path in JSON: a text, or where it is none the list of its bytes.
+mod any_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let form = |path: &PathBuf| match path.to_str() {
+            Some(text) => Form::Text(text.into()),
+            None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
+        };
+        path.as_ref().map(form).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let path = |form| match form {
+            Form::Text(text) => PathBuf::from(text),
+            Form::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
+        };
+        Ok(Option::<Form>::deserialize(from)?.map(path))
+    }
 }
 
 /// `node.json`: what a node was told, and who it is.
@@ -47,6 +104,9 @@ pub(crate) struct NodeSettings {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) targets: Vec<PathBuf>,
     pub(crate) target_size: Option<u64>,
+    /// Which target lies at which of these paths.
+    #[serde(default)]
+    pub(crate) target_ids: BTreeMap<PathBuf, u32>,
 }
 
 /// A space's directory.
@@ -88,11 +148,31 @@ pub(crate) fn load_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, F
     }
 }
 
+/// A directory that only its owner can use, made where it is not there.
+pub(crate) fn private_dir(dir: &Path) -> Result<(), Failure> {
+    let make = || -> std::io::Result<()> {
+        if let Some(parent) = dir.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        let meta = fs::metadata(dir)?;
+        if meta.is_dir() && meta.mode() & 0o077 == 0 {
+            return Ok(());
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+    };
+    make().map_err(at(format!("cannot make {} for its owner alone", dir.display())))
+}
+
 /// Replaces a JSON file durably.
 pub(crate) fn save_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
     let save = || -> std::io::Result<()> {
         let new = path.with_extension("json.new");
-        let mut file = fs::File::create(&new)?;
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, path)?;
@@ -111,7 +191,7 @@ impl Space {
     }
 
     fn settings_path(&self) -> PathBuf {
-        self.dir.join("space.json")
+        self.dir.join(SPACE)
     }
 
     pub(crate) fn node_dir(&self, node: usize) -> PathBuf {
@@ -147,7 +227,7 @@ impl Space {
     pub(crate) fn existing(&self) -> Result<Settings, Failure> {
         let none = || {
             let dir = self.dir.display();
-            Failure(format!("there is no space in {dir}; make one: nuri up --dir {dir}"))
+            Failure(format!("there is no space in {dir}; make one: nuri up --create --dir {dir}"))
         };
         self.settings()?.ok_or_else(none)
     }
@@ -169,12 +249,16 @@ impl Space {
         })
     }
 
+    /// Makes its directories where they are not there, and keeps other users out of them: locks and
+    /// logs are there, and names of files.
+    pub(crate) fn protect(&self) -> Result<(), Failure> {
+        let dirs = [self.dir.clone(), self.dir.join("run"), self.dir.join("log")];
+        dirs.iter().try_for_each(|dir| private_dir(dir))
+    }
+
     /// Makes directories and secret. What is there already stays.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
-        for sub in ["run", "log"] {
-            let dir = self.dir.join(sub);
-            fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
-        }
+        self.protect()?;
         if !self.token_path().exists() {
             Secret::create(&self.token_path()).map_err(Failure::new)?;
         }

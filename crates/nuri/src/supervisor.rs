@@ -5,15 +5,14 @@
 //! the supervisor ends when nothing runs any more.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nuri_fuse::mount::{abort, is_dead, mounts};
+use nuri_fuse::mount::{abort, is_dead, is_mounted};
 
 use crate::space::{Role, Settings, Space};
-use crate::{Failure, at};
+use crate::{Failure, at, logs};
 
 const TICK: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -23,6 +22,9 @@ const STEADY: Duration = Duration::from_secs(10);
 /// A killed process that is not gone by then waits for something in the kernel.
 const DYING: Duration = Duration::from_millis(500);
 const END_WAIT: Duration = Duration::from_secs(10);
+const MOUNT_WAIT: Duration = Duration::from_secs(60);
+/// A mount that was detached by force and has not ended by then is killed.
+const FORCED_WAIT: Duration = Duration::from_secs(5);
 
 struct Watched {
     started: Instant,
@@ -115,7 +117,9 @@ fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
     w.pause =
         if w.started.elapsed() >= STEADY { FIRST_PAUSE } else { (w.pause * 2).min(LONGEST_PAUSE) };
     w.started = Instant::now();
-    match spawn(space, settings, role) {
+    // Whether targets may be made changes while it runs.
+    let now = space.existing();
+    match spawn(space, now.as_ref().unwrap_or(settings), role) {
         Ok(child) => w.child = Some(child),
         Err(Failure(text)) => eprintln!("supervisor: {role}: {text}"),
     }
@@ -130,7 +134,11 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
         Role::Node(n) => {
             command.args(["node", "run", "--dir"]).arg(space.node_dir(n));
             command.arg("--token-file").arg(space.token_path());
-            command.arg("--target-size").arg(settings.target_size.to_string());
+            if settings.creating {
+                let sizes = settings.sizes.get(n).map_or(&[][..], Vec::as_slice);
+                let sizes: Vec<_> = sizes.iter().map(u64::to_string).collect();
+                command.arg("--create").arg("--target-sizes").arg(sizes.join(","));
+            }
             if n == 0 {
                 command.arg("--shape").arg(settings.shape.to_string());
                 command.arg("--placement").arg(settings.placement.to_string());
@@ -156,6 +164,7 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
             };
             clear_stale(point);
             command.args(["fs", "mount", "--foreground"]).arg(&space.dir).arg(point);
+            command.args(settings.suid.then_some("--suid")).args(settings.dev.then_some("--dev"));
         }
     }
     command.env("NURI_ROLE_LOCK", space.dir.join("run")).env("NURI_ROLE", role.to_string());
@@ -164,11 +173,11 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
 
 /// A command of this same program, its output in a log file.
 fn own_command(log: &Path) -> Result<Command, Failure> {
-    let open = OpenOptions::new().create(true).append(true).open(log);
-    let out = open.map_err(at(format!("cannot open {}", log.display())))?;
+    let out = logs::open(log)?;
     let err = out.try_clone().map_err(at("cannot open the log twice"))?;
     let mut command = Command::new(std::env::current_exe().map_err(at("cannot find nuri itself"))?);
-    command.stdin(Stdio::null()).stdout(out).stderr(err);
+    // Whatever directory it was started in may be unmounted or removed.
+    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
     Ok(command)
 }
 
@@ -179,7 +188,7 @@ pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
 
 /// A mount whose daemon died is in the way of the next one.
 fn clear_stale(point: &Path) {
-    let mounted = mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri");
+    let mounted = is_mounted(point);
     let dead = std::fs::metadata(point).is_err_and(|e| is_dead(&e));
     if mounted && dead {
         let _ = abort(point);
@@ -187,20 +196,41 @@ fn clear_stale(point: &Path) {
 }
 
 /// Ends all processes of a space, the mount first. `space.stop_path()` must exist.
-pub(crate) fn end_all(space: &Space, settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn end_all(space: &Space, settings: &Settings, force: bool) -> Result<(), Failure> {
     // The mount daemon ends by itself once it wrote everything out.
-    wait_ended(space, Role::Mount, Duration::from_secs(60))?;
+    match wait_ended(space, Role::Mount, if force { FORCED_WAIT } else { MOUNT_WAIT }) {
+        Err(_) if force => {}
+        outcome => outcome?,
+    }
     for role in roles(settings).into_iter().rev() {
-        end(space, role)?;
+        end(space, role, force)?;
     }
     wait_ended(space, Role::Supervisor, END_WAIT)
 }
 
-fn end(space: &Space, role: Role) -> Result<(), Failure> {
-    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+/// Ends a role's process; the supervisor starts it anew, with the settings of then.
+pub(crate) fn renew(space: &Space, role: Role) -> Result<(), Failure> {
+    let Some(pid) = space.running(role) else { return Ok(()) };
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    let start = Instant::now();
+    while space.running(role) == Some(pid) {
+        if start.elapsed() > END_WAIT {
+            return Err(Failure(format!("the {role} process {pid} does not end")));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn end(space: &Space, role: Role, force: bool) -> Result<(), Failure> {
+    let signals = [rustix::process::Signal::TERM, rustix::process::Signal::KILL];
+    // A process that stands still takes the second one only.
+    for signal in &signals[usize::from(force)..] {
         let Some(pid) = space.running(role) else { return Ok(()) };
         if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-            let _ = rustix::process::kill_process(pid, signal);
+            let _ = rustix::process::kill_process(pid, *signal);
         }
         if wait_ended(space, role, END_WAIT).is_ok() {
             return Ok(());

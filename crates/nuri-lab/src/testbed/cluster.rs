@@ -42,14 +42,14 @@ impl Testbed {
         let mut command = self.command(node)?;
         if node > 0 {
             let target = self.settings.dir.join(format!("target{node}"));
-            command.args(["node", "run", "--dir"]);
+            command.args(["node", "run", "--create", "--dir"]);
             command.arg(self.settings.dir.join(format!("node{node}"))).arg("--target").arg(target);
             command.args(["--target-size", &self.settings.target_size.to_string()]);
             command.args(["--listen", &address(node), "--join", &address(0), "--token-file"]);
             command.arg(self.space().join("token"));
             return command.spawn().map(drop).map_err(at(format!("node {node}")));
         }
-        command.arg("up").arg("--dir").arg(self.space()).args(["--targets", "1"]);
+        command.args(["up", "--create", "--dir"]).arg(self.space()).args(["--targets", "1"]);
         command.args([
             "--target-size",
             &self.settings.target_size.to_string(),
@@ -137,7 +137,8 @@ impl Testbed {
 }
 
 fn is_mounted(point: &std::path::Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     let shown = point.display().to_string();
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(shown.as_str()))
 }

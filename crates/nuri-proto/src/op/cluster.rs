@@ -20,6 +20,8 @@ pub struct Join {
     pub address: String,
     pub pid: u32,
     pub serves_meta: MetaRole,
+    /// Of this process: another one with the same number is a copy of the node's directory.
+    pub instance: u64,
     /// Of its machine's kernel: another one means that disks may have lost their caches since.
     pub machine: BootId,
     pub targets: Vec<JoinTarget>,
@@ -59,10 +61,19 @@ pub struct JoinReply {
     pub map: Map,
 }
 
+/// Whether the first node can connect to an address that a node wants to join with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeReach {
+    pub address: String,
+}
+call!(NodeReach => bool);
+
 /// A node lives, and how full its targets are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub node: NodeId,
+    /// As when it joined.
+    pub instance: u64,
     pub targets: Vec<TargetReport>,
     /// Version of the admission list in force at its targets, 0 for none.
     pub admitted: u64,
@@ -138,6 +149,8 @@ pub struct TargetReport {
     pub used: u64,
     /// Of its superblock.
     pub sequence: u64,
+    /// Why it is failed; empty otherwise.
+    pub why: String,
 }
 
 /// A mount tells that it is there (every heartbeat).
@@ -197,6 +210,8 @@ pub struct ClusterState {
     pub resyncs: Vec<Resync>,
     /// By node.
     pub scrubs: Vec<(NodeId, Scrub)>,
+    /// Why failed targets are failed, as their nodes say.
+    pub reasons: Vec<(TargetId, String)>,
     /// Nodes that have the whole metadata now.
     pub metadata: Vec<NodeId>,
 }

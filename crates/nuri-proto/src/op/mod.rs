@@ -37,6 +37,7 @@ ops! {
     MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
     MemberSynced = 6, TargetReplace = 7, ResyncSet = 8, ScrubSet = 9,
     TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
+    NodeReach = 15,
     CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38, DataRoom = 39, DataTrim = 40,

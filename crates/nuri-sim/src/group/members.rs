@@ -113,6 +113,7 @@ impl World {
             let targets = server.reports();
             let beat = Heartbeat {
                 node: node.id,
+                instance: boots,
                 targets,
                 admitted,
                 resyncs: Vec::new(),

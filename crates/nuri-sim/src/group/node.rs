@@ -15,8 +15,9 @@ use nuri_proto::op::cluster::{Join, MetaRole};
 use nuri_proto::op::member::Purpose;
 use nuri_proto::stripe::{Covers, Version};
 use nuri_rpc::{CallContext, Request};
-use nuri_target::server::{Target, TargetServer};
+use nuri_target::server::TargetServer;
 use nuri_target::store::{ChunkStore, FormatOptions, MemberRead, StoreConfig, check};
+use nuri_target::target::Target;
 
 use super::baton::{Answer, Packet};
 use crate::check::Wrong;
@@ -139,6 +140,7 @@ impl Node {
             address: format!("n{}:1", self.number),
             pid: 1,
             serves_meta: MetaRole::None,
+            instance: self.boots,
             machine: BootId(self.power),
             targets,
         }

@@ -244,7 +244,12 @@ impl<D: Disk> ChunkStore<D> {
 
     /// Whether no I/O error stopped the store since it was opened.
     pub fn is_in_service(&self) -> bool {
-        self.state.lock().failed.is_none()
+        self.failure().is_none()
+    }
+
+    /// The I/O error that stopped the store, if one did.
+    pub fn failure(&self) -> Option<std::sync::Arc<str>> {
+        self.state.lock().failed.clone()
     }
 
     /// Who holds what is not flushed yet.

@@ -11,7 +11,8 @@ use nuri_proto::map::{Group, Map, Member, Standing};
 use nuri_proto::op::Call;
 use nuri_proto::op::member::MemberChanged;
 use nuri_rpc::{CallContext, Request};
-use nuri_target::server::{Target, TargetServer};
+use nuri_target::server::TargetServer;
+use nuri_target::target::Target;
 
 use super::member::GROUP;
 use super::*;

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nuri_fuse::mount::{MountError, detach, mounts, unmount};
+use nuri_fuse::mount::{MountError, detach, is_mounted, unmount};
 
 use crate::cli::Down;
-use crate::space::{Role, Space};
+use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, supervisor};
 
 /// How long a mount may take to write everything out.
@@ -25,7 +25,12 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&stop);
         return Err(failure);
     }
-    supervisor::end_all(&space, &settings)?;
+    supervisor::end_all(&space, &settings, args.force)?;
+    if let Some(point) = settings.mount.as_ref().filter(|_| settings.made_mount) {
+        // Whatever came into it meanwhile stays.
+        let _ = std::fs::remove_dir(point);
+        space.save(&Settings { made_mount: false, ..settings })?;
+    }
     println!("stopped  {}; start it again: nuri up --dir {0}", dir.display());
     Ok(())
 }
@@ -34,7 +39,9 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
 fn release_all(space: &Space, point: &Path, args: &Down) -> Result<(), Failure> {
     let start = Instant::now();
     release(point, args)?;
-    while space.running(Role::Mount).is_some() && start.elapsed() < MOUNT_WAIT {
+    // By force it is killed soon.
+    let at_most = if args.force { Duration::ZERO } else { MOUNT_WAIT };
+    while space.running(Role::Mount).is_some() && start.elapsed() < at_most {
         std::thread::sleep(Duration::from_millis(10));
         release(point, args)?;
     }
@@ -42,8 +49,7 @@ fn release_all(space: &Space, point: &Path, args: &Down) -> Result<(), Failure> 
 }
 
 fn release(point: &Path, args: &Down) -> Result<(), Failure> {
-    let here = || mounts().iter().any(|(p, kind)| Path::new(p) == point && kind == "fuse.nuri");
-    while here() {
+    while is_mounted(point) {
         // A forced stop must not wait for a mount that hangs.
         if !args.force {
             crate::cmd::fs::sync_mount(point)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nuri_client::flow::READ_AHEAD;
 use nuri_client::{Client, ClientConfig, Cluster};
-use nuri_fuse::mount::{How, Writes, abort, detach, mounts, unmount};
+use nuri_fuse::mount::{How, Writes, abort, detach, is_mounted, make_point, unmount};
 use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, MountError, Transport};
 use nuri_proto::clock::HEARTBEAT;
@@ -22,7 +22,7 @@ use super::status;
 use crate::cli::{Df, Fs, Layout, Mount, Umount};
 use crate::show::{human, print_json};
 use crate::space::Space;
-use crate::{Failure, at, supervisor};
+use crate::{Failure, at, logs, supervisor};
 use nuri_proto::layout::Shape;
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
@@ -65,6 +65,7 @@ fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
 fn mount(args: &Mount) -> Result<(), Failure> {
     let _role = supervisor::enter_role()?;
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
+    make_point(&point).map_err(Failure::new)?;
     nuri_fuse::mount::check(&point).map_err(Failure::new)?;
     let (transport, read_only) = (transport(args.transport)?, args.ro);
     let config = FuseConfig { transport, read_only, ..FuseConfig::default() };
@@ -77,7 +78,8 @@ fn mount(args: &Mount) -> Result<(), Failure> {
         Client::start(&cluster, &ClientConfig { name, inodes }).map_err(at("no session"))?;
     let client = Arc::new(client);
     let writes = if args.ro { Writes::Refused } else { Writes::Allowed };
-    let how = How { readahead_kib: READ_AHEAD >> 10, writes };
+    let (suid, dev) = (args.suid, args.dev);
+    let how = How { readahead_kib: READ_AHEAD >> 10, writes, suid, dev };
     let device = match nuri_fuse::mount(&point, "nuri", how) {
         Ok(device) => device,
         Err(error) => {
@@ -141,14 +143,18 @@ fn report_mount(
 
 fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
-    nuri_fuse::mount::check(&point).map_err(Failure::new)?;
     resolve(args)?;
-    let log = tempfile_for_log(&point)?;
+    make_point(&point).map_err(Failure::new)?;
+    nuri_fuse::mount::check(&point).map_err(Failure::new)?;
+    let log_path = logs::of_mount(&point)?;
+    let log = logs::open(&log_path)?;
+    log.set_len(0).map_err(at(log_path.display()))?;
     let err = log.try_clone().map_err(at("cannot open the log"))?;
     let program = std::env::current_exe().map_err(at("cannot find nuri itself"))?;
     let mut command = Command::new("setsid");
     command.arg(program).args(["fs", "mount", "--foreground"]);
     if let Some(token) = &args.token_file {
+        let token = std::path::absolute(token).map_err(at(token.display()))?;
         command.arg("--token-file").arg(token);
     }
     if args.ro {
@@ -156,8 +162,11 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     }
     command.arg("--transport").arg(args.transport.to_string());
     command.arg("--inodes").arg(args.inodes.to_string());
-    command.arg(&args.space).arg(&point);
-    command.stdin(Stdio::null()).stdout(log).stderr(err);
+    command.args(args.suid.then_some("--suid")).args(args.dev.then_some("--dev"));
+    let directory = Path::new(&args.space).is_dir().then(|| std::path::absolute(&args.space));
+    let directory = directory.transpose().map_err(at(&args.space))?;
+    command.arg(directory.unwrap_or_else(|| PathBuf::from(&args.space))).arg(&point);
+    command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/");
     let mut child = command.spawn().map_err(at("cannot start the mount process"))?;
     let start = Instant::now();
     while start.elapsed() < MOUNT_WAIT {
@@ -166,7 +175,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
             return Ok(());
         }
         if let Ok(Some(_)) = child.try_wait() {
-            return Err(Failure(last_line(&point)));
+            return Err(Failure(last_line(&log_path)));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -174,23 +183,8 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     Err(Failure(format!("{} was not mounted in time", point.display())))
 }
 
-fn is_mounted(point: &Path) -> bool {
-    mounts().iter().any(|(p, kind)| Path::new(p) == point && kind == "fuse.nuri")
-}
-
-/// Log of a mount that no supervisor started.
-fn log_name(point: &Path) -> PathBuf {
-    let name = point.display().to_string().replace('/', "-");
-    std::env::temp_dir().join(format!("nuri-mount{name}.log"))
-}
-
-fn tempfile_for_log(point: &Path) -> Result<std::fs::File, Failure> {
-    let path = log_name(point);
-    std::fs::File::create(&path).map_err(at(format!("cannot write {}", path.display())))
-}
-
-fn last_line(point: &Path) -> String {
-    let text = std::fs::read_to_string(log_name(point)).unwrap_or_default();
+fn last_line(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
     let line = text.lines().rfind(|l| l.starts_with("nuri: ")).unwrap_or("nuri: it ended at once");
     line.trim_start_matches("nuri: ").to_string()
 }

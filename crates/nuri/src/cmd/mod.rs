@@ -15,21 +15,37 @@ mod up;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command, Node, Target};
+use nuri_io::daemon;
+use rustix::fs::Mode;
+
+use crate::cli::{Cli, Command, Fs, Node, Target};
 use crate::space::Space;
 use crate::{Failure, node, supervisor};
 
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let stays = match &cli.command {
+        Command::Node(Node::Run(_)) | Command::Supervise(_) => true,
+        Command::Fs(Fs::Mount(args)) => args.foreground,
+        _ => false,
+    };
+    if stays || matches!(&cli.command, Command::Up(_) | Command::Fs(Fs::Mount(_))) {
+        daemon::pass_on_nothing();
+        daemon::raise_limits().map_err(Failure)?;
+    }
+    if stays {
+        // Its files are for nobody else.
+        rustix::process::umask(Mode::from_raw_mode(0o077));
+    }
     match cli.command {
-        Command::Up(args) => up::run(args).map(done),
+        Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(&args).map(done),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => status::top(&args.dir).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(Node::Run(args)) => {
             let _role = supervisor::enter_role()?;
-            node::run(args).map(done)
+            node::run(args)
         }
         Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
         Command::Target(Target::Check(args)) => target::check(&args),

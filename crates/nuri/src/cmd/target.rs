@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use nuri_io::file::OpenMode;
 use nuri_io::lock::ExclusiveLock;
 use nuri_io::uring::open_disk;
-use nuri_target::server::store_path;
 use nuri_target::store::check::{self, CheckReport};
+use nuri_target::target::store_path;
 use serde::Serialize;
 
 use crate::cli::TargetCheck;

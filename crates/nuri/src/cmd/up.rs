@@ -1,46 +1,105 @@
 //! `nuri up`: makes a space at first, starts it, waits until it serves.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nuri_client::Cluster;
-use nuri_fuse::mount::{check, mounts};
+use nuri_fuse::mount::{check, is_mounted, make_point};
+use nuri_proto::id::NodeId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::TargetState;
+use nuri_target::target::is_made;
 
 use crate::cli::Up;
 use crate::copy::restore::newest;
-use crate::node::{META_LOG, free_space};
+use crate::node::{META_LOG, NEEDS_WORD, NODE};
 use crate::show::{StatusView, human};
-use crate::space::{Role, Settings, Space};
+use crate::space::{NodeSettings, Role, Settings, Space, load_json};
+use crate::targets::{say_it, sizes_of};
 use crate::{Failure, at, supervisor};
 
 /// Where a space listens when nobody said where.
 const LOOPBACK: &str = "127.0.0.1:0";
 const START_WAIT: Duration = Duration::from_secs(20);
-/// Share of the free space that targets may take when nobody said how much, percent.
-const SHARE: u64 = 90;
 
-pub(crate) fn run(args: Up) -> Result<(), Failure> {
+pub(crate) fn run(args: Up) -> Result<ExitCode, Failure> {
     let dir = std::path::absolute(&args.dir).map_err(at(args.dir.display()))?;
     let space = Space::at(&dir);
     let started = Instant::now();
-    let settings = match space.settings()? {
+    let mut settings = match space.settings()? {
         Some(known) => again(&space, known, &args)?,
-        None => make(&space, &args)?,
+        None => {
+            let mut settings = plan(&space, &args)?;
+            if !args.create {
+                tell_plan(&space, &settings);
+                return Ok(ExitCode::from(NEEDS_WORD));
+            }
+            if let Some(point) = &settings.mount {
+                settings.made_mount = make_point(point).map_err(Failure::new)?;
+            }
+            space.prepare()?;
+            settings
+        }
     };
+    space.protect()?;
+    (settings.suid, settings.dev) = (settings.suid || args.suid, settings.dev || args.dev);
+    if let Some(point) = &settings.mount
+        && space.running(Role::Mount).is_none()
+    {
+        settings.made_mount |= make_point(point).map_err(Failure::new)?;
+    }
+    settings.creating = args.create;
+    if args.create {
+        settings.sizes = sizes(&settings)?;
+    }
+    space.save(&settings)?;
+    let outcome = start(&space, &settings);
+    // Whatever is missing later is not made anew.
+    settings.creating = false;
+    space.save(&settings)?;
+    outcome?;
+    report(&space, &settings, started.elapsed()).map(|()| ExitCode::SUCCESS)
+}
+
+fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
     if let Some(point) = &settings.mount
         && space.running(Role::Mount).is_none()
     {
         check_mount_point(point)?;
     }
-    refuse_lost_metadata(&space, &settings)?;
+    refuse_lost_metadata(space, settings)?;
     let _ = std::fs::remove_file(space.stop_path());
     if space.running(Role::Supervisor).is_none() {
-        supervisor::start(&space, &settings)?;
+        supervisor::start(space, settings)?;
+    } else if settings.creating {
+        // A node makes its targets when it starts.
+        let lacks = |targets: &Vec<PathBuf>| !targets.iter().all(|path| is_made(path));
+        for (n, _) in settings.nodes.iter().enumerate().filter(|(_, targets)| lacks(targets)) {
+            supervisor::renew(space, Role::Node(n))?;
+        }
     }
-    wait(&space, &settings)?;
-    report(&space, &settings, started.elapsed())
+    wait(space, settings)
+}
+
+/// How large the targets of each node become.
+fn sizes(settings: &Settings) -> Result<Vec<Vec<u64>>, Failure> {
+    let all: Vec<_> = settings.nodes.iter().flatten().cloned().collect();
+    let said = Some(settings.target_size).filter(|size| *size > 0);
+    let mut sizes = sizes_of(&all, said)?.into_iter();
+    Ok(settings.nodes.iter().map(|own| sizes.by_ref().take(own.len()).collect()).collect())
+}
+
+/// What a start would make, where it was not told to.
+fn tell_plan(space: &Space, settings: &Settings) {
+    let all: Vec<_> = settings.nodes.iter().flatten().map(|p| p.display().to_string()).collect();
+    let (dir, count, shape) = (space.dir.display(), all.len(), settings.shape);
+    let paths = all.join(", ");
+    eprintln!(
+        "nuri: there is no space in {dir}: this would make one there, with {count} targets \
+         ({paths}), files kept as {shape}. If a disk should be mounted there, mount it; {}",
+        say_it()
+    );
 }
 
 /// A dead mount is cleared by the supervisor; anything else in the way is told.
@@ -128,14 +187,16 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
                 let text = format!("the space runs already; run: nuri fs mount {dir} {point}");
                 return Err(Failure(text));
             }
-            known.mount = Some(point);
+            (known.mount, known.made_mount) = (Some(point), false);
             space.save(&known)?;
         }
     }
     Ok(known)
 }
 
-fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
+/// The settings of a new space. Nothing is made before all that was asked for is known to be
+/// possible.
+fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
     let dir = &space.dir;
     if dir.exists() {
         let mut entries = std::fs::read_dir(dir).map_err(at(dir.display()))?;
@@ -146,7 +207,7 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     }
     let absolute = |p: &PathBuf| std::path::absolute(p).map_err(at(p.display()));
     let mount = args.mount.as_ref().map(absolute).transpose()?;
-    if let Some(point) = &mount {
+    if let Some(point) = mount.as_ref().filter(|point| point.symlink_metadata().is_ok()) {
         check(point).map_err(Failure::new)?;
     }
     let paths = args.target.iter().map(absolute).collect::<Result<Vec<_>, _>>()?;
@@ -156,28 +217,33 @@ fn make(space: &Space, args: &Up) -> Result<Settings, Failure> {
     if plan.iter().any(Vec::is_empty) {
         return Err(Failure(format!("{nodes} nodes need at least {nodes} targets, not {count}")));
     }
-    // Nothing is made before all that was asked for is known to be possible.
     let shape = Shape::for_targets(args.shape, count as usize).map_err(Failure::new)?;
-    let parent = dir.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    let target_size = match args.target_size {
-        Some(size) => size,
-        None => free_space(parent)? / count * SHARE / 100,
-    };
-    space.prepare()?;
     let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
-    let placement = args.placement.unwrap_or_default();
-    let settings =
-        Settings { format: 1, listen, mount, nodes: plan, target_size, shape, placement };
-    space.save(&settings)?;
-    Ok(settings)
+    let (placement, target_size) =
+        (args.placement.unwrap_or_default(), args.target_size.unwrap_or(0));
+    let (format, nodes, creating, sizes) = (1, plan, false, Vec::new());
+    let (made_mount, suid, dev) = (false, args.suid, args.dev);
+    Ok(Settings {
+        format,
+        listen,
+        mount,
+        made_mount,
+        suid,
+        dev,
+        nodes,
+        target_size,
+        creating,
+        sizes,
+        shape,
+        placement,
+    })
 }
 
-/// Waits until every node and target is up and the mount is there.
+/// Waits until every node serves, with the targets that it finds, and the mount is there.
 fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
     let start = Instant::now();
-    let targets: usize = settings.nodes.iter().map(Vec::len).sum();
     loop {
-        let missing = match serving(space, targets) {
+        let missing = match serving(space, settings) {
             Err(Failure(text)) => text,
             Ok(()) => match &settings.mount {
                 Some(point) if !is_mounted(point) => "the mount is not there".into(),
@@ -194,24 +260,40 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
             && let Some(words) = fatal_words(space, settings)
         {
             let _ = std::fs::write(space.stop_path(), "");
-            let _ = supervisor::end_all(space, settings);
+            let _ = supervisor::end_all(space, settings, false);
             return Err(Failure(words));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn is_mounted(point: &Path) -> bool {
-    mounts().iter().any(|(at, kind)| Path::new(at) == point && kind == "fuse.nuri")
-}
-
-fn serving(space: &Space, targets: usize) -> Result<(), Failure> {
+/// Whether all nodes are up and have said of their targets how they are.
+fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
     let state = Cluster::connect(&space.address()?, &space.secret()?)
         .map_err(Failure::new)?
         .state()
         .map_err(Failure::new)?;
-    let up = state.map.targets.iter().filter(|t| t.state == TargetState::Up).count();
-    if up >= targets { Ok(()) } else { Err(Failure(format!("{up} of {targets} targets are up"))) }
+    for (n, targets) in settings.nodes.iter().enumerate() {
+        let node: Option<NodeSettings> = load_json(&space.node_dir(n).join(NODE))?;
+        let id = node.and_then(|node| node.id).map(NodeId);
+        if !id.and_then(|id| state.map.node(id)).is_some_and(|node| node.up) {
+            return Err(Failure(format!("node{n} is not up")));
+        }
+        for path in targets.iter().map(|path| path.display().to_string()) {
+            let mut known = state.map.targets.iter().filter(|t| t.path == path).peekable();
+            // One that was removed is known no longer. One that is to be made is failed before.
+            let waits = |state| match state {
+                TargetState::Up => false,
+                TargetState::Down => true,
+                TargetState::Failed => settings.creating,
+            };
+            let is_awaited = known.peek().is_some() && known.all(|t| waits(t.state));
+            if is_awaited {
+                return Err(Failure(format!("the target {path} is not up")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The last line of a process that could not start, where one is not running.
@@ -249,6 +331,7 @@ fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Fail
         Some(point) => println!("mounted  {}", point.display()),
         None => println!("mount it nuri fs mount {dir} MOUNTPOINT"),
     }
+    view.health.sentences.iter().for_each(|sentence| println!("mind     {sentence}"));
     println!("status   nuri status --dir {dir}");
     println!("stop     nuri down --dir {dir}");
     Ok(())

@@ -10,9 +10,12 @@ use crate::support::{Space, nuri, refused, text};
 #[test]
 fn mount_points_flags_and_ports() {
     let space = Space::bare();
-    let (dir, missing, full) = (space.dir(), space.str("missing"), space.make_dir("full"));
-    refused(&["up", "--dir", &dir, "--mount", &missing], "does not exist");
+    let (dir, full) = (space.dir(), space.make_dir("full"));
     fs::write(full.join("x"), "x").unwrap();
+    let below = full.join("x/below").display().to_string();
+    refused(&["up", "--create", "--dir", &dir, "--mount", &below], "cannot be made");
+    refused(&["fs", "mount", "localhost:1", &below], "needs --token-file");
+    assert!(!Path::new(&dir).exists());
     refused(&["up", "--dir", &dir, "--mount", &full.display().to_string()], "is not empty");
     refused(&["up", "--dir", &full.display().to_string()], "is not empty and holds no space");
     refused(&["up", "--dir", &dir, "--colour", "red"], "unexpected argument");
@@ -27,10 +30,11 @@ fn mount_points_flags_and_ports() {
     assert!(full.join("x").exists(), "nothing was touched");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    refused(&["up", "--dir", &dir, "--target-size", "64M", "--listen", &address], "is taken");
+    let small = ["up", "--create", "--dir", &dir, "--target-size", "64M", "--listen"];
+    refused(&[&small[..], &[&address]].concat(), "is taken");
     let any = "0.0.0.0:0";
-    refused(&["up", "--dir", &dir, "--listen", any], "no address that others can reach");
-    let out = nuri(&["up", "--dir", &dir, "--listen", "127.0.0.1:0"]);
+    refused(&[&small[..], &[any]].concat(), "no address that others can reach");
+    let out = nuri(&[&small[..], &["127.0.0.1:0"]].concat());
     assert!(out.status.success(), "a better address is taken: {}", text(&out.stderr));
     refused(&["up", "--dir", &dir, "--listen", &address], "was made to listen on");
     space.down_clean();
@@ -47,11 +51,12 @@ fn one_daemon_per_directory_and_no_foreign_targets() {
     // A second space must not take the first one's target, nor a directory with other files.
     let other = Space::bare();
     let (dir, foreign) = (other.dir(), format!("{}/target0", space.dir()));
-    refused(&["up", "--dir", &dir, "--target", &foreign], "belongs to another space");
+    refused(&["up", "--create", "--dir", &dir, "--target", &foreign], "belongs to another space");
     let docs = other.make_dir("docs");
     fs::write(docs.join("letter"), "dear").unwrap();
     let third = other.str("third");
-    refused(&["up", "--dir", &third, "--target", &docs.display().to_string()], "is not empty");
+    let docs_too = ["--target", &docs.display().to_string()];
+    refused(&[&["up", "--create", "--dir", &third][..], &docs_too].concat(), "is not empty");
     assert_eq!(fs::read_to_string(docs.join("letter")).unwrap(), "dear");
     space.again();
     space.down_clean();

@@ -68,7 +68,8 @@ fn machines() -> Machines {
     let (node, tok) = (node.display().to_string(), token.display().to_string());
     run("chmod", &["600", &tok]);
     let address = "10.77.0.1:7400";
-    let args = ["node", "run", "--dir", &node, "--listen", address, "--target", &target];
+    let args =
+        ["node", "run", "--create", "--dir", &node, "--listen", address, "--target", &target];
     let more = ["--target-size", "1G"];
     space.own_node(wire.command(0, &[&args[..], &more].concat()));
     let mut mounts = Vec::new();

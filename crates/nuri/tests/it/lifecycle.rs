@@ -70,7 +70,10 @@ fn a_loop_device_is_a_target() {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let point = space.make_dir("mnt");
         let (dir, mnt, other) = (space.dir(), point.display().to_string(), space.str("plain"));
-        let args = ["up", "--dir", &dir, "--mount", &mnt, "--target", &device, "--target", &other];
+        let args = [
+            "up", "--create", "--dir", &dir, "--mount", &mnt, "--target", &device, "--target",
+            &other,
+        ];
         let out = nuri(&[&args[..], &["--target-size", "500M"]].concat());
         assert!(out.status.success(), "{}\n{}", text(&out.stderr), space.logs());
         space.own_mount(point.clone());

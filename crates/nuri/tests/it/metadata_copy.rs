@@ -166,7 +166,10 @@ fn a_target_lost_with_the_metadata_is_named_and_made_anew() {
     for path in &targets {
         assert!(said.contains(&format!("lost      target {}", path.display())), "{said}");
     }
-    space.again();
+    let dir = space.dir();
+    refused(&["up", "--dir", &dir], "there is no target yet at");
+    let out = nuri(&["up", "--create", "--dir", &dir]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
     assert_eq!(fs::read(&old).unwrap(), b"with the metadata");
     let new = space.mnt().join("new");
     write_synced(&new, &vec![5; 9 << 20]);

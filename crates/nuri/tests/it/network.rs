@@ -17,9 +17,11 @@ fn a_node_joins_and_a_client_mounts_across_a_wire() {
     let (first, second) = (first.display().to_string(), second.display().to_string());
     let (t1, t2, tok) = (space.str("t1"), space.str("t2"), token.display().to_string());
     let size = ["--target-size", "1G"];
-    let args = ["node", "run", "--dir", &first, "--listen", "10.77.0.1:7400", "--target", &t1];
+    let args =
+        ["node", "run", "--create", "--dir", &first, "--listen", "10.77.0.1:7400", "--target", &t1];
     space.own_node(wire.command(0, &[&args[..], &size].concat()));
-    let args = ["node", "run", "--dir", &second, "--listen", "10.77.0.2:7400", "--join"];
+    let args =
+        ["node", "run", "--create", "--dir", &second, "--listen", "10.77.0.2:7400", "--join"];
     let more = ["10.77.0.1:7400", "--token-file", &tok, "--target", &t2];
     space.own_node(wire.command(1, &[&args[..], &more, &size].concat()));
 

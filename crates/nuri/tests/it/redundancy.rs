@@ -246,6 +246,9 @@ fn a_wiped_target_is_replaced() {
         let mut new = 0;
         under_load(&mut files, MIX, || {
             while_ended(space, "node2", |target| fs::remove_dir_all(target).unwrap());
+            wait_sentence(space, &["is not there: is its disk mounted?"]);
+            let out = nuri(&["up", "--create", "--dir", &dir]);
+            assert!(out.status.success(), "{}", text(&out.stderr));
             new = target_of(space, "node2");
             assert_ne!(old, new);
             wait_sentence(space, &["1 of 5 targets down", "have no redundancy left"]);
@@ -297,7 +300,8 @@ fn small_target_is_refused(shapes: &mut Shapes, full: u64) {
     let token = format!("{dir}/token");
     fs::create_dir(&node).unwrap();
     fs::write(shapes.parity.join("big"), vec![1; 100 << 20]).unwrap();
-    let args = ["node", "run", "--dir", &node, "--join", &first, "--token-file", &token];
+    let args =
+        ["node", "run", "--create", "--dir", &node, "--join", &first, "--token-file", &token];
     let more = ["--listen", "127.0.0.1:0", "--target", &target, "--target-size", "16M"];
     let child = std::process::Command::new(crate::support::NURI).args(args).args(more).spawn();
     space.own_child(child.unwrap());

@@ -102,7 +102,7 @@ pub fn timed(test: impl Fn()) {
 
 pub fn is_mounted(point: &Path) -> bool {
     let line = format!(" {} fuse.nuri ", point.display());
-    fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+    text(&fs::read("/proc/mounts").unwrap()).contains(&line)
 }
 
 /// Kills everything at once, as a power failure would.
@@ -157,7 +157,7 @@ impl Space {
     pub fn start(&mut self, more: &[&str]) {
         let point = self.make_dir("mnt");
         let (dir, mnt) = (self.dir(), point.display().to_string());
-        let mut args = vec!["up", "--dir", &dir, "--mount", &mnt];
+        let mut args = vec!["up", "--create", "--dir", &dir, "--mount", &mnt];
         if !more.contains(&"--target-size") {
             args.extend(["--target-size", "2G"]);
         }

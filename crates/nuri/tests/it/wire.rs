@@ -34,6 +34,11 @@ impl Wire {
         run("ip", &["-n", &self.names[1], "link", "set", "w1", state]);
     }
 
+    /// Sets up more on one of the machines.
+    pub fn ip(&self, side: usize, args: &[&str]) {
+        run("ip", &[&["-n", &self.names[side]][..], args].concat());
+    }
+
     /// Nuri on one of the machines.
     pub fn command(&self, side: usize, args: &[&str]) -> Command {
         // Not `ip netns exec`: that would hide the mount in a name space of its own.
