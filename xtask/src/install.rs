@@ -29,6 +29,8 @@ pub(crate) fn run(prefix: &Path, parts: Parts) -> Result<(), String> {
             crate::release::check(&built.join(program))?;
             put_program(&built.join(program), prefix, program)?;
         }
+        // What mount(8) runs for `-t fuse.nuri`; it looks in /sbin only.
+        link("../bin/nuri", &prefix.join("sbin/mount.fuse.nuri"))?;
     }
     call(&mut cargo(&["build", "--release", "-q", "-p", "nuri-ipc-c"]), BUILD)?;
     libraries(&built, prefix)?;
@@ -74,11 +76,14 @@ fn libraries(built: &Path, prefix: &Path) -> Result<(), String> {
         put(&ipc.join("man").join(page), &prefix.join("share/man/man7").join(page))?;
     }
     for name in ["libnuri_ipc.so.0", "libnuri_ipc.so"] {
-        let link = lib.join(name);
-        let _ = std::fs::remove_file(&link);
-        symlink(&shared, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+        link(&shared, &lib.join(name))?;
     }
     write(&lib.join("pkgconfig/nuri-ipc.pc"), &description(prefix))
+}
+
+fn link(to: &str, at: &Path) -> Result<(), String> {
+    make_room(at)?;
+    symlink(to, at).map_err(|e| format!("{}: {e}", at.display()))
 }
 
 /// What pkg-config reads.

@@ -54,6 +54,9 @@ impl Shared {
 impl Client {
     /// A program read the inode.
     pub fn note_access(&self, ino: Ino) {
+        if !self.shared.marks_reads {
+            return;
+        }
         let Some(node) = self.shared.find(ino) else { return };
         let now = self.shared.session.now();
         let mut state = node.state.lock();

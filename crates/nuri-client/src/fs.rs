@@ -49,6 +49,8 @@ pub struct ClientConfig {
     pub name: String,
     /// Inodes beyond which those that no program uses are forgotten.
     pub inodes: usize,
+    /// Reads mark access times.
+    pub marks_reads: bool,
 }
 
 /// A client of a space.
@@ -81,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) crew: Crew,
     /// As in [`ClientConfig`].
     pub(crate) inodes: usize,
+    pub(crate) marks_reads: bool,
     nodes: Mutex<HashMap<Ino, Arc<Node>>>,
     stopping: AtomicBool,
 }
@@ -449,6 +452,7 @@ impl Client {
             trim: Trim::default(),
             crew: Crew::default(),
             inodes: config.inodes,
+            marks_reads: config.marks_reads,
             nodes: Mutex::default(),
             stopping: AtomicBool::new(false),
         });

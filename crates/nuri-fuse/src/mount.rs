@@ -164,6 +164,10 @@ pub struct How {
     /// Programs there may run with their owner's rights; device files there may be opened.
     pub suid: bool,
     pub dev: bool,
+    /// Programs there may be started.
+    pub exec: bool,
+    /// Reads mark access times.
+    pub atime: bool,
 }
 
 /// Mounts a new connection at `point` and sets how far the kernel reads ahead.
@@ -183,7 +187,10 @@ pub fn mount(point: &Path, source: &str, how: How) -> Result<Device, MountError>
         MAX_WRITE
     );
     let options = CString::new(options).unwrap_or_default();
-    let mut flags = MountFlags::RELATIME;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RELATIME, how.atime);
+    flags.set(MountFlags::NOATIME, !how.atime);
+    flags.set(MountFlags::NOEXEC, !how.exec);
     flags.set(MountFlags::RDONLY, how.writes == Writes::Refused);
     flags.set(MountFlags::NOSUID, !how.suid);
     flags.set(MountFlags::NODEV, !how.dev);

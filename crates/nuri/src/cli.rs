@@ -357,6 +357,15 @@ pub(crate) struct Mount {
     /// Device files there may be opened
     #[arg(long)]
     pub(crate) dev: bool,
+    /// No program there may be started
+    #[arg(long)]
+    pub(crate) noexec: bool,
+    /// Reads leave access times as they are
+    #[arg(long)]
+    pub(crate) noatime: bool,
+    /// What the table of mounts shows as its source
+    #[arg(long, value_name = "TEXT", default_value = "nuri", hide = true)]
+    pub(crate) source: String,
     /// Nothing can be changed through this mount
     #[arg(long)]
     pub(crate) ro: bool,

@@ -37,6 +37,9 @@ pub(crate) fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn
 
 fn main() -> std::process::ExitCode {
     nuri_io::program::end_when_nobody_reads();
+    if cmd::helper::is_called() {
+        return cmd::helper::run();
+    }
     let cli = cli::Cli::parse();
     match cmd::run(cli) {
         Ok(code) => code,

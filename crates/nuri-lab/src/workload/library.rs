@@ -50,7 +50,8 @@ impl Gate {
         let cluster = Cluster::connect(&self.address, &self.secret).map_err(LabError::new)?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = format!("{host}:rank {rank} of nuri lab");
-        let client = Client::start(&cluster, &ClientConfig { name, inodes: INODES });
+        let client =
+            Client::start(&cluster, &ClientConfig { name, inodes: INODES, marks_reads: true });
         Ok(Library { client: Arc::new(client.map_err(at("no session"))?), dir: self.dir })
     }
 }

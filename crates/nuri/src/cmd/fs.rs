@@ -73,14 +73,20 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = format!("{host}:{}", point.display());
-    let inodes = args.inodes as usize;
-    let client =
-        Client::start(&cluster, &ClientConfig { name, inodes }).map_err(at("no session"))?;
+    let (inodes, marks_reads) = (args.inodes as usize, !args.noatime);
+    let config_of_client = ClientConfig { name, inodes, marks_reads };
+    let client = Client::start(&cluster, &config_of_client).map_err(at("no session"))?;
     let client = Arc::new(client);
     let writes = if args.ro { Writes::Refused } else { Writes::Allowed };
-    let (suid, dev) = (args.suid, args.dev);
-    let how = How { readahead_kib: READ_AHEAD >> 10, writes, suid, dev };
-    let device = match nuri_fuse::mount(&point, "nuri", how) {
+    let how = How {
+        readahead_kib: READ_AHEAD >> 10,
+        writes,
+        suid: args.suid,
+        dev: args.dev,
+        exec: !args.noexec,
+        atime: !args.noatime,
+    };
+    let device = match nuri_fuse::mount(&point, &args.source, how) {
         Ok(device) => device,
         Err(error) => {
             // Nothing was written yet.
@@ -162,7 +168,10 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     }
     command.arg("--transport").arg(args.transport.to_string());
     command.arg("--inodes").arg(args.inodes.to_string());
-    command.args(args.suid.then_some("--suid")).args(args.dev.then_some("--dev"));
+    let flags = [(args.suid, "--suid"), (args.dev, "--dev")];
+    let flags = flags.into_iter().chain([(args.noexec, "--noexec"), (args.noatime, "--noatime")]);
+    command.args(flags.filter(|(is_set, _)| *is_set).map(|(_, flag)| flag));
+    command.arg("--source").arg(&args.source);
     let directory = Path::new(&args.space).is_dir().then(|| std::path::absolute(&args.space));
     let directory = directory.transpose().map_err(at(&args.space))?;
     command.arg(directory.unwrap_or_else(|| PathBuf::from(&args.space))).arg(&point);

@@ -4,6 +4,7 @@ mod doctor;
 mod down;
 mod flow;
 mod fs;
+pub(crate) mod helper;
 mod lab;
 mod moving;
 mod repair;

@@ -13,6 +13,7 @@ mod flow;
 mod full;
 mod full_host;
 mod handles;
+mod helper;
 mod lifecycle;
 mod locks;
 mod log;
