@@ -27,6 +27,7 @@ mod redundancy;
 mod report;
 mod rights;
 mod scrub;
+mod shapes;
 mod stopwatch;
 mod support;
 mod tagged;
