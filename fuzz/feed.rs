@@ -67,7 +67,7 @@ fn arguments(op: Op, args: &[u8]) {
     each! { op, args,
         cluster: MapGet Join Heartbeat ClusterStatus MountReport MemberSynced
             TargetReplace ResyncSet ScrubSet TargetRetire TargetRemove TargetProved MemberMove
-            GroupRenew NodeReach;
+            GroupRenew NodeReach SpaceSet;
         copy: CopyLatest CopyBegin CopyWrite CopyMap CopyWhole;
         member: MemberStage MemberCommit MemberAbort MemberHeld MemberRead MemberInstall
             MemberChanged MemberForget;

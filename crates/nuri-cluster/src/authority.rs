@@ -13,7 +13,7 @@ use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState}
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
-    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet,
+    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, SpaceSet,
     TargetProved, TargetRemove, TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
@@ -134,6 +134,7 @@ impl Authority {
                 self.change(|map| standing::move_member(map, &c))
             }),
             Op::ResyncSet => reply_to::<ResyncSet>(request.args, |c| self.set_resync(c)),
+            Op::SpaceSet => reply_to::<SpaceSet>(request.args, |c| self.set_shape(c.shape)),
             Op::ScrubSet => reply_to::<ScrubSet>(request.args, |c| self.set_scrub(c)),
             Op::ClusterStatus => reply_to::<ClusterStatus>(request.args, |_| Ok(self.status())),
             Op::MountReport => reply_to::<MountReport>(request.args, |r| self.mount_report(r)),
@@ -236,7 +237,8 @@ impl Authority {
     }
 
     /// Groups of the pool for new files of the shape, made where there are none over all targets;
-    /// those that miss a member only where there are no others.
+    /// those with a nearly full target, and those that miss a member, only where there are no
+    /// others.
     ///
     /// # Errors
     /// As [`standing::make_groups`]; [`Status::IO`] where the map cannot be kept.
@@ -258,8 +260,18 @@ impl Authority {
             g.members.iter().all(well)
         };
         let all = map.pool_groups(pool, shape);
-        let ids: Vec<_> = all.iter().filter(whole).map(|g| g.id).collect();
-        Ok(if ids.is_empty() { all.iter().map(|g| g.id).collect() } else { ids })
+        let has_room = |g: &&&Group| {
+            let nearly_full =
+                |t| map.target(t).is_some_and(nuri_proto::map::Target::is_nearly_full);
+            !g.members.iter().any(|m| nearly_full(m.target))
+        };
+        let ids = |groups: &mut dyn Iterator<Item = &&Group>| groups.map(|g| g.id).collect();
+        let choices: [Vec<GroupId>; 3] = [
+            ids(&mut all.iter().filter(whole).filter(has_room)),
+            ids(&mut all.iter().filter(whole)),
+            ids(&mut all.iter()),
+        ];
+        Ok(choices.into_iter().find(|ids| !ids.is_empty()).unwrap_or_default())
     }
 
     /// Shape of files where no directory says another.
@@ -279,6 +291,19 @@ impl Authority {
         self.change(|map| {
             map.shape = shape.unwrap_or(map.shape);
             map.placement = placement.unwrap_or(map.placement);
+            Ok(())
+        })
+    }
+
+    /// Sets the shape of files where no directory says another, if there are targets enough for it.
+    fn set_shape(&self, shape: Shape) -> Result<(), Status> {
+        let shape = shape.check().map_err(|_| Status::INVAL)?;
+        self.change(|map| {
+            let serves = |t: &&nuri_proto::map::Target| t.state == TargetState::Up && !t.retiring;
+            if map.targets.iter().filter(serves).count() < shape.members() {
+                return Err(Status::INVAL);
+            }
+            map.shape = shape;
             Ok(())
         })
     }

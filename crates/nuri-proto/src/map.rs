@@ -41,6 +41,13 @@ pub struct Target {
     pub retiring: bool,
 }
 
+impl Target {
+    /// New files had better lie elsewhere.
+    pub fn is_nearly_full(&self) -> bool {
+        self.size > 0 && self.used >= self.size / 10 * 9
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TargetState {
     Up,

@@ -36,6 +36,9 @@ pub(crate) enum Command {
     Top(Dir),
     /// Check a stopped space (metadata and targets), or this machine's readiness
     Doctor(Doctor),
+    /// What holds for a whole space
+    #[command(subcommand)]
+    Space(SpaceVerb),
     /// Nodes of a space
     #[command(subcommand)]
     Node(Node),
@@ -115,6 +118,9 @@ pub(crate) struct Down {
     /// Detach the mount even while programs use it; they will see errors
     #[arg(long)]
     pub(crate) force: bool,
+    /// Also while other machines have mounted the space
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Args)]
@@ -145,6 +151,21 @@ pub(crate) struct Doctor {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SpaceVerb {
+    /// Set how new files are kept where no directory says otherwise
+    Set(SpaceSetting),
+}
+
+#[derive(Args)]
+pub(crate) struct SpaceSetting {
+    #[command(flatten)]
+    pub(crate) dir: Dir,
+    /// stripe, mirror:N (N copies) or parity:K+M (K data and M parity members)
+    #[arg(long, value_name = "SHAPE")]
+    pub(crate) shape: Shape,
 }
 
 #[derive(Subcommand)]

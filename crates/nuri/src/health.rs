@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::show::human;
 
-/// `ok`, `degraded` or `damaged`, and why.
+/// `ok`, `degraded`, `damaged` or `stopped`, and why.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Health {
     pub(crate) state: &'static str,
@@ -33,6 +33,11 @@ pub(crate) struct ResyncView {
 }
 
 impl Health {
+    /// Of a space that was stopped.
+    pub(crate) fn stopped(sentence: String) -> Health {
+        Health { state: "stopped", ..Health::unreachable(sentence) }
+    }
+
     /// Of a space that does not answer.
     pub(crate) fn unreachable(sentence: String) -> Health {
         let resyncs = Vec::new();
@@ -60,6 +65,7 @@ impl Health {
         health.tell_failures(state);
         health.tell_findings(state);
         health.tell_fullness(map);
+        health.tell_shape(map);
         health
     }
 
@@ -149,7 +155,27 @@ impl Health {
         }
     }
 
+    /// Nodes enough for copies, and none are made.
+    fn tell_shape(&mut self, map: &Map) {
+        let serves = |t: &&nuri_proto::map::Target| t.state == TargetState::Up && !t.retiring;
+        let nodes: BTreeSet<_> = map.targets.iter().filter(serves).map(|t| t.node).collect();
+        if nodes.len() > 1 && !map.shape.is_redundant() {
+            let nodes = nodes.len();
+            self.sentences.push(format!(
+                "new files have no redundancy where no directory says otherwise, though there are \
+                 {nodes} nodes: nuri space set --shape mirror:2"
+            ));
+        }
+    }
+
     fn tell_fullness(&mut self, map: &Map) {
+        for t in map.targets.iter().filter(|t| t.is_nearly_full()) {
+            let (id, path, percent) = (t.id, &t.path, t.used * 100 / t.size.max(1));
+            self.sentences.push(format!(
+                "target {id} ({path}) is {percent} % full: new files avoid it; make room, or \
+                 spread what is there: nuri target rebalance"
+            ));
+        }
         let (size, used) = map.capacity();
         if size > 0 && used > size / 100 * 95 {
             self.sentences.push(format!("the space is {} % full", used * 100 / size));

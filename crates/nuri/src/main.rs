@@ -16,6 +16,7 @@ mod show;
 mod space;
 mod supervisor;
 mod targets;
+mod users;
 
 use clap::Parser;
 

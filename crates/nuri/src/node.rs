@@ -65,7 +65,7 @@ impl Service for Services {
         match request.op as u16 {
             // It takes a while, and nothing of the authority's.
             15 if self.authority.is_some() => reply_to::<NodeReach>(request.args, |c| reach(&c)),
-            0..16 => match &self.authority {
+            0..16 | 21 => match &self.authority {
                 Some(authority) => authority.serve(request),
                 None => Reply::failed(Status::NOTSUP),
             },

@@ -219,6 +219,12 @@ impl StatusView {
         }
     }
 
+    /// A space that does not run.
+    pub(crate) fn stopped(space: &str) -> StatusView {
+        let health = Health::stopped(format!("the space is stopped: nuri up --dir {space}"));
+        StatusView { health, ..StatusView::unreachable(space, "") }
+    }
+
     /// A space whose first node does not answer.
     pub(crate) fn unreachable(space: &str, why: &str) -> StatusView {
         let sentence = format!("the space does not answer ({why}); start it: nuri up");

@@ -98,6 +98,12 @@ pub(crate) fn roles(settings: &Settings) -> Vec<Role> {
     roles
 }
 
+/// Whether nothing of the space runs, as after `nuri down`.
+pub(crate) fn is_stopped(space: &Space) -> bool {
+    let runs = |role| space.running(role).is_some();
+    !runs(Role::Supervisor) && !runs(Role::Node(0))
+}
+
 /// Whether what the process connects to is there.
 fn ready(space: &Space, role: Role) -> bool {
     match role {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call;
 use crate::id::{BootId, Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
+use crate::layout::Shape;
 use crate::map::{Map, Pace, ScrubPolicy, TargetState};
 
 /// Fetches the map.
@@ -152,6 +153,13 @@ pub struct TargetReport {
     /// Why it is failed; empty otherwise.
     pub why: String,
 }
+
+/// Sets the shape of files where no directory says another, from now on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SpaceSet {
+    pub shape: Shape,
+}
+call!(SpaceSet => ());
 
 /// A mount tells that it is there (every heartbeat).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

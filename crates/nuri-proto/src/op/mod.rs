@@ -38,7 +38,7 @@ ops! {
     MemberSynced = 6, TargetReplace = 7, ResyncSet = 8, ScrubSet = 9,
     TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
     NodeReach = 15,
-    CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
+    CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20, SpaceSet = 21,
     DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
     DataExtents = 37, DataTruncate = 38, DataRoom = 39, DataTrim = 40,
     MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,

@@ -5,17 +5,23 @@ use std::time::{Duration, Instant};
 
 use nuri_fuse::mount::{MountError, detach, is_mounted, unmount};
 
+use super::repair::connect;
 use crate::cli::Down;
 use crate::space::{Role, Settings, Space};
-use crate::{Failure, at, supervisor};
+use crate::{Failure, at, supervisor, users};
 
 /// How long a mount may take to write everything out.
 const MOUNT_WAIT: Duration = Duration::from_secs(60);
+/// How long the space may take to say who has mounted it.
+const ASK_WAIT: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &Down) -> Result<(), Failure> {
     let dir = std::path::absolute(&args.dir.dir).map_err(at(args.dir.dir.display()))?;
     let space = Space::at(&dir);
     let settings = space.existing()?;
+    if !args.yes && !args.force {
+        refuse_foreign(&space)?;
+    }
     let stop = space.stop_path();
     std::fs::write(&stop, "").map_err(at(format!("cannot write {}", stop.display())))?;
     if let Some(point) = &settings.mount
@@ -33,6 +39,29 @@ pub(crate) fn run(args: &Down) -> Result<(), Failure> {
     }
     println!("stopped  {}; start it again: nuri up --dir {0}", dir.display());
     Ok(())
+}
+
+/// Mounts of other machines would lose their space under running programs.
+fn refuse_foreign(space: &Space) -> Result<(), Failure> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let (asked, is_running) = (space.clone(), space.running(Role::Node(0)).is_some());
+    std::thread::spawn(move || {
+        let state = connect(&asked).and_then(|space| space.state().map_err(Failure::new));
+        let _ = tell.send(state.ok().filter(|_| is_running));
+    });
+    // A space that does not answer is stopped all the same.
+    let Ok(Some(state)) = told.recv_timeout(ASK_WAIT) else { return Ok(()) };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let others = state.mounts.iter().filter(|m| m.host != host);
+    let others: Vec<_> = others.map(|m| format!("{}:{}", m.host, m.mountpoint)).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let others = others.join(", ");
+    Err(Failure(format!(
+        "other machines have the space mounted ({others}): unmount there first, or stop it all the \
+         same: nuri down --yes"
+    )))
 }
 
 /// Releases the mount, also one that is just being made and appears only later.
@@ -57,6 +86,12 @@ fn release(point: &Path, args: &Down) -> Result<(), Failure> {
         match unmount(point) {
             Ok(()) | Err(MountError::NotMounted(_)) => {}
             Err(MountError::Busy(_)) if args.force => detach(point).map_err(Failure::new)?,
+            Err(MountError::Busy(_)) => {
+                let (point, users) = (point.display(), users::of(point));
+                let words =
+                    format!("{point} is in use by {users}: end them, or: nuri down --force");
+                return Err(Failure(words));
+            }
             Err(error) => return Err(Failure(format!("{error}; or: nuri down --force"))),
         }
     }

@@ -22,12 +22,13 @@ use super::status;
 use crate::cli::{Df, Fs, Layout, Mount, Umount};
 use crate::show::{human, print_json};
 use crate::space::Space;
-use crate::{Failure, at, logs, supervisor};
+use crate::{Failure, at, logs, supervisor, users};
 use nuri_proto::layout::Shape;
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
 const SYNC_ATTRIBUTE: &str = "nuri.sync";
 const MOUNT_WAIT: Duration = Duration::from_secs(35);
+const SESSION_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
     match fs {
@@ -221,10 +222,22 @@ fn umount(args: &Umount) -> Result<(), Failure> {
     if !args.force {
         sync_mount(&point)?;
     }
+    let server = users::server(&point);
     match unmount(&point) {
         Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),
+        Err(MountError::Busy(_)) => {
+            let (point, users) = (point.display(), users::of(&point));
+            Err(Failure(format!(
+                "{point} is in use by {users}: end them, or: nuri fs umount --force"
+            )))
+        }
         outcome => outcome.map_err(Failure::new),
+    }?;
+    // The session ends with the process: only then others get its leases and locks at once.
+    if let Some(pid) = server.filter(|pid| !args.force && !users::wait_ended(*pid, SESSION_WAIT)) {
+        eprintln!("nuri: the mount's process {pid} is still ending its session: its log says why");
     }
+    Ok(())
 }
 
 /// What a mount says of itself, or of a file.

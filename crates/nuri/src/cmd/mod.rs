@@ -10,6 +10,7 @@ mod moving;
 mod repair;
 mod restore;
 mod scrub;
+mod space;
 mod status;
 mod target;
 mod up;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use nuri_io::daemon;
 use rustix::fs::Mode;
 
-use crate::cli::{Cli, Command, Fs, Node, Target};
+use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target};
 use crate::space::Space;
 use crate::{Failure, node, supervisor};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Down(args) => down::run(&args).map(done),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => status::top(&args.dir).map(done),
+        Command::Space(SpaceVerb::Set(args)) => space::set(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(Node::Run(args)) => {
             let _role = supervisor::enter_role()?;

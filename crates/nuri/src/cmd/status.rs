@@ -12,6 +12,7 @@ use crate::cli;
 use crate::room;
 use crate::show::{StatusView, human, print_json};
 use crate::space::Space;
+use crate::supervisor;
 
 pub(crate) fn run(args: &cli::Status) -> Result<ExitCode, Failure> {
     let view = fetch(&args.dir.dir)?;
@@ -34,8 +35,12 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
     });
     let mut view = match state {
         Ok(state) => StatusView::new(&name, &state),
+        Err(_) if supervisor::is_stopped(&space) => StatusView::stopped(&name),
         Err(Failure(why)) => StatusView::unreachable(&name, &why),
     };
+    if view.health.state == "stopped" {
+        return Ok(view);
+    }
     view.health.sentences.extend(room::shortage(&space.node_dir(0)));
     let slow = history::alerts(&dir.join(nuri_watch::FILE), calendar::unix_now());
     view.health.sentences.extend(slow);

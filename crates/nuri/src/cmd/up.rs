@@ -151,7 +151,8 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
     if let Some(shape) = args.shape.filter(|s| *s != known.shape) {
         let was = known.shape;
         return Err(Failure(format!(
-            "the space in {dir} keeps files as {was}; for other files of a mounted space: \
+            "the space in {dir} keeps files as {was}; for new files from now on: \
+             nuri space set --shape {shape} --dir {dir}; for those of a directory: \
              nuri fs layout set DIRECTORY --shape {shape}"
         )));
     }

@@ -29,6 +29,7 @@ mod report;
 mod reserve;
 mod rights;
 mod scrub;
+mod shapes;
 mod stopwatch;
 mod support;
 mod tagged;

@@ -1,0 +1,70 @@
+//! Which processes use a mount, and which one serves it: as `/proc` has them.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Processes that a message names.
+const NAMED: usize = 8;
+
+/// Processes with something open below the mount point, for people.
+pub(crate) fn of(point: &Path) -> String {
+    let mut names: Vec<_> = processes().filter(|pid| uses(*pid, point)).map(name).collect();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    match (names.is_empty(), more) {
+        (true, _) => "programs of another container or a mount below it".into(),
+        (_, 0) => names.join(", "),
+        (_, more) => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn name(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{} ({pid})", String::from_utf8_lossy(&name).trim())
+}
+
+/// The links' texts are compared: nothing on the mount is touched.
+fn uses(pid: u32, point: &Path) -> bool {
+    let is_below = |link: &Path| std::fs::read_link(link).is_ok_and(|to| to.starts_with(point));
+    let process = Path::new("/proc").join(pid.to_string());
+    let files = |dir: &str| std::fs::read_dir(process.join(dir)).into_iter().flatten().flatten();
+    ["cwd", "root", "exe"].iter().any(|name| is_below(&process.join(name)))
+        || files("fd").chain(files("map_files")).any(|file| is_below(&file.path()))
+}
+
+/// The process that serves a mount point.
+pub(crate) fn server(point: &Path) -> Option<u32> {
+    let serves = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|b| *b == 0).skip(1);
+        let is_mount = words.next() == Some(b"fs") && words.next() == Some(b"mount");
+        let rest: Vec<_> = words.collect();
+        let has = |word: &[u8]| rest.contains(&word);
+        is_mount && has(b"--foreground") && has(point.as_os_str().as_bytes())
+    };
+    processes().find(serves)
+}
+
+/// Waits until a process has ended. Returns whether it did.
+pub(crate) fn wait_ended(pid: u32, at_most: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        // One that nobody waited for is a zombie.
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
+        if matches!(state, None | Some('Z' | 'X')) {
+            return true;
+        }
+        if start.elapsed() > at_most {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
