@@ -75,7 +75,7 @@ impl Client {
         if let Some(file) = &mut node.state.lock().file {
             // What was fetched ahead meanwhile is from before, whole or in part.
             file.touch(now);
-            file.allocated = file.allocated.saturating_sub(*punched.as_ref().unwrap_or(&0));
+            file.gave_back(*punched.as_ref().unwrap_or(&0), (at, end));
         }
         self.shared.mark_dirty(node);
         punched.map(|_| ())

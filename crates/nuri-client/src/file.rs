@@ -374,7 +374,7 @@ impl Shared {
                 Some(stripe) => file.allocated.saturating_sub(file.size.next_multiple_of(stripe)),
                 None => cut.stripes,
             };
-            file.allocated = file.allocated.saturating_sub(beyond + cut.tail);
+            file.gave_back(beyond + cut.tail, (file.size, u64::MAX));
             file.touch(now);
             file.mtime = None;
         }

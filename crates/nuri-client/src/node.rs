@@ -17,7 +17,7 @@ use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::ahead::Ahead;
-use crate::buffer::WriteBuffer;
+use crate::buffer::{PAGE, WriteBuffer};
 use crate::found::{Age, Found};
 use crate::hold::{Hold, Standing};
 use crate::log::Use;
@@ -182,6 +182,14 @@ impl FileData {
         let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
         let most = self.allocated.max(self.size.next_multiple_of(4096));
         (self.allocated + self.buffer.unpushed()).min(most).max(inline)
+    }
+
+    /// Blocks of these bytes gave room back. What is counted may lag behind by a write; a file with
+    /// blocks elsewhere must not look like a hole.
+    pub(crate) fn gave_back(&mut self, bytes: u64, (from, to): (u64, u64)) {
+        let is_all = from == 0 && to >= self.size;
+        let least = if is_all { 0 } else { self.allocated.min(PAGE) };
+        self.allocated = self.allocated.saturating_sub(bytes).max(least);
     }
 
     /// Whether a writer under its lease leaves no bytes beyond the published size.

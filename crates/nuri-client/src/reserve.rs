@@ -185,7 +185,7 @@ impl Shared {
         };
         let freed: u64 = given.iter().map(give_back).sum();
         if let Some(file) = &mut node.state.lock().file {
-            file.allocated = file.allocated.saturating_sub(freed);
+            file.gave_back(freed, (file.size, u64::MAX));
             file.touch(self.session.now());
         }
         self.mark_dirty(node);

@@ -80,6 +80,11 @@ pub(super) enum Call {
         slot: u64,
         fill: Fill,
     },
+    /// By io_uring.
+    Ring {
+        slot: u64,
+        fill: Fill,
+    },
     Copy {
         from: u64,
         to: u64,
@@ -238,6 +243,7 @@ fn one(rng: &mut Rng, mounts: u64) -> Call {
 fn fill_kind(slot: u64, fill: Fill) -> Option<Call> {
     match fill.value % 12 {
         0 => Some(Call::Aio { slot, fill }),
+        3 => Some(Call::Ring { slot, fill }),
         1 | 2 => Some(Call::Map { slot, fill }),
         _ => Some(Call::Write { slot, fill }),
     }

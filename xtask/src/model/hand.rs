@@ -36,6 +36,11 @@ impl Hand {
         self.ask("submit", file, fill)
     }
 
+    /// Writes by io_uring, through the page cache.
+    pub(super) fn ring(&mut self, file: &File, fill: Fill) -> Result<(), String> {
+        self.ask("ring", file, fill)
+    }
+
     fn ask(&mut self, what: &str, file: &File, fill: Fill) -> Result<(), String> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let Fill { at, len, value } = fill;

@@ -84,7 +84,9 @@ impl Player<'_> {
                 self.slots[slot as usize] = None;
                 Ok(())
             }
-            Call::Write { .. } | Call::Map { .. } | Call::Aio { .. } => self.fill(call),
+            Call::Write { .. } | Call::Map { .. } | Call::Aio { .. } | Call::Ring { .. } => {
+                self.fill(call)
+            }
             Call::Copy { from, to, at, to_at, len } => self.copy((from, at), (to, to_at), len),
             Call::Read { slot, at, len } => self.read(slot, at, len),
             Call::Resize { .. } | Call::ResizeName { .. } => self.resize(call),
@@ -146,10 +148,10 @@ impl Player<'_> {
     }
 
     fn fill(&mut self, call: Call) -> Result<(), String> {
-        let (Call::Write { slot, fill } | Call::Map { slot, fill } | Call::Aio { slot, fill }) =
-            call
-        else {
-            return Ok(());
+        let (slot, fill) = match call {
+            Call::Write { slot, fill } | Call::Map { slot, fill } => (slot, fill),
+            Call::Aio { slot, fill } | Call::Ring { slot, fill } => (slot, fill),
+            _ => return Ok(()),
         };
         let Some(open) = self.slots[slot as usize].as_ref() else { return Ok(()) };
         let number = open.number;
@@ -163,6 +165,7 @@ impl Player<'_> {
         match call {
             Call::Map { .. } => self.hand.store(&open.file, fill)?,
             Call::Aio { .. } => self.hand.submit(&open.file, fill)?,
+            Call::Ring { .. } => self.hand.ring(&open.file, fill)?,
             _ if !open.how.writes() => return Ok(()),
             _ => write(open, fill)?,
         }
