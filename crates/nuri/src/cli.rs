@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// Show nodes, targets, mounts, capacity and health
     Status(Status),
     /// Show the status and what changes, once a second
-    Top(Dir),
+    Top(Whence),
     /// Check a stopped space (metadata and targets), or this machine's readiness
     Doctor(Doctor),
     /// What holds for a whole space
@@ -123,10 +123,27 @@ pub(crate) struct Down {
     pub(crate) yes: bool,
 }
 
+/// Which space, and how to ask it.
+#[derive(Args)]
+pub(crate) struct Whence {
+    /// Directory of the space, or of any node
+    #[arg(long, default_value = DEFAULT_DIR)]
+    pub(crate) dir: PathBuf,
+    /// Ask the first node at this address
+    #[arg(long, value_name = "HOST:PORT", requires = "token_file", conflicts_with = "dir")]
+    pub(crate) at: Option<String>,
+    /// Ask the node that this mount asks
+    #[arg(long, value_name = "PATH", requires = "token_file", conflicts_with_all = ["dir", "at"])]
+    pub(crate) mount: Option<PathBuf>,
+    /// File with the space's secret, for --at and --mount
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
 #[derive(Args)]
 pub(crate) struct Status {
     #[command(flatten)]
-    pub(crate) dir: Dir,
+    pub(crate) whence: Whence,
     /// Print the documented JSON form
     #[arg(long)]
     pub(crate) json: bool,
@@ -145,6 +162,9 @@ pub(crate) struct Doctor {
     /// A node's directory, or a meta-copy.N of one, to restore from; repeat for more
     #[arg(long, value_name = "DIR", requires = "restore_metadata")]
     pub(crate) from: Vec<PathBuf>,
+    /// File with the space's secret: makes --dir a space that `nuri up` starts
+    #[arg(long, value_name = "FILE", requires = "restore_metadata")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Overwrite metadata that is there
     #[arg(long, requires = "restore_metadata")]
     pub(crate) force: bool,

@@ -1,14 +1,16 @@
 //! How a node joins: at an address that the others reach, as the only one of its number.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nuri_client::Cluster;
+use nuri_client::{Cluster, ConnectError};
 use nuri_cluster::transition::is_older;
 use nuri_proto::Status;
 use nuri_proto::clock::FAILURE_DETECTION;
 use nuri_proto::map::Map;
 use nuri_proto::op::cluster::{Join, JoinReply, NodeReach};
+use nuri_rpc::{HandshakeError, Secret};
 use nuri_target::target::Target;
 
 use crate::Failure;
@@ -18,6 +20,48 @@ const REACH: Duration = Duration::from_secs(2);
 /// A node that ended a moment ago is still taken for one that runs.
 const PATIENCE: Duration = FAILURE_DETECTION.saturating_mul(3);
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long a node waits for what other machines and its network bring up.
+const BOOT: Duration = Duration::from_secs(60);
+
+/// After a boot a machine's addresses and the other machines come one by one: waits for them, says
+/// so once, and gives up after a while.
+fn patiently<T, E: std::fmt::Display>(
+    what: &str,
+    mut attempt: impl FnMut() -> Result<T, E>,
+    is_worth: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let start = Instant::now();
+    let mut has_said = false;
+    loop {
+        match attempt() {
+            Err(error) if is_worth(&error) && start.elapsed() < BOOT => {
+                if !std::mem::replace(&mut has_said, true) {
+                    let most = BOOT.as_secs();
+                    eprintln!("node: waits up to {most} s for {what} ({error})");
+                }
+                std::thread::sleep(PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Binds an address of this machine, as soon as it has it.
+pub(crate) fn bind(address: &str) -> std::io::Result<TcpListener> {
+    let is_missing = |e: &std::io::Error| e.kind() == ErrorKind::AddrNotAvailable;
+    patiently(&format!("its address {address}"), || TcpListener::bind(address), is_missing)
+}
+
+/// Connects to the first node, as soon as it answers.
+pub(crate) fn connect(first: &str, secret: &Secret) -> Result<Cluster, Failure> {
+    // Wrong words, unlike silence, do not get better.
+    let is_silent = |error: &ConnectError| match error {
+        ConnectError::Handshake(_, error) => matches!(error, HandshakeError::Io(_)),
+        ConnectError::Map(..) => true,
+    };
+    let what = format!("the first node {first}");
+    patiently(&what, || Cluster::connect(first, secret), is_silent).map_err(Failure::new)
+}
 
 /// A loopback address reaches nobody on another machine: everybody is given the address as it is.
 pub(crate) fn refuse_loopback(own: SocketAddr, join: &str) -> Result<(), Failure> {

@@ -175,7 +175,7 @@ fn merge(args: NodeRun) -> Result<NodeSettings, Failure> {
 
 fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
     let wanted = settings.address.clone().unwrap_or("127.0.0.1:0".into());
-    let listener = TcpListener::bind(&wanted).map_err(|e| match e.kind() {
+    let listener = joining::bind(&wanted).map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => Failure(format!(
             "{wanted} is taken by another program; stop that one or choose another with --listen"
         )),
@@ -341,7 +341,7 @@ struct Joined<'a> {
 
 impl Joined<'_> {
     fn start(&self, join: &str, settings: &mut NodeSettings) -> Result<Ready, Failure> {
-        let space = Cluster::connect(join, self.secret).map_err(Failure::new)?;
+        let space = joining::connect(join, self.secret)?;
         let cluster = space.map().cluster;
         let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());

@@ -12,6 +12,7 @@ use nuri_proto::map::Placement;
 use nuri_rpc::Secret;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::node::NODE;
 use crate::{Failure, at};
 
 /// What makes a directory the one of a space.
@@ -247,6 +248,18 @@ impl Space {
         node.and_then(|n| n.address).ok_or_else(|| {
             Failure(format!("the space in {dir} never ran; run: nuri up --dir {dir}"))
         })
+    }
+
+    /// The first node's address and the secret, from the directory of a space or of any node.
+    pub(crate) fn way(&self) -> Result<(String, Secret), Failure> {
+        let node: Option<NodeSettings> = load_json(&self.dir.join(NODE))?;
+        let Some(node) = node.filter(|_| !self.settings_path().exists()) else {
+            return Ok((self.address()?, self.secret()?));
+        };
+        let token = node.token_file.unwrap_or(self.token_path());
+        let first = node.join.or(node.address);
+        let never = || Failure(format!("the node in {} never ran", self.dir.display()));
+        Ok((first.ok_or_else(never)?, Secret::load(&token).map_err(Failure::new)?))
     }
 
     /// Makes its directories where they are not there, and keeps other users out of them: locks and

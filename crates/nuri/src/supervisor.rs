@@ -143,7 +143,10 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
             if settings.creating {
                 let sizes = settings.sizes.get(n).map_or(&[][..], Vec::as_slice);
                 let sizes: Vec<_> = sizes.iter().map(u64::to_string).collect();
-                command.arg("--create").arg("--target-sizes").arg(sizes.join(","));
+                command.arg("--create");
+                if !sizes.is_empty() {
+                    command.arg("--target-sizes").arg(sizes.join(","));
+                }
             }
             if n == 0 {
                 command.arg("--shape").arg(settings.shape.to_string());

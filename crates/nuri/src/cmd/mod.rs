@@ -43,7 +43,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(&args).map(done),
         Command::Status(args) => status::run(&args),
-        Command::Top(args) => status::top(&args.dir).map(done),
+        Command::Top(args) => status::top(&args).map(done),
         Command::Space(SpaceVerb::Set(args)) => space::set(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(Node::Run(args)) => {

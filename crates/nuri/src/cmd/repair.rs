@@ -13,7 +13,8 @@ use crate::space::Space;
 use crate::{Failure, at};
 
 pub(super) fn connect(space: &Space) -> Result<Cluster, Failure> {
-    Cluster::connect(&space.address()?, &space.secret()?).map_err(Failure::new)
+    let (address, secret) = space.way()?;
+    Cluster::connect(&address, &secret).map_err(Failure::new)
 }
 
 pub(crate) fn replace(args: &cli::TargetReplace) -> Result<(), Failure> {

@@ -1,14 +1,18 @@
 //! `nuri doctor --restore-metadata`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use nuri_cluster::store::{FileStore, MapStore};
+use nuri_rpc::Secret;
 use serde::Serialize;
 
-use crate::Failure;
 use crate::cli::Doctor;
 use crate::copy::restore::{Overwrite, Restored, restore, time};
+use crate::node::MAP;
 use crate::show::print_json;
-use crate::space::{Role, Space};
+use crate::space::{Role, Settings, Space};
+use crate::{Failure, at};
 
 /// `nuri doctor --restore-metadata --json`.
 #[derive(Serialize)]
@@ -46,20 +50,56 @@ pub(crate) fn run(args: &Doctor) -> Result<ExitCode, Failure> {
             sources.extend(others.filter(|dir| dir.exists()));
             (space.node_dir(0), format!("nuri up --dir {}", dir.display()))
         }
+        None if args.token_file.is_some() => {
+            (space.node_dir(0), format!("nuri up --dir {}", dir.display()))
+        }
         None => (dir.clone(), format!("nuri node run --dir {}", dir.display())),
     };
     if sources.is_empty() {
         return Err(Failure("say where a copy is: --from DIR, another node's directory".into()));
     }
     let overwrite = if args.force { Overwrite::Force } else { Overwrite::Refuse };
-    let view =
-        RestoreView::new(into.display().to_string(), start, restore(&into, &sources, overwrite)?);
+    let done = restore(&into, &sources, overwrite)?;
+    if let Some(token) = args.token_file.as_ref().filter(|_| into != *dir) {
+        make_space(&space, token, &done)?;
+    }
+    let view = RestoreView::new(into.display().to_string(), start, done);
     if args.json {
         print_json(&view)?;
     } else {
         view.print();
     }
     Ok(if view.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes the directory around a restored first node one of a space, if it is none yet.
+fn make_space(space: &Space, token: &Path, done: &Restored) -> Result<(), Failure> {
+    if space.settings()?.is_some() {
+        return Ok(());
+    }
+    space.protect()?;
+    Secret::load(token).map_err(Failure::new)?;
+    let own = space.token_path();
+    if !own.exists() {
+        std::fs::copy(token, &own).map_err(at(format!("cannot write {}", own.display())))?;
+    }
+    let map = FileStore::new(&space.node_dir(0).join(MAP)).load().map_err(Failure::new)?;
+    let map = map.unwrap_or_default();
+    let there = done.targets.iter().filter(|(_, there)| *there);
+    space.save(&Settings {
+        format: 1,
+        listen: done.whole.address.clone(),
+        mount: None,
+        made_mount: false,
+        suid: false,
+        dev: false,
+        nodes: vec![there.map(|(path, _)| path.clone()).collect()],
+        target_size: 0,
+        creating: false,
+        sizes: Vec::new(),
+        shape: map.shape,
+        placement: map.placement,
+    })
 }
 
 impl RestoreView {

@@ -5,17 +5,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nuri_client::Cluster;
+use nuri_rpc::Secret;
 use nuri_watch::{calendar, history};
 
 use crate::Failure;
 use crate::cli;
+use crate::node::NODE;
 use crate::room;
 use crate::show::{StatusView, human, print_json};
 use crate::space::Space;
 use crate::supervisor;
 
 pub(crate) fn run(args: &cli::Status) -> Result<ExitCode, Failure> {
-    let view = fetch(&args.dir.dir)?;
+    let view = fetch_from(&args.whence)?;
     if args.json {
         print_json(&view)?;
     } else {
@@ -27,10 +29,14 @@ pub(crate) fn run(args: &cli::Status) -> Result<ExitCode, Failure> {
 /// The status of the space in a directory, also where it does not run.
 pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
     let space = Space::at(dir);
-    space.existing()?;
     let name = std::path::absolute(dir).unwrap_or(dir.to_owned()).display().to_string();
-    let state = space.address().and_then(|address| {
-        let cluster = Cluster::connect(&address, &space.secret()?).map_err(Failure::new)?;
+    if space.settings()?.is_none() && dir.join(NODE).exists() {
+        let (address, secret) = space.way()?;
+        return ask(&name, &address, &secret);
+    }
+    space.existing()?;
+    let state = space.way().and_then(|(address, secret)| {
+        let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
         cluster.state().map_err(Failure::new)
     });
     let mut view = match state {
@@ -47,11 +53,33 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
     Ok(view)
 }
 
+/// The status of the space that the command names.
+fn fetch_from(whence: &cli::Whence) -> Result<StatusView, Failure> {
+    let address = match (&whence.at, &whence.mount) {
+        (Some(address), _) => address.clone(),
+        (None, Some(mount)) => super::fs::attribute(mount, "nuri.space")?,
+        (None, None) => return fetch(&whence.dir),
+    };
+    let file = whence.token_file.as_ref();
+    let file = file.ok_or_else(|| Failure("say where the secret is: --token-file FILE".into()))?;
+    ask(&address, &address, &Secret::load(file).map_err(Failure::new)?)
+}
+
+/// The status that the first node at an address gives.
+fn ask(name: &str, address: &str, secret: &Secret) -> Result<StatusView, Failure> {
+    let state = Cluster::connect(address, secret).map_err(Failure::new);
+    let state = state.and_then(|cluster| cluster.state().map_err(Failure::new));
+    Ok(match state {
+        Ok(state) => StatusView::new(name, &state),
+        Err(Failure(why)) => StatusView::unreachable(name, &why),
+    })
+}
+
 /// Shows the status once a second until interrupted.
-pub(crate) fn top(dir: &Path) -> Result<(), Failure> {
-    let mut before = fetch(dir)?.capacity.used;
+pub(crate) fn top(whence: &cli::Whence) -> Result<(), Failure> {
+    let mut before = fetch_from(whence)?.capacity.used;
     loop {
-        let view = fetch(dir)?;
+        let view = fetch_from(whence)?;
         // Home and clear: the screen is drawn anew.
         print!("\x1b[H\x1b[2J");
         view.print();

@@ -15,7 +15,7 @@ use crate::cli::Up;
 use crate::copy::restore::newest;
 use crate::node::{META_LOG, NEEDS_WORD, NODE};
 use crate::show::{StatusView, human};
-use crate::space::{NodeSettings, Role, Settings, Space, load_json};
+use crate::space::{NodeSettings, Role, Settings, Space, load_json, save_json};
 use crate::targets::{say_it, sizes_of};
 use crate::{Failure, at, supervisor};
 
@@ -137,14 +137,7 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
         return Err(Failure(format!("the space in {dir} has {have} nodes, not {n}")));
     }
     if let Some(listen) = args.listen.as_ref().filter(|l| **l != known.listen) {
-        if space.address().is_ok() {
-            let was = &known.listen;
-            return Err(Failure(format!(
-                "the space in {dir} was made to listen on {was}, not {listen}; \
-                 its nodes and mounts know that one"
-            )));
-        }
-        // It never came up; maybe the address was the reason.
+        move_to(space, &known.listen, listen)?;
         known.listen = listen.clone();
         space.save(&known)?;
     }
@@ -193,6 +186,28 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
         }
     }
     Ok(known)
+}
+
+/// The first node listens elsewhere from now on.
+fn move_to(space: &Space, was: &str, listen: &str) -> Result<(), Failure> {
+    if space.address().is_err() {
+        // It never came up; maybe the address was the reason.
+        return Ok(());
+    }
+    if space.running(Role::Supervisor).is_some() {
+        let dir = space.dir.display();
+        return Err(Failure(format!(
+            "the space in {dir} was made to listen on {was}, not {listen}; to move it, stop it \
+             first: nuri down --dir {dir}"
+        )));
+    }
+    let path = space.node_dir(0).join(NODE);
+    let node: Option<NodeSettings> = load_json(&path)?;
+    let Some(node) = node else { return Ok(()) };
+    save_json(&path, &NodeSettings { address: Some(listen.into()), ..node })?;
+    println!("moved    the first node listens on {listen}; tell the other machines, once each:");
+    println!("         nuri node run --dir DIR --join {listen}; nuri fs mount {listen} MOUNTPOINT");
+    Ok(())
 }
 
 /// The settings of a new space. Nothing is made before all that was asked for is known to be

@@ -15,7 +15,7 @@ use nuri_cluster::store::{FileStore, MapStore};
 use nuri_io::lock::ExclusiveLock;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use nuri_meta::{fsck, restored};
-use nuri_proto::map::Map;
+use nuri_proto::map::{Map, Target};
 
 use super::copier::{Counter, counter_path};
 use super::{FORMAT, Found, Whole, copies, copy_at};
@@ -146,8 +146,12 @@ fn changed(copy: &Path) -> Result<u64, Failure> {
 }
 
 fn paths<'a>(whole: &Whole, map: &'a Map) -> impl Iterator<Item = PathBuf> + 'a {
+    own(whole, map).map(|t| PathBuf::from(&t.path))
+}
+
+fn own<'a>(whole: &Whole, map: &'a Map) -> impl Iterator<Item = &'a Target> + 'a {
     let node = whole.node;
-    map.targets.iter().filter(move |t| t.node.0 == node).map(|t| PathBuf::from(&t.path))
+    map.targets.iter().filter(move |t| t.node.0 == node)
 }
 
 /// A target that is gone is not named: its path may be a mount point that is empty now.
@@ -158,6 +162,10 @@ fn settings(whole: &Whole, map: &Map) -> NodeSettings {
         cluster: Some(whole.cluster.clone()),
         address: Some(whole.address.clone()),
         targets: paths(whole, map).filter(|path| path.exists()).collect(),
+        target_ids: own(whole, map)
+            .filter(|t| Path::new(&t.path).exists())
+            .map(|t| (PathBuf::from(&t.path), t.id.0))
+            .collect(),
         ..NodeSettings::default()
     }
 }

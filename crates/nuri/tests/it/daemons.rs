@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::{NURI, Space, freeze, is_mounted, nuri, run, text, wait};
+use crate::wire::Wire;
 
 fn proc(pid: i32, name: &str) -> String {
     text(&fs::read(format!("/proc/{pid}/{name}")).unwrap())
@@ -142,7 +143,10 @@ fn mount_points_have_any_name() {
         echo content > "$odd/f"
         {NURI} fs mount {dir} "$more"
         grep -q content "$more/f"
-        {NURI} status --dir {dir} | grep 'a b\\tc\\nd"e'
+        tries=0
+        until {NURI} status --dir {dir} | grep 'a b\\tc\\nd"e'; do
+            tries=$((tries + 1)); test $tries -lt 100; sleep 0.1
+        done
         {NURI} fs umount "$more"
         {NURI} up --dir {dir}
         {NURI} down --dir {dir}
@@ -174,4 +178,63 @@ fn a_forced_stop_ends_whatever_a_mount_does() {
     drop((mount, node));
     space.again();
     space.down_clean();
+}
+
+/// As after a boot: the network and the other machines come later.
+#[test]
+fn a_node_waits_for_its_address_and_the_first_node() {
+    let wire = Wire::new("boot");
+    let mut space = Space::bare();
+    let (first, token) = (space.make_dir("first"), space.path("first/token"));
+    fs::write(&token, format!("{}\n", "5a".repeat(32))).unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let (first, token) = (first.display().to_string(), token.display().to_string());
+    let run = ["node", "run", "--create", "--target-size", "64M", "--dir"];
+    let (node, targets) = (space.str("node"), ["t1", "t2"].map(|name| space.str(name)));
+    let args = [&node, "--target", &targets[1], "--listen", "10.77.0.3:7400"];
+    let more = ["--join", "10.77.0.1:7400", "--token-file", &token];
+    let said = space.path("said");
+    let out = fs::File::create(&said).unwrap();
+    let mut waiting = wire.command(1, &[&run[..], &args, &more].concat());
+    waiting.stdout(out.try_clone().unwrap()).stderr(out);
+    space.own_child(waiting.spawn().unwrap());
+    let says = |words: &str| {
+        let text = fs::read_to_string(&said).unwrap();
+        if text.contains(words) { Ok(()) } else { Err(text) }
+    };
+    let soon = Duration::from_secs(15);
+    wait("it waits", soon, || says("waits up to 60 s for its address 10.77.0.3:7400"));
+    wire.ip(1, &["addr", "add", "10.77.0.3/24", "dev", "w1"]);
+    wait("it waits", soon, || says("waits up to 60 s for the first node 10.77.0.1:7400"));
+    let args = [&first, "--target", &targets[0], "--listen", "10.77.0.1:7400"];
+    space.own_node(wire.command(0, &[&run[..], &args].concat()));
+    wait("it serves", soon, || says("node 2 serves 10.77.0.3:7400"));
+    drop(space);
+    drop(wire);
+}
+
+#[test]
+fn the_example_units_are_units() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let tmp = tempfile::tempdir().unwrap();
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(units).unwrap().flatten() {
+        let unit = fs::read_to_string(entry.path()).unwrap();
+        let commands = unit.lines().filter(|line| line.starts_with("Exec"));
+        for command in commands.clone() {
+            assert!(!command.contains("--create"), "a boot makes nothing: {command}");
+        }
+        assert!(commands.count() > 0, "{entry:?}");
+        let path = tmp.path().join(entry.file_name());
+        fs::write(&path, unit.replace("/usr/local/bin/nuri", NURI)).unwrap();
+        paths.push(path);
+    }
+    assert_eq!(paths.len(), 3);
+    let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output();
+    // Not every machine that builds has it.
+    if let Ok(out) = verify {
+        let said = text(&out.stderr);
+        let own = |line: &&str| paths.iter().any(|path| line.contains(&path.display().to_string()));
+        assert_eq!(said.lines().filter(own).collect::<Vec<_>>(), Vec::<&str>::new(), "{said}");
+    }
 }

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, freeze, in_time, kill_all, nuri, refused, text, timed};
+use crate::support::{
+    Space, freeze, in_time, is_mounted, kill_all, nuri, refused, run, text, timed, wait,
+};
+use crate::wire::Wire;
 
 /// A test that fails in the middle must not wait for its load for ever.
 struct SetAtEnd<'a>(&'a AtomicBool);
@@ -201,4 +204,63 @@ fn the_copy_moves_on_and_the_newest_one_is_restored() {
     assert_eq!(fs::read(space.mnt().join("first")).unwrap(), b"both copies have it");
     assert_eq!(fs::read(space.mnt().join("second")).unwrap(), b"only the newer copy has it");
     space.down_clean();
+}
+
+/// The first machine is lost with its disk. The second one does what docs/operate.md says.
+#[test]
+fn another_machine_takes_the_first_ones_place() {
+    let wire = Wire::new("restore");
+    let mut space = Space::bare();
+    let done = |side: usize, args: &[&str]| {
+        let out = wire.command(side, args).output().unwrap();
+        let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{args:?}: {said}");
+        said
+    };
+    let (dir, mnt) = (space.dir(), space.str("mnt"));
+    let size = ["--target-size", "256M", "--shape", "stripe"];
+    let up = ["up", "--create", "--dir", &dir, "--listen", "10.77.0.1:7400", "--targets", "1"];
+    done(0, &[&up[..], &size].concat());
+    let token = space.str("token");
+    run("cp", &["-p", &format!("{dir}/token"), &token]);
+    let (node, target) = (space.str("node"), space.str("target"));
+    let args = ["node", "run", "--create", "--dir", &node, "--listen", "10.77.0.2:7400"];
+    let more = ["--join", "10.77.0.1:7400", "--token-file", &token, "--target", &target];
+    let second = wire.command(1, &[&args[..], &more, &size[..2]].concat());
+    space.own_node(second);
+    done(0, &["space", "set", "--dir", &dir, "--shape", "mirror:2"]);
+    done(0, &["fs", "mount", &dir, &mnt]);
+    space.own_mount(space.path("mnt"));
+    fill(&space.mnt().join("files"));
+    let seen = || {
+        let out = wire.command(0, &["status", "--json", "--dir", &dir]).output().unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let is_whole = status["metadata"]["copies"] == 2;
+        if is_whole { Ok(()) } else { Err(status.to_string()) }
+    };
+    wait("two copies", Duration::from_secs(20), seen);
+    done(0, &["fs", "umount", &mnt]);
+    done(0, &["down", "--force", "--dir", &dir]);
+    fs::remove_dir_all(&dir).unwrap();
+    space.end_children();
+
+    let restored = space.str("restored");
+    let restore = ["doctor", "--restore-metadata", "--dir", &restored, "--from", &node];
+    let said = done(1, &[&restore[..], &["--token-file", &token]].concat());
+    assert!(said.contains(&format!("nuri up --dir {restored}")), "{said}");
+    let said = done(1, &["up", "--dir", &restored, "--listen", "10.77.0.2:7500"]);
+    assert!(said.contains("--join 10.77.0.2:7500"), "{said}");
+    let again = ["node", "run", "--dir", &node, "--join", "10.77.0.2:7500"];
+    space.own_node(wire.command(1, &again));
+    done(1, &["fs", "mount", "10.77.0.2:7500", &mnt, "--token-file", &token]);
+    wait("it is mounted", Duration::from_secs(5), || is_mounted(&space.mnt()));
+    check(&space.mnt().join("files"));
+    fill(&space.mnt().join("later"));
+    check(&space.mnt().join("later"));
+    done(1, &["fs", "umount", &mnt]);
+    done(1, &["down", "--dir", &restored]);
+    done(1, &["up", "--dir", &restored]);
+    done(1, &["down", "--dir", &restored]);
+    drop(space);
+    drop(wire);
 }

@@ -282,6 +282,28 @@ fn a_node_joins_with_an_address_that_others_reach() {
         assert!(!out.status.success() && said.contains(words), "{address}: {said}");
     }
     space.own_node(join("10.77.0.2:7400"));
+    // Any node's directory, an address or a mount tells of the space.
+    let mnt = space.str("mnt");
+    let mount = ["fs", "mount", "10.77.0.1:7400", &mnt, "--token-file", &token];
+    let out = wire.command(1, &mount).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    space.own_mount(space.path("mnt"));
+    let secret = ["--token-file", &token];
+    let ways = [
+        vec!["--dir", &second],
+        vec!["--dir", &first],
+        [&["--at", "10.77.0.1:7400"][..], &secret].concat(),
+        [&["--mount", &mnt][..], &secret].concat(),
+    ];
+    for way in ways {
+        let args = [&["status", "--json"][..], &way].concat();
+        let out = wire.command(1, &args).output().unwrap();
+        let said = format!("{way:?}: {}{}", text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{said}");
+        let status: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(status["nodes"].as_array().unwrap().len(), 2, "{said}");
+    }
+    assert!(nuri(&["fs", "umount", &mnt]).status.success());
     drop(space);
     drop(wire);
 }

@@ -217,6 +217,14 @@ impl Space {
         wait("the node serves", Duration::from_secs(10), serves);
     }
 
+    /// Kills what was started by hand.
+    pub fn end_children(&mut self) {
+        for mut child in self.children.drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
     /// `nuri status --json`.
     pub fn status(&self) -> serde_json::Value {
         let out = nuri(&["status", "--json", "--dir", &self.dir()]);
