@@ -59,7 +59,7 @@ fn size(path: &str) -> u64 {
 
 #[test]
 fn each_disk_gives_its_own_size() {
-    let space = Space::bare();
+    let mut space = Space::bare();
     let disks = [("a", "200M"), ("b", "300M"), ("c", "200M"), ("d", "300M")];
     let [a, b, c, d] = disks.map(|(name, size)| Disk::memory(space.make_dir(name), size));
     let (dir, sharing) = (space.dir(), [format!("{}/1", b.str()), format!("{}/2", b.str())]);
@@ -77,13 +77,10 @@ fn each_disk_gives_its_own_size() {
     let mut command = std::process::Command::new(NURI);
     command.args(["node", "run", "--create", "--dir", &node, "--join", &address]);
     command.args(["--token-file", &token, "--target", &c.str(), "--target", &d.str()]);
-    let mut space = space;
     space.own_node(command);
     let status = space.status();
     assert!(near(size(&c.str()), 180), "{status}");
     assert!(near(size(&d.str()), 270), "{status}");
-    drop(space);
-    drop([a, b, c, d]);
 }
 
 #[test]
