@@ -184,9 +184,10 @@ impl Shared {
             self.data.give_back(session, (&layout, object), range)
         };
         let freed: u64 = given.iter().map(give_back).sum();
+        let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
             file.gave_back(freed, (file.size, u64::MAX));
-            file.touch(self.session.now());
+            file.touch(now);
         }
         self.mark_dirty(node);
         Err(why)

@@ -181,7 +181,8 @@ impl Room {
         match answer {
             Ok(reply) => {
                 let is_kept = broken!("pushed_is_promised");
-                let since = if is_kept { 0 } else { account.pushed - question.pushed };
+                let since = account.pushed.saturating_sub(question.pushed);
+                let since = if is_kept { 0 } else { since };
                 account.promised = reply.promised.saturating_sub(since);
                 account.left = reply.left;
                 let known = account.boot.replace(reply.boot);
@@ -203,7 +204,11 @@ impl Room {
     pub(crate) fn to_tend(&self, now: Instant) -> Vec<TargetId> {
         let mut accounts = self.0.lock();
         accounts.refused.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
-        accounts.by_target.retain(|_, a| a.promised > 0 || a.charged > 0 || a.is_in_use(now));
+        // An answer that is under way belongs to the account as it was when it was asked.
+        let is_asked = |a: &Account| Arc::strong_count(&a.asking) > 1;
+        accounts
+            .by_target
+            .retain(|_, a| a.promised > 0 || a.charged > 0 || a.is_in_use(now) || is_asked(a));
         accounts.by_target.keys().copied().collect()
     }
 
@@ -510,6 +515,26 @@ mod tests {
         let last = RoomReply { boot: BootId(3), promised: 60, left: PLENTY };
         assert!(!room.answered(NEAR, question, Ok(last), later), "there is enough for all");
         drop(charge);
+    }
+
+    /// It counts what was pushed: begun anew, it would be behind the question.
+    #[test]
+    fn an_account_that_is_asked_for_is_not_forgotten() {
+        let (room, start) = (Room::default(), Instant::now());
+        promised(&room, NEAR, 100, start);
+        room.take(&costs(60, 0)[..1], start).unwrap();
+        let mut charge = room.charge(costs(60, 0)[..1].to_vec());
+        drop(charge.push());
+        let asking = room.asking(NEAR);
+        let question = room.surplus(OWN, NEAR).unwrap();
+        let reply = RoomReply { boot: BootId(1), promised: 0, left: 1000 };
+        room.answered(NEAR, question, Ok(reply), start);
+        let question = room.question(OWN, NEAR, 10).unwrap();
+        assert_eq!(room.to_tend(start + 2 * IDLE), [NEAR]);
+        let reply = RoomReply { promised: 50, ..reply };
+        room.answered(NEAR, question, Ok(reply), start + 2 * IDLE);
+        assert!(room.take(&costs(50, 0)[..1], start + 2 * IDLE).is_ok());
+        drop(asking);
     }
 
     #[test]

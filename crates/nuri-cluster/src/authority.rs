@@ -20,7 +20,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use crate::store::{MapStore, StoreError};
-use crate::{scrub, standing, transition};
+use crate::{credible, scrub, standing, transition};
 
 /// A mount is listed this long after its last report.
 const MOUNT_LISTED: Duration = Duration::from_secs(3);
@@ -145,9 +145,11 @@ impl Authority {
     /// A node joins. The map is durable before the answer.
     ///
     /// # Errors
-    /// See [`transition::join`]; [`Status::IO`] where the map cannot be kept; [`Status::BUSY`]
-    /// where a node with this number lives at another address.
+    /// See [`transition::join`]; [`Status::INVAL`] for what nothing real would say;
+    /// [`Status::IO`] where the map cannot be kept; [`Status::BUSY`] where a node with this number
+    /// lives at another address.
     pub fn join(&self, request: &Join) -> Result<JoinReply, Status> {
+        credible::join(request)?;
         let mut state = self.state.lock();
         if self.is_copy(&state, request) {
             return Err(Status::BUSY);
@@ -197,6 +199,7 @@ impl Authority {
     }
 
     fn heartbeat(&self, beat: &Heartbeat) -> Result<HeartbeatReply, Status> {
+        credible::heartbeat(beat)?;
         let mut state = self.state.lock();
         if state.map.node(beat.node).is_none() {
             return Err(Status::WRONG_PEER);
@@ -401,11 +404,15 @@ impl Authority {
     }
 
     fn mount_report(&self, report: MountReport) -> Result<(), Status> {
+        credible::mount(&report)?;
         let now = self.clock.monotonic();
         let mut state = self.state.lock();
         let key = (report.host.clone(), report.mountpoint.clone());
-        state.mounts.insert(key, (report, now));
         state.mounts.retain(|_, (_, at)| now.saturating_sub(*at) <= MOUNT_LISTED);
+        if state.mounts.len() >= credible::MOST_MOUNTS && !state.mounts.contains_key(&key) {
+            return Err(Status::BUSY);
+        }
+        state.mounts.insert(key, (report, now));
         Ok(())
     }
 
@@ -416,6 +423,7 @@ impl Authority {
         state.mounts.retain(|_, (_, at)| now.saturating_sub(*at) <= MOUNT_LISTED);
         let mut mounts: Vec<_> = state.mounts.values().map(|(r, _)| r.clone()).collect();
         mounts.sort_by(|a, b| (&a.host, &a.mountpoint).cmp(&(&b.host, &b.mountpoint)));
+        let mounts = credible::listed(mounts);
         let resyncs = state.resyncs.values().flatten().copied().collect();
         let scrubs = state.scrubs.iter().map(|(node, scrub)| (*node, scrub.clone())).collect();
         let failed =

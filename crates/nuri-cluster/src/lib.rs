@@ -1,9 +1,10 @@
 //! Who is in the space and who holds what: the authority, its map and its small store.
 //!
-//! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`store`] keeps,
-//! [`authority`] answers calls.
+//! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`credible`] says what
+//! is not even looked at, [`store`] keeps, [`authority`] answers calls.
 
 pub mod authority;
+mod credible;
 pub mod moving;
 pub mod placement;
 mod scrub;

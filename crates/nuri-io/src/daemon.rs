@@ -7,6 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that a mount or a node needs at least.
 const FEWEST_DESCRIPTORS: u64 = 1024;
+/// What the kernel adds to a process's share of memory, in thousandths, when it looks for one to
+/// end where memory is short.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+const SPARED: &str = "-900";
+const AS_OTHERS: &str = "0";
 
 /// No process that this one starts gets a descriptor above 2 that this one was given. A lock or a
 /// pipe of the starting shell would otherwise be held for as long as the space runs.
@@ -15,6 +20,20 @@ pub fn pass_on_nothing() {
     let marked = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
     // Kernels before 5.11 do not know it; there the descriptors are passed on as before.
     let _ = marked;
+}
+
+/// Where memory is short others are ended first: this process starts them anew. What it starts is
+/// spared too until it says otherwise.
+pub fn is_spared_by_oom() {
+    // Not everybody may; then it is one of many.
+    let _ = std::fs::write(OOM_SCORE, SPARED);
+}
+
+/// Takes back what a process has from who started it by [`is_spared_by_oom`].
+pub fn is_as_others_to_oom() {
+    if std::fs::read_to_string(OOM_SCORE).is_ok_and(|score| score.trim() == SPARED) {
+        let _ = std::fs::write(OOM_SCORE, AS_OTHERS);
+    }
 }
 
 /// Raises the limits of this process as far as it may.

@@ -17,6 +17,7 @@ use nuri_proto::change::S_IFDIR;
 use nuri_proto::clock::{GRACE, SESSION_RENEW};
 use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::limit::MAX_SESSIONS;
 use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Children, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{
@@ -421,6 +422,10 @@ impl MetaServer {
     fn session_open(&self, call: SessionOpen) -> Result<SessionReply, Status> {
         let now = self.clock.monotonic();
         let mut core = self.core.lock();
+        // Nodes must be told of all in one answer.
+        if core.sessions.len() >= MAX_SESSIONS {
+            return Err(Status::BUSY);
+        }
         core.counters.next_session += 1;
         let session = SessionId(core.counters.next_session);
         let record = SessionRecord { client: call.client.clone() };

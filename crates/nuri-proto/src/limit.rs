@@ -39,6 +39,10 @@ pub const SESSION_LOCKS: usize = 65_536;
 pub const MAX_LOCKS: usize = 1 << 20;
 pub const SESSION_LOCK_WAITS: usize = 4096;
 pub const MAX_LOCK_WAITS: usize = 65_536;
+/// Sessions at once: a heartbeat's answer names them all.
+pub const MAX_SESSIONS: usize = 16_384;
+/// Bytes that a file may be said to take on all targets, parity among them.
+pub const MAX_ALLOCATED: u64 = 1 << 56;
 /// Most events that one reply carries.
 pub const MAX_EVENTS: usize = 4096;
 /// Most targets and nodes of a space.
@@ -62,6 +66,7 @@ const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOA
 const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);
 const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
 const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS);
+const _: () = assert!(MAX_SESSIONS * 10 <= MAX_ARGS && MAX_FILE < MAX_ALLOCATED);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);
 /// Parts of a file granted at once beyond the one that was asked for.
 pub const MAX_AHEAD: u32 = 256;

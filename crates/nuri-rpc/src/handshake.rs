@@ -19,9 +19,9 @@ use crate::secret::Secret;
 use crate::stream::Stream;
 
 const MAGIC: &[u8; 8] = b"NURIHELO";
-const HELLO: usize = 48;
+pub(crate) const HELLO: usize = 48;
 const PROOF: usize = 32;
-const TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection was not made.
 #[derive(Debug, thiserror::Error)]
@@ -98,25 +98,118 @@ pub(crate) fn connect(stream: &mut Stream, secret: &Secret) -> Result<(), Handsh
         .map_err(|_| HandshakeError::Secret)
 }
 
-/// Runs the server's side.
-pub(crate) fn accept(stream: &mut Stream, secret: &Secret) -> Result<(), HandshakeError> {
-    let deadline = begin(stream)?;
-    let mut theirs = [0; HELLO];
-    read_before(stream, deadline, &mut theirs)?;
-    let (min, max) = versions(&theirs)?;
-    let version = agree(min, max);
-    let mine = hello(version.unwrap_or(0), 0)?;
-    stream.write_all(&mine)?;
-    if version.is_none() {
-        return Err(HandshakeError::Version);
+/// What the server's side does next.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// The message is not whole yet.
+    More,
+    Answer(Vec<u8>),
+    /// The client knows the secret; this is our own proof.
+    Proven(Vec<u8>),
+    /// It does not, or speaks something else.
+    Refused(Vec<u8>),
+}
+
+/// The server's side: bytes in, bytes out.
+pub(crate) struct Acceptance {
+    theirs: [u8; HELLO],
+    /// Once their hello is whole.
+    mine: Option<[u8; HELLO]>,
+    proof: [u8; PROOF],
+    /// Bytes of the present message.
+    have: usize,
+}
+
+impl Acceptance {
+    pub(crate) fn new() -> Acceptance {
+        Acceptance { theirs: [0; HELLO], mine: None, proof: [0; PROOF], have: 0 }
     }
-    let mut proof = [0; PROOF];
-    read_before(stream, deadline, &mut proof)?;
-    if secret.mac(&[b"nuri client", &theirs, &mine]).verify_slice(&proof).is_err() {
-        stream.write_all(&[0; PROOF])?;
-        return Err(HandshakeError::Secret);
+
+    /// Bytes that the present message lacks.
+    pub(crate) fn wants(&self) -> usize {
+        let whole = if self.mine.is_none() { HELLO } else { PROOF };
+        whole - self.have
     }
-    stream.write_all(&secret.mac(&[b"nuri server", &theirs, &mine]).finalize().into_bytes())?;
-    stream.set_read_timeout(None)?;
-    Ok(())
+
+    /// Takes bytes, at most as many as wanted.
+    pub(crate) fn take(&mut self, secret: &Secret, bytes: &[u8]) -> Step {
+        let message = if self.mine.is_none() { &mut self.theirs[..] } else { &mut self.proof[..] };
+        message[self.have..][..bytes.len()].copy_from_slice(bytes);
+        self.have += bytes.len();
+        if self.wants() > 0 {
+            return Step::More;
+        }
+        self.have = 0;
+        match self.mine {
+            None => self.answer(),
+            Some(mine) => self.judge(secret, &mine),
+        }
+    }
+
+    fn answer(&mut self) -> Step {
+        let Ok((min, max)) = versions(&self.theirs) else { return Step::Refused(Vec::new()) };
+        let version = agree(min, max);
+        let Ok(mine) = hello(version.unwrap_or(0), 0) else { return Step::Refused(Vec::new()) };
+        if version.is_none() {
+            return Step::Refused(mine.to_vec());
+        }
+        self.mine = Some(mine);
+        Step::Answer(mine.to_vec())
+    }
+
+    fn judge(&self, secret: &Secret, mine: &[u8; HELLO]) -> Step {
+        let proof = |who: &[u8]| secret.mac(&[who, &self.theirs, mine]);
+        if proof(b"nuri client").verify_slice(&self.proof).is_err() {
+            return Step::Refused(vec![0; PROOF]);
+        }
+        Step::Proven(proof(b"nuri server").finalize().into_bytes().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(byte: u8) -> Secret {
+        Secret::from_bytes([byte; 32])
+    }
+
+    /// Goes through it in pieces of this length, as a client with another secret perhaps.
+    fn play(client: &Secret, piece: usize) -> Step {
+        let (server, mine) = (secret(1), hello(PROTOCOL_MIN, PROTOCOL_MAX).unwrap());
+        let mut acceptance = Acceptance::new();
+        let mut all = |bytes: &[u8]| {
+            let steps = bytes.chunks(piece).map(|part| acceptance.take(&server, part));
+            let steps: Vec<Step> = steps.collect();
+            assert!(steps.iter().rev().skip(1).all(|step| *step == Step::More));
+            steps.into_iter().next_back().unwrap()
+        };
+        let Step::Answer(theirs) = all(&mine) else { panic!("no answer") };
+        let proof = client.mac(&[b"nuri client", &mine, &theirs]).finalize().into_bytes();
+        let step = all(&proof);
+        if let Step::Proven(proof) = &step {
+            let ours = client.mac(&[b"nuri server", &mine, &theirs]);
+            assert!(ours.verify_slice(proof).is_ok());
+        }
+        step
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_believed_however_it_comes_in_pieces() {
+        for piece in [1, 5, 31, 48] {
+            assert!(matches!(play(&secret(1), piece), Step::Proven(_)), "{piece}");
+            assert_eq!(play(&secret(2), piece), Step::Refused(vec![0; PROOF]));
+        }
+    }
+
+    #[test]
+    fn what_is_no_hello_is_refused() {
+        let mut garbage = Acceptance::new();
+        assert_eq!(garbage.take(&secret(1), &[7; HELLO]), Step::Refused(Vec::new()));
+        let mut old = Acceptance::new();
+        let Step::Refused(answer) = old.take(&secret(1), &hello(0, 0).unwrap()) else {
+            panic!("no such version");
+        };
+        assert_eq!(answer.len(), HELLO, "says which it would take");
+    }
 }

@@ -11,6 +11,7 @@ mod handshake;
 mod near;
 mod patience;
 mod peer;
+mod reception;
 mod secret;
 mod server;
 mod stream;

@@ -1,7 +1,8 @@
 //! Bulk between processes of one machine: the receiver copies it from the sender's memory.
 //!
-//! N1 Whoever reads a process's memory was shown, there, what it had just given away: a peer cannot
-//!    have another process read.
+//! N1 Whoever reads a process's memory was shown, there, what it had just given away, and the
+//!    process is the one that the kernel names at the other end of a Unix socket: a peer cannot
+//!    have another process read, neither by its number nor by passing on what others say.
 //! N2 A payload stays as it is until its receiver has it: a request's until the reply, a reply's
 //!    until the next request. A sender that gives up earlier drops the connection; what is then
 //!    taken half changed fails the payload's checksum.
@@ -76,21 +77,19 @@ pub(crate) fn carry_reply(request: &Header, payload: &[u8]) -> Carry {
 /// # Errors
 /// The connection broke. That memory cannot be read is none.
 pub(crate) fn agree(conn: &mut Conn) -> Result<Near, HandshakeError> {
-    if matches!(conn.stream(), Stream::Tcp(_)) {
-        return Ok(Near::default());
-    }
+    let Some(server) = conn.stream().process() else { return Ok(Near::default()) };
     let Ok(NearAsked { proof: shown }) = call(conn, &NearAsk {})? else {
         return Ok(Near::default());
     };
     let mut proof = [0; PROOF];
     getrandom::fill(&mut proof).map_err(|_| HandshakeError::Random)?;
-    let ours = NearProve { pid: std::process::id(), address: address_of(&shown), proof };
-    let Ok(NearProved { reads, pid, address }) = call(conn, &ours)? else {
+    let ours = NearProve { address: address_of(&shown), proof };
+    let Ok(NearProved { reads, address }) = call(conn, &ours)? else {
         return Ok(Near::default());
     };
     // It was read there until now.
     std::hint::black_box(&shown);
-    let memory = PeerMemory::prove(pid, address, &proof).ok();
+    let memory = PeerMemory::prove(server, address, &proof).ok();
     Ok(Near { memory, is_read: reads })
 }
 
@@ -106,8 +105,9 @@ fn call<C: nuri_proto::op::Call>(
 }
 
 /// What a server knows of the client of a connection.
-#[derive(Default)]
 pub(crate) struct Guest {
+    /// Of this machine.
+    process: Option<u32>,
     /// What it was given to show.
     given: Option<[u8; PROOF]>,
     /// What is shown to it.
@@ -116,6 +116,10 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
+    pub(crate) fn of(stream: &Stream) -> Guest {
+        Guest { process: stream.process(), given: None, shown: None, memory: None }
+    }
+
     pub(crate) fn memory(&self) -> Option<&PeerMemory> {
         self.memory.as_ref()
     }
@@ -130,6 +134,9 @@ impl Guest {
     }
 
     fn ask(&mut self) -> Result<NearAsked, Status> {
+        if self.process.is_none() {
+            return Err(Status::NOTSUP);
+        }
         let mut proof = [0; PROOF];
         getrandom::fill(&mut proof).map_err(|_| Status::IO)?;
         self.given = Some(proof);
@@ -138,7 +145,8 @@ impl Guest {
 
     fn prove(&mut self, call: &NearProve) -> NearProved {
         // Each proof is good for one try (N1).
-        let prove = |given| PeerMemory::prove(call.pid, call.address, &given).ok();
+        let client = self.process;
+        let prove = |given| PeerMemory::prove(client?, call.address, &given).ok();
         let given = match broken!("proof_used_twice") {
             true => self.given,
             false => self.given.take(),
@@ -146,7 +154,7 @@ impl Guest {
         self.memory = given.and_then(prove);
         let shown = self.shown.insert(Box::new(call.proof));
         let address = address_of(&shown[..]);
-        NearProved { reads: self.memory.is_some(), pid: std::process::id(), address }
+        NearProved { reads: self.memory.is_some(), address }
     }
 }
 
@@ -155,4 +163,28 @@ pub(crate) fn wait_next(stream: &Stream) -> bool {
     let patience = Timespec { tv_sec: KEEP_REPLY.as_secs() as i64, tv_nsec: 0 };
     let mut ready = [PollFd::new(stream, PollFlags::IN)];
     !matches!(poll(&mut ready, Some(&patience)), Ok(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Over TCP somebody may stand between: what is proved there may be another process's.
+    #[test]
+    fn memory_is_proved_over_unix_sockets_only() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = Stream::Tcp(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let mut guest = Guest::of(&tcp);
+        assert_eq!(guest.ask().err(), Some(Status::NOTSUP));
+        let shown = [0; PROOF];
+        let prove = NearProve { address: address_of(&shown), proof: [0; PROOF] };
+        assert!(!guest.prove(&prove).reads);
+        let (unix, _peer) = UnixStream::pair().unwrap();
+        let unix = Stream::Unix(unix);
+        assert_eq!(unix.process(), Some(std::process::id()), "as the kernel says");
+        assert!(Guest::of(&unix).ask().is_ok());
+    }
 }

@@ -1,4 +1,4 @@
-//! The server's side: a listener, one thread per connection, a [`Service`] that answers.
+//! The server's side: a reception, one thread per connection, a [`Service`] that answers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use crate::conn::CallContext;
 use crate::frame::{self, Carry, FrameReader};
-use crate::handshake;
 use crate::near::{self, Guest};
+use crate::reception::Reception;
 use crate::secret::Secret;
 use crate::stream::{Listener, Stream};
 
@@ -76,7 +76,6 @@ pub struct Server {
 }
 
 struct Shared {
-    secret: Secret,
     service: Arc<dyn Service>,
     stopping: AtomicBool,
     open: AtomicUsize,
@@ -98,7 +97,6 @@ impl Server {
     ) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            secret: secret.clone(),
             service,
             stopping: AtomicBool::new(false),
             open: AtomicUsize::new(0),
@@ -108,12 +106,16 @@ impl Server {
         });
         // Without it everybody comes by TCP.
         let beside = Listener::beside(address).ok();
-        for listener in beside.into_iter().chain([Listener::Tcp(listener)]) {
-            let for_thread = shared.clone();
-            std::thread::Builder::new()
-                .name("accept".into())
-                .spawn(move || accept_loop(&listener, &for_thread))?;
-        }
+        let listeners = beside.into_iter().chain([Listener::Tcp(listener)]).collect();
+        let reception = Reception::new(listeners, secret)?;
+        let (stopping, serving) = (shared.clone(), shared.clone());
+        let body = move || {
+            reception.run(
+                || stopping.stopping.load(Ordering::SeqCst),
+                |stream| serve_on_thread(stream, &serving),
+            );
+        };
+        std::thread::Builder::new().name("reception".into()).spawn(body)?;
         Ok(Server { address, shared })
     }
 
@@ -130,30 +132,20 @@ impl Drop for Server {
     }
 }
 
-fn accept_loop(listener: &Listener, shared: &Arc<Shared>) {
-    loop {
-        let accepted = listener.accept();
-        if shared.stopping.load(Ordering::SeqCst) {
-            return;
-        }
-        let Ok(stream) = accepted else {
-            // Out of descriptors or the like: pause rather than spin.
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            continue;
-        };
-        if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
-            continue;
-        }
-        let id = shared.next.fetch_add(1, Ordering::SeqCst);
-        let for_thread = shared.clone();
-        shared.open.fetch_add(1, Ordering::SeqCst);
-        let spawned = std::thread::Builder::new()
-            .name("serve".into())
-            .stack_size(STACK)
-            .spawn(move || connection(id, stream, &for_thread));
-        if spawned.is_err() {
-            shared.open.fetch_sub(1, Ordering::SeqCst);
-        }
+/// A connection whose client has proved itself.
+fn serve_on_thread(stream: Stream, shared: &Arc<Shared>) {
+    if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
+        return;
+    }
+    let id = shared.next.fetch_add(1, Ordering::SeqCst);
+    let for_thread = shared.clone();
+    shared.open.fetch_add(1, Ordering::SeqCst);
+    let spawned = std::thread::Builder::new()
+        .name("serve".into())
+        .stack_size(STACK)
+        .spawn(move || connection(id, stream, &for_thread));
+    if spawned.is_err() {
+        shared.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -161,7 +153,8 @@ fn connection(id: usize, mut stream: Stream, shared: &Shared) {
     if let Ok(clone) = stream.try_clone() {
         shared.streams.lock().insert(id, clone);
     }
-    if handshake::accept(&mut stream, &shared.secret).is_ok() {
+    // Who stops the server may have looked before this one was listed.
+    if !shared.stopping.load(Ordering::SeqCst) {
         serve_calls(&mut stream, shared);
     }
     shared.streams.lock().remove(&id);
@@ -170,7 +163,7 @@ fn connection(id: usize, mut stream: Stream, shared: &Shared) {
 
 fn serve_calls(stream: &mut Stream, shared: &Shared) {
     let mut reader = FrameReader::new();
-    let mut guest = Guest::default();
+    let mut guest = Guest::of(stream);
     let mut referred = None;
     loop {
         if referred.is_some() && !near::wait_next(stream) {

@@ -4,7 +4,7 @@
 //! a client looks who answers: only its own user and root are believed to be the server.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -14,11 +14,22 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Uid, geteuid};
 
+use crate::handshake::TIMEOUT;
 use crate::patience::{Patience, unacknowledged};
 
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Source {
+    Address(IpAddr),
+    /// Somebody else on this machine.
+    User(u32),
+    /// This process's user, or root.
+    Own,
 }
 
 impl Stream {
@@ -35,6 +46,57 @@ impl Stream {
         let stream = connect(peer).or_else(|_| connect(any)).ok()?;
         let who = socket_peercred(&stream).ok()?.uid;
         (who == geteuid() || who == Uid::ROOT).then_some(Stream::Unix(stream))
+    }
+
+    /// Where it comes from; none where it has ended already.
+    pub(crate) fn source(&self) -> Option<Source> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr().ok().map(|peer| Source::Address(peer.ip())),
+            Stream::Unix(stream) => {
+                let who = socket_peercred(stream).ok()?.uid;
+                let is_own = who == geteuid() || who == Uid::ROOT;
+                Some(if is_own { Source::Own } else { Source::User(who.as_raw()) })
+            }
+        }
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            Stream::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+    }
+
+    /// Reads what is there.
+    pub(crate) fn read_now(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Unix(stream) => stream.read(buf),
+        }
+    }
+
+    /// Writes a few bytes, if all of them can be written now.
+    pub(crate) fn write_now(&mut self, bytes: &[u8]) -> bool {
+        let wrote = match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        };
+        wrote.is_ok_and(|wrote| wrote == bytes.len())
+    }
+
+    /// A connection whose peer has proved itself: calls wait on it.
+    pub(crate) fn becomes_known(self) -> io::Result<Stream> {
+        self.set_nonblocking(false)?;
+        self.set_nodelay()?;
+        self.set_write_timeout(Some(TIMEOUT))?;
+        Ok(self)
+    }
+
+    /// The process at the other end, as the kernel says; none where it may be on another machine.
+    pub(crate) fn process(&self) -> Option<u32> {
+        let Stream::Unix(stream) = self else { return None };
+        let peer = socket_peercred(stream).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
     /// Gives up a read after so long; for TCP, of a peer that takes nothing either.
@@ -146,6 +208,14 @@ impl Listener {
         UnixListener::bind_addr(&name).map(Listener::Unix)
     }
 
+    /// `accept` waits for nobody from now on.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Listener::Tcp(listener) => listener.set_nonblocking(true),
+            Listener::Unix(listener) => listener.set_nonblocking(true),
+        }
+    }
+
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
@@ -153,10 +223,19 @@ impl Listener {
         }
     }
 
-    /// Makes a thread that waits in `accept` look up.
+    /// Makes a thread that waits for connections look up.
     pub(crate) fn wake(address: SocketAddr) {
         let _ = TcpStream::connect(address);
         let _ = connect(address);
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
     }
 }
 

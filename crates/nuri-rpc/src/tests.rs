@@ -159,6 +159,22 @@ fn garbage_closes_the_connection_and_hurts_nobody() {
     assert_eq!(echo.calls.load(Ordering::SeqCst), 1);
 }
 
+/// Whoever says nothing makes room for others, and nobody waits for it.
+#[test]
+fn many_who_prove_nothing_keep_nobody_out() {
+    let (server, echo) = start();
+    let connect = |_| TcpStream::connect(server.address()).unwrap();
+    let mut idle: Vec<TcpStream> = (0..400).map(connect).collect();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    peer.call(CallContext::default(), &write(), b"x", &mut [], T).unwrap();
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 1);
+    idle[0].set_read_timeout(Some(T)).unwrap();
+    let told = idle[0].read(&mut [0; 8]);
+    assert!(!matches!(&told, Ok(1..)), "{told:?}");
+    let waited = told.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(!waited, "the oldest is still there");
+}
+
 #[test]
 fn a_restarted_server_is_found_again() {
     let (server, _) = start();
@@ -301,7 +317,7 @@ fn a_proof_is_good_for_one_try() {
     let shown = conn.receive::<NearAsk>(pending, &mut []).unwrap().unwrap().0.proof;
     for (round, reads) in [true, false].into_iter().enumerate() {
         let address = shown.as_ptr() as u64;
-        let prove = NearProve { pid: std::process::id(), address, proof: [0; 16] };
+        let prove = NearProve { address, proof: [0; 16] };
         let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
         let proved = conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0;
         assert_eq!(proved.reads, reads, "try {round}");
@@ -313,7 +329,7 @@ fn who_proved_nothing_is_not_read() {
     let (server, echo) = start();
     let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
     // Ends what was proved, as a process would that is not this one.
-    let prove = NearProve { pid: 1, address: 8, proof: [0; 16] };
+    let prove = NearProve { address: 8, proof: [0; 16] };
     let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
     assert!(!conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0.reads);
     let data = vec![7; MIB];

@@ -7,12 +7,18 @@ use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
     MemberReadReply, MemberStage, Purpose,
 };
-use nuri_proto::stripe::{Change, Covers, Held, StageReply};
+use nuri_proto::stripe::{Change, Covers, Held, StageReply, Version};
 use nuri_rpc::{Reply, Request, reply_to};
 use nuri_rules::broken;
 
 use crate::server::{TargetServer, check_range, payer_of};
 use crate::store;
+
+/// No write has a version of an epoch that is still to come: taken for real, no later write would
+/// ever be newer.
+fn check_version(version: Version, epoch: Epoch) -> Result<(), Status> {
+    if version.epoch() <= epoch { Ok(()) } else { Err(Status::RETRY) }
+}
 
 impl TargetServer {
     pub(crate) fn member_stage(
@@ -23,6 +29,7 @@ impl TargetServer {
         let (Change::Bytes { offset } | Change::Xor { offset }) = call.change;
         check_range(call.key, offset, request.payload.len())?;
         let _entered = self.epochs.enter_on(call.target, call.stage.group, call.epoch)?;
+        check_version(call.stage.version, call.epoch)?;
         let store = self.store(call.target)?;
         let (payer, data) = (payer_of(request, call.room), request.payload);
         Ok(store.stage_for(payer, call.key, &call.stage, call.change, data)?)
@@ -38,6 +45,7 @@ impl TargetServer {
 
     pub(crate) fn member_abort(&self, call: &MemberAbort) -> Result<Held, Status> {
         let _entered = self.epochs.enter_on(call.target, call.group, call.epoch)?;
+        check_version(call.version, call.epoch)?;
         let (store, version) = (self.store(call.target)?, call.version);
         Ok(match call.drops {
             true => store.abort(call.key, call.group, version)?,

@@ -1,7 +1,7 @@
 //! Making files, directories, links and special files.
 
 use nuri_proto::Status;
-use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use nuri_proto::change::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
 use nuri_proto::op::meta::{
@@ -148,7 +148,13 @@ pub(super) fn new_inode(
             }
             (S_IFLNK | permissions, Body::Symlink(to.clone()), to.len() as u64)
         }
-        MakeKind::Special { .. } => (call.mode & S_IFMT | permissions, Body::Special, 0),
+        MakeKind::Special { .. } => {
+            let kind = call.mode & S_IFMT;
+            if ![S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK].contains(&kind) {
+                return Err(Status::INVAL);
+            }
+            (kind | permissions, Body::Special, 0)
+        }
     };
     let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
     let made = parent.attr.made(mode, (call.uid, call.gid), txn.now);

@@ -2,7 +2,7 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
+use nuri_proto::limit::{MAX_ALLOCATED, MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Extend, InodeReply, Publish, PublishData, SetTime};
 use nuri_rules::broken;
 
@@ -26,7 +26,7 @@ impl MetaOp for Publish {
         if !txn.leases.may_publish(self.ino, txn.session) {
             return Err(Status::STALE);
         }
-        if self.size > MAX_FILE {
+        if self.size > MAX_FILE || self.allocated > MAX_ALLOCATED {
             return Err(Status::FBIG);
         }
         let mut inode = written(txn, self.ino)?;

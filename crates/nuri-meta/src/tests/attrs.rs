@@ -409,3 +409,21 @@ fn access_times_only_rise_and_are_no_change() {
     c.get(Accessed { at: vec![(f, later)] }).unwrap();
     assert_eq!(c.attr(f).unwrap().atime, Time::default(), "it was read before that");
 }
+
+#[test]
+fn special_files_are_of_kinds_that_there_are() {
+    let world = World::new();
+    let c = world.client();
+    let special = |name: &str, mode| {
+        c.put(Make { mode, ..make(ROOT, name, MakeKind::Special { rdev: 0 }) }).map(drop)
+    };
+    for (name, mode) in
+        [("fifo", 0o010_644), ("char", 0o020_644), ("block", 0o060_644), ("socket", 0o140_644)]
+    {
+        assert_eq!(special(name, mode), Ok(()), "{name}");
+    }
+    for mode in [0o644, 0o040_755, 0o100_644, 0o120_777, 0o170_644, 0o030_644] {
+        assert_eq!(special("impossible", mode), Err(Status::INVAL), "{mode:o}");
+    }
+    world.fsck();
+}

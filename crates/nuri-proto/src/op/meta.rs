@@ -12,9 +12,26 @@ use crate::range_map::Span;
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
+#[serde(try_from = "SentTime")]
 pub struct Time {
     pub sec: i64,
     pub nsec: u32,
+}
+
+/// A time as it comes.
+#[derive(Deserialize)]
+struct SentTime {
+    sec: i64,
+    nsec: u32,
+}
+
+impl TryFrom<SentTime> for Time {
+    type Error = &'static str;
+
+    fn try_from(SentTime { sec, nsec }: SentTime) -> Result<Time, Self::Error> {
+        let is_time = nsec < 1_000_000_000;
+        if is_time { Ok(Time { sec, nsec }) } else { Err("nanoseconds of more than a second") }
+    }
 }
 
 /// Attributes as `stat` shows them. `mode` holds type and permission bits.
@@ -603,3 +620,18 @@ pub struct OrphanRelease {
     pub inos: Vec<Ino>,
 }
 call!(OrphanRelease => ());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec;
+
+    #[test]
+    fn a_time_has_less_than_a_second_beside_its_seconds() {
+        let time = |nsec| Time { sec: -7, nsec };
+        let encoded = |nsec| codec::encode(&time(nsec)).unwrap();
+        assert_eq!(codec::decode::<Time>(&encoded(999_999_999)), Ok(time(999_999_999)));
+        assert!(codec::decode::<Time>(&encoded(1_000_000_000)).is_err());
+        assert!(codec::decode::<Time>(&encoded(u32::MAX)).is_err());
+    }
+}

@@ -1,7 +1,7 @@
 //! Calls that concern a connection itself. The call layer answers them, at every node.
 //!
 //! By two of them both ends find out that they may read each other's memory: each shows in its
-//! memory what the other just gave it, and who names a process that is not its own cannot. The
+//! memory what the other just gave it. Which process that is, the kernel says: nobody is asked. The
 //! third moves bytes that mean nothing, to measure.
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,6 @@ pub struct NearAsked {
 /// Where the caller shows what it was given, and what is to be shown to it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct NearProve {
-    pub pid: u32,
     pub address: u64,
     pub proof: [u8; 16],
 }
@@ -33,7 +32,6 @@ call!(NearProve => NearProved);
 pub struct NearProved {
     /// The server can read the caller's memory.
     pub reads: bool,
-    pub pid: u32,
     pub address: u64,
 }
 

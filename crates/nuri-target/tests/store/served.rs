@@ -9,7 +9,8 @@ use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, Member, Standing};
 use nuri_proto::op::Call;
-use nuri_proto::op::member::MemberChanged;
+use nuri_proto::op::member::{MemberAbort, MemberChanged};
+use nuri_proto::stripe::Version;
 use nuri_rpc::{CallContext, Request};
 use nuri_target::server::TargetServer;
 use nuri_target::target::Target;
@@ -24,9 +25,8 @@ fn status<C: Call>(server: &TargetServer, call: &C) -> Status {
     server.serve(&request).status
 }
 
-/// Catches `broken!("list_any_epoch")`.
-#[test]
-fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
+/// A server that has adopted epoch 5 of its only group.
+fn at_epoch_5() -> TargetServer {
     let disk = Arc::new(MemDisk::new());
     ChunkStore::format(&disk, options(16 << 20)).unwrap();
     let disk: Arc<dyn Disk> = disk;
@@ -35,6 +35,13 @@ fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
     let members = vec![Member::new(TargetId(3), Standing::Live)];
     let group = Group { id: GROUP, epoch: Epoch(5), shape: Shape::Mirror(2), members };
     server.adopt(&Map { epoch: Epoch(5), groups: vec![group], ..Map::default() }).unwrap();
+    server
+}
+
+/// Catches `broken!("list_any_epoch")`.
+#[test]
+fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
+    let server = at_epoch_5();
     let ask = |epoch| {
         let (target, group, epoch) = (TargetId(3), GROUP, Epoch(epoch));
         let (since, after, limit) = (Epoch(0), None, 10);
@@ -44,4 +51,18 @@ fn what_a_member_holds_is_told_in_the_adopted_epoch_only() {
     // Whoever asks in a later one must not hear the answer before the last write of this one.
     assert_eq!(ask(6), Status::EPOCH);
     assert_eq!(ask(4), Status::EPOCH);
+}
+
+/// Such a version would be newer than all that is ever written: the stripe could not be written.
+#[test]
+fn versions_of_epochs_to_come_are_refused() {
+    let server = at_epoch_5();
+    let abort = |version| {
+        let (target, key, epoch) = (TargetId(3), key(1, 0), Epoch(5));
+        status(&server, &MemberAbort { target, key, epoch, group: GROUP, version, drops: false })
+    };
+    assert_eq!(abort(Version::new(Epoch(5), 9)), Status::OK);
+    assert_eq!(abort(Version::new(Epoch(6), 0)), Status::RETRY);
+    assert_eq!(abort(Version(u64::MAX)), Status::RETRY);
+    assert_eq!(abort(Version::new(Epoch(5), 10)), Status::OK);
 }

@@ -36,6 +36,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         daemon::raise_limits().map_err(Failure)?;
     }
     if stays {
+        match &cli.command {
+            Command::Supervise(_) => daemon::is_spared_by_oom(),
+            _ => daemon::is_as_others_to_oom(),
+        }
         // Its files are for nobody else.
         rustix::process::umask(Mode::from_raw_mode(0o077));
     }

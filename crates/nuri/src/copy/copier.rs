@@ -174,7 +174,11 @@ impl Copier {
                 last = last.max(latest);
             }
         }
-        let generation = last + 1;
+        let generation = last.saturating_add(1);
+        if generation > super::LAST_GENERATION {
+            let path = path.display();
+            return Err(Failure(format!("{path} or a copy has a number that cannot be: {last}")));
+        }
         save_json(&path, &Counter { format: super::FORMAT, generation })?;
         Ok(generation)
     }

@@ -29,7 +29,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use super::restore::now;
-use super::{FORMAT, Found, WHOLE, Whole, copies, copy_path};
+use super::{FORMAT, Found, LAST_GENERATION, WHOLE, Whole, copies, copy_path};
 use crate::node::{MAP, META_LOG, META_TABLES};
 use crate::space::save_json;
 use crate::{Failure, at};
@@ -76,6 +76,10 @@ impl Keeper {
     fn begin(&self, origin: Origin) -> Result<(), Status> {
         if origin.cluster != self.cluster {
             return Err(Status::WRONG_PEER);
+        }
+        // They rise by one: this would leave none for those to come.
+        if origin.generation > LAST_GENERATION {
+            return Err(Status::INVAL);
         }
         let _one_at_a_time = self.settling.lock();
         if origin.generation <= told(self.latest())? {

@@ -21,6 +21,8 @@ use crate::space::load_json;
 use crate::{Failure, at};
 
 pub(crate) const FORMAT: u32 = 1;
+/// Generations rise by one with each copy that is begun: none reaches this.
+const LAST_GENERATION: u64 = 1 << 48;
 const PREFIX: &str = "meta-copy.";
 pub(crate) const WHOLE: &str = "whole.json";
 

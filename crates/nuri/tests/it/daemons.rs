@@ -238,3 +238,29 @@ fn the_example_units_are_units() {
         assert_eq!(said.lines().filter(own).collect::<Vec<_>>(), Vec::<&str>::new(), "{said}");
     }
 }
+
+/// Where memory is short the supervisor stays, and what it starts anew is one of many again.
+#[test]
+fn the_supervisor_is_spared_where_memory_is_short() {
+    let space = Space::up(&[]);
+    let score = |pid| proc(pid, "oom_score_adj").trim().to_string();
+    // Root of a container may not.
+    let may = "echo -900 > /proc/self/oom_score_adj";
+    let may = Command::new("sh").args(["-c", may]).stderr(Stdio::null()).status().unwrap();
+    let spared = if may.success() { "-900" } else { "0" };
+    assert_eq!(score(space.pid("supervisor")), spared);
+    for role in ["node0", "mount"] {
+        wait(&format!("{role} is as others"), Duration::from_secs(5), || {
+            match score(space.pid(role)).as_str() {
+                "0" => Ok(()),
+                other => Err(other.to_string()),
+            }
+        });
+    }
+    let killed = space.pid("node0");
+    space.kill("node0");
+    space
+        .wait_status("the node is back", Duration::from_secs(15), |_| space.pid("node0") != killed);
+    assert_eq!(score(space.pid("supervisor")), spared);
+    space.down_clean();
+}

@@ -14,6 +14,7 @@ mod full;
 mod full_host;
 mod handles;
 mod helper;
+mod hostile;
 mod lifecycle;
 mod locks;
 mod log;
