@@ -10,7 +10,7 @@ use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::op::Call;
 
 use crate::frame::{self, Carry, FrameReader};
-use crate::handshake::{self, HandshakeError};
+use crate::handshake::{self, HandshakeError, TIMEOUT};
 use crate::near::{self, Near};
 use crate::secret::Secret;
 use crate::stream::Stream;
@@ -19,6 +19,8 @@ use crate::traffic::Traffic;
 /// Set to `tcp` where servers of this machine shall be reached as others are, to compare.
 const SETTING: &str = "NURI_SAME_NODE";
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Less than any connection takes is no time to wait.
+const LEAST: Duration = Duration::from_millis(50);
 
 /// On whose behalf a call is made. A sequence above 0 makes a repeated call return the first
 /// outcome.
@@ -55,18 +57,20 @@ impl Conn {
     /// # Errors
     /// Network trouble, another protocol version, or a secret that does not fit.
     pub fn connect(address: &str, secret: &Secret) -> Result<Conn, HandshakeError> {
-        Conn::connect_counted(address, secret, Arc::default())
+        Conn::connect_counted(address, secret, Arc::default(), TIMEOUT)
     }
 
     pub(crate) fn connect_counted(
         address: &str,
         secret: &Secret,
         traffic: Arc<Traffic>,
+        patience: Duration,
     ) -> Result<Conn, HandshakeError> {
+        let wait = CONNECT_TIMEOUT.min(patience).max(LEAST);
         let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
         for addr in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT) {
-                Ok(stream) => return Conn::over(stream, secret, traffic),
+            match TcpStream::connect_timeout(&addr, wait) {
+                Ok(stream) => return Conn::over(stream, secret, traffic, patience),
                 Err(error) => last = error,
             }
         }
@@ -78,11 +82,12 @@ impl Conn {
         tcp: TcpStream,
         secret: &Secret,
         traffic: Arc<Traffic>,
+        patience: Duration,
     ) -> Result<Conn, HandshakeError> {
         let is_wanted = std::env::var_os(SETTING).is_none_or(|value| value != "tcp");
         let here = if is_wanted { Stream::connect_here(&tcp) } else { None };
         let mut stream = here.unwrap_or(Stream::Tcp(tcp));
-        handshake::connect(&mut stream, secret)?;
+        handshake::connect(&mut stream, secret, patience.max(LEAST))?;
         let reader = FrameReader::new();
         let (read_timeout, near) = (Duration::ZERO, Near::default());
         let mut conn = Conn { stream, reader, next_request: 1, read_timeout, near, traffic };

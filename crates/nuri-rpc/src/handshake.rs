@@ -72,15 +72,15 @@ fn read_before(stream: &mut Stream, deadline: Instant, mut buf: &mut [u8]) -> st
     Ok(())
 }
 
-fn begin(stream: &Stream) -> std::io::Result<Instant> {
+/// Runs the client's side, for at most so long and no longer than a handshake may take.
+pub(crate) fn connect(
+    stream: &mut Stream,
+    secret: &Secret,
+    patience: Duration,
+) -> Result<(), HandshakeError> {
     stream.set_nodelay()?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    Ok(Instant::now() + TIMEOUT)
-}
-
-/// Runs the client's side.
-pub(crate) fn connect(stream: &mut Stream, secret: &Secret) -> Result<(), HandshakeError> {
-    let deadline = begin(stream)?;
+    let deadline = Instant::now() + patience.min(TIMEOUT);
     let mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
     stream.write_all(&mine)?;
     let mut theirs = [0; HELLO];

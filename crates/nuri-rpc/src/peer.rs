@@ -10,7 +10,7 @@ use nuri_proto::status::RetryClass;
 use parking_lot::Mutex;
 
 use crate::conn::{CallContext, Conn, Pending};
-use crate::handshake::HandshakeError;
+use crate::handshake::{HandshakeError, TIMEOUT};
 use crate::secret::Secret;
 use crate::traffic::{Carried, Traffic};
 
@@ -66,9 +66,9 @@ impl Peer {
         self.inner.traffic.carried()
     }
 
-    fn connect(&self) -> Result<Conn, HandshakeError> {
+    fn connect(&self, patience: Duration) -> Result<Conn, HandshakeError> {
         let inner = &self.inner;
-        Conn::connect_counted(&inner.address, &inner.secret, inner.traffic.clone())
+        Conn::connect_counted(&inner.address, &inner.secret, inner.traffic.clone(), patience)
     }
 
     /// Connects once, to tell a wrong address or secret from a slow server.
@@ -76,16 +76,16 @@ impl Peer {
     /// # Errors
     /// Why no connection was made.
     pub fn probe(&self) -> Result<(), HandshakeError> {
-        let conn = self.connect()?;
+        let conn = self.connect(TIMEOUT)?;
         self.put_back(conn);
         Ok(())
     }
 
-    fn take(&self) -> Result<(Conn, Reused), Status> {
+    fn take(&self, patience: Duration) -> Result<(Conn, Reused), Status> {
         if let Some(conn) = self.inner.idle.lock().pop() {
             return Ok((conn, Reused::Yes));
         }
-        match self.connect() {
+        match self.connect(patience) {
             Ok(conn) => Ok((conn, Reused::No)),
             Err(HandshakeError::Secret | HandshakeError::NotNuri | HandshakeError::Version) => {
                 Err(Status::WRONG_PEER)
@@ -127,7 +127,16 @@ impl Peer {
     /// # Errors
     /// [`Status::UNREACHABLE`], [`Status::WRONG_PEER`].
     pub fn reach(&self) -> Result<Reached, Status> {
-        let (conn, reused) = self.take()?;
+        self.reach_within(TIMEOUT)
+    }
+
+    /// As [`Peer::reach`], given up earlier: a process that is stopped takes connections, and never
+    /// answers the handshake.
+    ///
+    /// # Errors
+    /// As [`Peer::reach`].
+    pub fn reach_within(&self, patience: Duration) -> Result<Reached, Status> {
+        let (conn, reused) = self.take(patience)?;
         Ok(Reached { peer: self.clone(), conn, reused })
     }
 

@@ -82,7 +82,7 @@ impl RpcPort {
         let attempt = self.attempt.load(Ordering::SeqCst);
         let context =
             CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
-        let outcome = match self.cluster.target(target)?.reach() {
+        let outcome = match self.cluster.target(target)?.reach_within(left) {
             // Of what was not sent nothing is left, and what others sent is to be taken.
             Err(status) => Err(status),
             Ok(reached) => {
@@ -171,16 +171,15 @@ impl Port for RpcPort {
         let sequence = self.attempt.load(Ordering::SeqCst);
         let context = CallContext { session: session.0, sequence, ..CallContext::default() };
         let sent = Instant::now();
-        let start = |ask: &Ask<'a, C>| match self
-            .cluster
-            .target(ask.target)
-            .and_then(|peer| peer.reach())
-        {
-            Ok(reached) => {
-                let patience = self.patience(ask.target, MEMBER_PATIENCE);
-                Start::Sent(reached.start(context, &ask.call, ask.payload, patience))
+        let start = |ask: &Ask<'a, C>| {
+            let patience = self.patience(ask.target, MEMBER_PATIENCE);
+            let peer = self.cluster.target(ask.target);
+            match peer.and_then(|peer| peer.reach_within(patience)) {
+                Ok(reached) => {
+                    Start::Sent(reached.start(context, &ask.call, ask.payload, patience))
+                }
+                Err(status) => Start::Unsent(status),
             }
-            Err(status) => Start::Unsent(status),
         };
         let started: Vec<_> = asks.iter().map(start).collect();
         let finish = |(ask, started)| self.finish(context, ask, started, sent);
