@@ -299,6 +299,11 @@ impl NodeState {
         self.opens == 0 && is_entering && !broken!("orphan_while_opened")
     }
 
+    /// It was removed and closed, and no other mount can have it open.
+    pub(crate) fn is_beyond_reach(&self) -> bool {
+        self.dropped && self.hold.is_private
+    }
+
     pub(crate) fn note_error(&mut self, status: Status) {
         self.errors += 1;
         self.last_error = Some(status);

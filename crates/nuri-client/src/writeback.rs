@@ -217,10 +217,11 @@ impl Shared {
         }
     }
 
-    /// Bytes of the file could not be kept: told to who has it open, else to who unmounts.
+    /// Bytes of the file could not be kept: told to who has it open, else to who unmounts; nobody
+    /// misses those of a removed file that no one can read again.
     pub(crate) fn note_loss(&self, state: &mut NodeState, status: Status) {
         state.note_error(status);
-        if state.opens == 0 {
+        if state.opens == 0 && !state.is_beyond_reach() {
             self.pipeline.untold.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -328,7 +329,8 @@ impl Shared {
                 if empty {
                     break;
                 }
-                let targets = self.pipeline.unsynced.lock().targets();
+                // Of this file alone: a target that hangs must cost no other file.
+                let targets = self.targets_with_bytes_of(node);
                 if targets.is_empty() {
                     // A push is between its reply and its entry in the table.
                     std::thread::yield_now();
@@ -337,6 +339,11 @@ impl Shared {
             }
         }
         self.publish(node, scope)
+    }
+
+    /// Targets that hold bytes of the file which no flush settled yet.
+    fn targets_with_bytes_of(&self, node: &Arc<Node>) -> Vec<TargetId> {
+        self.pipeline.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
     }
 
     /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
@@ -367,8 +374,7 @@ impl Shared {
             };
             let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
             let began = ready.iter().filter(|block| push(block)).count();
-            let of_node = |token: &Token| Arc::ptr_eq(&token.node, node);
-            let targets = self.pipeline.unsynced.lock().targets_of(of_node);
+            let targets = self.targets_with_bytes_of(node);
             self.flush_targets(&targets)?;
             if began == 0 && targets.is_empty() {
                 // Other blocks of their rows are in flight.
@@ -506,21 +512,14 @@ impl Shared {
         }
     }
 
-    /// Syncs one file in the background and takes it off the list once it is clean. False: it could
-    /// not be kept.
+    /// Syncs one file in the background and takes it off the list once it is clean. False: what
+    /// somebody may miss could not be kept.
     pub(crate) fn settle_node(&self, node: &Arc<Node>) -> bool {
         let outcome = self.sync_node(node, SyncScope::All);
-        if let Err(status) = outcome {
-            let mut state = node.state.lock();
-            self.note_loss(&mut state, status);
-            let freed = state.file.as_mut().map_or(0, |f| {
-                (f.unpublished, f.has_failed) = (None, true);
-                f.buffer.clear()
-            });
-            drop(state);
-            self.unreserve(freed);
-            eprintln!("client: inode {} could not be kept: {status}", node.ino);
-        }
+        let is_missed = match outcome {
+            Ok(()) => false,
+            Err(status) => self.forget_unkept(node, status),
+        };
         let mut dirty = self.pipeline.dirty.lock();
         let state = node.state.lock();
         if !state.file.as_ref().is_some_and(|f| f.is_dirty()) {
@@ -528,7 +527,24 @@ impl Shared {
         }
         drop((state, dirty));
         self.drop_if_unused(node);
-        outcome.is_ok()
+        !is_missed
+    }
+
+    /// Forgets what of the file could not be kept; whether anybody may miss it.
+    fn forget_unkept(&self, node: &Node, status: Status) -> bool {
+        let mut state = node.state.lock();
+        let is_missed = !state.is_beyond_reach();
+        self.note_loss(&mut state, status);
+        let freed = state.file.as_mut().map_or(0, |f| {
+            (f.unpublished, f.has_failed) = (None, true);
+            f.buffer.clear()
+        });
+        drop(state);
+        self.unreserve(freed);
+        if is_missed {
+            eprintln!("client: inode {} could not be kept: {status}", node.ino);
+        }
+        is_missed
     }
 }
 
