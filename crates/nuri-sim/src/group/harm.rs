@@ -85,6 +85,7 @@ impl World {
                 let kept = Box::new(self.nodes[number].disk.fork());
                 let delay = 1 + self.rng.below(LIE);
                 self.after(delay, Event::PowerOff { node: number, boots, kept });
+                self.lies += 1;
                 return Ok(());
             }
             Fault::Restore => {
@@ -123,6 +124,7 @@ impl World {
         boots: u64,
         kept: MemDisk,
     ) -> Result<(), Wrong> {
+        self.lies -= 1;
         let is_same = self.nodes[number].boots == boots && self.is_whole(number);
         if !is_same || !self.bears(number) {
             return Ok(());

@@ -164,7 +164,7 @@ impl World {
             let redundant = |g: &&nuri_proto::map::Group| g.shape.is_redundant();
             let map = w.authority.map();
             let whole = map.groups.iter().filter(redundant).all(|g| g.members.iter().all(is_live));
-            !(whole && w.hurt.is_empty() && w.all_are_back())
+            !(whole && w.hurt.is_empty() && w.lies == 0 && w.all_are_back())
         };
         let limit = RECOVERY.as_micros() as Time;
         let why = "members do not become live again";

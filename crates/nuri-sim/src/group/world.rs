@@ -158,6 +158,8 @@ pub(super) struct World {
     pub(super) slow: BTreeMap<usize, Time>,
     /// Nodes whose disks lost something that is not made good yet.
     pub(super) hurt: BTreeMap<usize, Injury>,
+    /// Disks that lied and whose machines have not lost power yet: that comes whatever is calm.
+    pub(super) lies: usize,
     /// What disks were.
     pub(super) snapshots: BTreeMap<usize, Snapshot>,
     pub(super) kept: Kept,
@@ -204,6 +206,7 @@ impl World {
             frozen: BTreeMap::new(),
             slow: BTreeMap::new(),
             hurt: BTreeMap::new(),
+            lies: 0,
             snapshots: BTreeMap::new(),
             kept,
             authority_is_up: true,
