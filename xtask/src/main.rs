@@ -9,6 +9,7 @@ mod faults;
 mod install;
 mod litmus;
 mod model;
+mod quoted;
 mod release;
 mod shell;
 mod studies;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::broken;
 use crate::shell::root;
+use crate::{broken, quoted};
 
 const MAX_LINE: usize = 100;
 const MAX_FUNCTION: usize = 70;
@@ -106,6 +106,8 @@ pub(crate) fn run() -> Result<(), String> {
     // The automation itself only writes about rules.
     let of_crates = texts.iter().filter(|(name, _)| name.starts_with("crates/"));
     found.extend(broken::unlisted(of_crates.map(|(_, text)| text.as_str()))?);
+    let of_crates = texts.iter().filter(|(name, _)| name.starts_with("crates/"));
+    found.extend(quoted::unknown(of_crates.map(|(_, text)| text.as_str()))?);
     if found.is_empty() { Ok(()) } else { Err(format!("tidy:\n{}", found.join("\n"))) }
 }
 

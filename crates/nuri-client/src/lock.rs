@@ -83,7 +83,7 @@ impl Locks {
     pub(crate) fn reclaimed(&self, asked: &[HeldLock], held: &[bool]) {
         let mut record = self.record.lock();
         for (lock, _) in asked.iter().zip(held).filter(|(_, held)| !**held) {
-            eprintln!("client: a lock on inode {} is lost: another holds it", lock.ino);
+            tracing::error!("client: a lock on inode {} is lost: another holds it", lock.ino);
             record.lose(lock);
             self.losses.store(true, Ordering::SeqCst);
         }

@@ -303,7 +303,7 @@ impl Shared {
                 }
                 // The rest of what is reclaimed meets it too.
                 Err(Status::SESSION_GONE | Status::STALE) => return,
-                Err(status) => eprintln!("client: parts could not be reclaimed: {status}"),
+                Err(status) => tracing::warn!("client: parts could not be reclaimed: {status}"),
             }
         }
     }

@@ -106,7 +106,7 @@ impl Shared {
         if let Err(status) = self.session.call(&done)
             && !self.stopping()
         {
-            eprintln!("client: answer to the recall of inode {ino} did not arrive: {status}");
+            tracing::warn!("client: answer to the recall of inode {ino} did not arrive: {status}");
         }
     }
 
@@ -211,7 +211,7 @@ impl Shared {
 
     /// Gives up a lease with whatever is not kept; programs are told once per open file.
     pub(crate) fn give_up(&self, node: &Arc<Node>, why: &str) -> Option<LeaseMode> {
-        eprintln!("client: lease on inode {} given up: {why}", node.ino);
+        tracing::warn!("client: lease on inode {} given up: {why}", node.ino);
         self.lose(node, Status::IO);
         let mut state = node.state.lock();
         state.hold.give_back(None);
@@ -268,7 +268,7 @@ impl Shared {
                 Err(Status::SESSION_GONE) => return self.session_lost(),
                 Err(Status::STALE) => return,
                 Err(status) => {
-                    return eprintln!("client: leases could not be reclaimed: {status}");
+                    return tracing::warn!("client: leases could not be reclaimed: {status}");
                 }
             }
             if !more {
@@ -303,7 +303,7 @@ impl Shared {
 
     /// The server ended the session: nothing cached is valid, nothing unsynced can be kept.
     fn session_lost(self: &Arc<Self>) {
-        eprintln!("client: the session ended; cached data is dropped, a new session begins");
+        tracing::warn!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
         self.lose_log();
         self.locks.session_ended();

@@ -41,13 +41,13 @@ impl Shared {
             std::thread::sleep(TICK);
             let trusted = self.trusts_leases();
             if !trusted && !suspended {
-                eprintln!(
+                tracing::warn!(
                     "client: the metadata server was silent for {SUSPEND:?}; files wait for it"
                 );
                 self.empty_page_caches();
             }
             if trusted && suspended {
-                eprintln!("client: the metadata server is back");
+                tracing::info!("client: the metadata server is back");
             }
             suspended = !trusted;
         }

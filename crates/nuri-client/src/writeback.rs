@@ -209,7 +209,7 @@ impl Shared {
                 let freed = file.buffer.discard(block, range);
                 file.has_failed = true;
                 let bytes = range.1 - range.0;
-                eprintln!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
+                tracing::error!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
                 self.note_loss(&mut state, status);
                 drop(state);
                 self.unreserve(freed);
@@ -456,7 +456,7 @@ impl Shared {
                     self.push_some();
                     std::thread::sleep(Duration::from_millis(1));
                 } else if let Err(status) = self.flush_targets(&targets) {
-                    eprintln!("client: a target cannot flush: {status}");
+                    tracing::warn!("client: a target cannot flush: {status}");
                 }
             }
             self.publish_old();
@@ -481,7 +481,7 @@ impl Shared {
             }
             for (stripe, verdict) in self.data.groups().repair_damaged() {
                 for found in verdict.findings {
-                    eprintln!("client: {}", found.sentence(stripe.key));
+                    tracing::warn!("client: {}", found.sentence(stripe.key));
                 }
             }
         }
@@ -542,7 +542,7 @@ impl Shared {
         drop(state);
         self.unreserve(freed);
         if is_missed {
-            eprintln!("client: inode {} could not be kept: {status}", node.ino);
+            tracing::error!("client: inode {} could not be kept: {status}", node.ino);
         }
         is_missed
     }

@@ -1,11 +1,13 @@
 //! Who is in the space and who holds what: the authority, its map and its small store.
 //!
-//! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`credible`] says what
-//! is not even looked at, [`store`] keeps, [`authority`] answers calls.
+//! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`news`] tells of
+//! what was decided, [`credible`] says what is not even looked at, [`store`] keeps, [`authority`]
+//! answers calls.
 
 pub mod authority;
 mod credible;
 pub mod moving;
+pub mod news;
 pub mod placement;
 mod scrub;
 pub mod standing;

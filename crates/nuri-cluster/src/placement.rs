@@ -15,25 +15,71 @@ const GROUPS_PER_TARGET: usize = 4;
 /// Most groups made at once.
 const MAX_GROUPS: usize = 256;
 
+/// The largest target's room in parts; what differs by less is the same.
+const PARTS: u64 = 16;
+/// Can be divided by each number of parts.
+const WHOLE: u64 = 720_720;
+
 /// A target and the node that it must not share a group with.
 pub type Candidate = (TargetId, NodeId);
 
-/// Makes the groups of a shape. Empty where there are fewer targets than members.
-pub fn place(kind: Placement, shape: Shape, targets: &[Candidate]) -> Vec<Vec<TargetId>> {
+/// How much room targets have, each compared with the largest.
+#[derive(Default)]
+pub struct Rooms(HashMap<TargetId, u64>);
+
+impl Rooms {
+    /// Of targets of these sizes.
+    pub fn of(sizes: &[(TargetId, u64)]) -> Rooms {
+        let most = sizes.iter().map(|(_, size)| *size).max().unwrap_or(0).max(1);
+        let parts = |size: u64| {
+            let rounded = u128::from(size) * u128::from(PARTS) + u128::from(most / 2);
+            ((rounded / u128::from(most)) as u64).max(1)
+        };
+        Rooms(sizes.iter().map(|(target, size)| (*target, parts(*size))).collect())
+    }
+
+    /// From 1 to [`PARTS`].
+    fn parts(&self, target: TargetId) -> u64 {
+        self.0.get(&target).copied().unwrap_or(PARTS)
+    }
+}
+
+/// Makes the groups of a shape. Empty where there are fewer targets than members. Targets with more
+/// room have more places, where the placement leaves a choice.
+pub fn place(
+    kind: Placement,
+    shape: Shape,
+    targets: &[Candidate],
+    rooms: &Rooms,
+) -> Vec<Vec<TargetId>> {
     let members = shape.members();
     if targets.len() < members || targets.is_empty() {
         return Vec::new();
     }
     let ring = interleave(targets);
     if members == 1 {
-        return targets.iter().map(|(t, _)| vec![*t]).collect();
+        return alone(targets, rooms);
     }
     match kind {
         Placement::Rotated | Placement::Chained => rotate(&ring, shape),
         Placement::Orthogonal if matches!(shape, Shape::Mirror(2)) => orthogonal(&ring),
         _ if targets.len() == members => rotate(&ring, shape),
-        _ => in_turn(decluster(&ring, members), shape.data()),
+        _ => in_turn(decluster(&ring, members, rooms), shape.data()),
     }
+}
+
+/// Groups of one target: one of each, or several of those with several times the room.
+fn alone(targets: &[Candidate], rooms: &Rooms) -> Vec<Vec<TargetId>> {
+    // Quarters of the largest are near enough.
+    let quarters = |(target, _): &Candidate| ((rooms.parts(*target) + 2) / 4).max(1);
+    let common = targets.iter().map(quarters).fold(0, gcd).max(1);
+    let turns = targets.iter().map(quarters).max().unwrap_or(0) / common;
+    let of_turn = |turn| targets.iter().filter(move |t| turn < quarters(t) / common);
+    (0..turns).flat_map(of_turn).map(|(target, _)| vec![*target]).collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Targets in an order in which neighbours lie on different nodes as far as possible.
@@ -99,9 +145,9 @@ fn orthogonal(ring: &[Candidate]) -> Vec<Vec<TargetId>> {
     groups
 }
 
-/// Fills groups one by one with the target that has the fewest places so far and shares the fewest
-/// groups with those chosen already.
-fn decluster(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
+/// Fills groups one by one with the target that has the fewest places for its room so far and
+/// shares the fewest groups with those chosen already.
+fn decluster(ring: &[Candidate], members: usize, rooms: &Rooms) -> Vec<Vec<TargetId>> {
     let count = (ring.len() * GROUPS_PER_TARGET).min(MAX_GROUPS.max(ring.len()));
     let mut load: HashMap<TargetId, usize> = HashMap::new();
     let mut pairs: HashMap<(TargetId, TargetId), usize> = HashMap::new();
@@ -117,9 +163,10 @@ fn decluster(ring: &[Candidate], members: usize) -> Vec<Vec<TargetId>> {
             let cost = |c: &&Candidate| {
                 let shared: usize =
                     group.iter().map(|g| pairs.get(&pair(g.0, c.0)).copied().unwrap_or(0)).sum();
-                let held = load.get(&c.0).copied().unwrap_or(0);
+                let places = load.get(&c.0).copied().unwrap_or(0) as u64 + 1;
+                let filled = places * WHOLE / rooms.parts(c.0);
                 let here = at_place.get(&(c.0, place)).copied().unwrap_or(0);
-                (held, shared, here, scatter(number, c.0))
+                (filled, shared, here, scatter(number, c.0))
             };
             if let Some(best) = ring.iter().filter(allowed).min_by_key(cost) {
                 group.iter().for_each(|g| *pairs.entry(pair(g.0, best.0)).or_default() += 1);
@@ -187,7 +234,7 @@ mod tests {
             let targets = targets(nodes, each);
             for kind in ALL {
                 for shape in shapes().into_iter().filter(|s| s.members() <= targets.len()) {
-                    check(kind, shape, &targets, &place(kind, shape, &targets));
+                    check(kind, shape, &targets, &place(kind, shape, &targets, &Rooms::default()));
                 }
             }
         }
@@ -196,11 +243,12 @@ mod tests {
     #[test]
     fn a_stream_meets_all_targets_in_turn() {
         let shape = Shape::Parity { k: 3, m: 1 };
-        let groups = place(Placement::Declustered, shape, &targets(4, 1));
+        let groups = place(Placement::Declustered, shape, &targets(4, 1), &Rooms::default());
         let chunks: Vec<_> = groups.iter().flat_map(|g| &g[..3]).collect();
         let turns: Vec<HashSet<_>> = chunks.chunks(4).map(|c| c.iter().collect()).collect();
         assert!(turns.len() == 3 && turns.iter().all(|turn| turn.len() == 4), "{chunks:?}");
-        let groups = place(Placement::Declustered, Shape::Mirror(2), &targets(4, 1));
+        let groups =
+            place(Placement::Declustered, Shape::Mirror(2), &targets(4, 1), &Rooms::default());
         let firsts: Vec<_> = groups.iter().map(|g| g[0]).collect();
         let turns: Vec<HashSet<_>> = firsts.chunks(4).map(|c| c.iter().collect()).collect();
         assert!(turns.iter().all(|turn| turn.len() == 4), "{firsts:?}");
@@ -239,7 +287,7 @@ mod tests {
     fn a_rebuild_reads_from_all_others() {
         let targets = targets(8, 1);
         for shape in shapes() {
-            let groups = place(Placement::Declustered, shape, &targets);
+            let groups = place(Placement::Declustered, shape, &targets, &Rooms::default());
             for (lost, _) in &targets {
                 let mut share: HashMap<TargetId, usize> = HashMap::new();
                 for group in groups.iter().filter(|g| g.contains(lost)) {
@@ -258,7 +306,8 @@ mod tests {
 
     #[test]
     fn the_copies_of_a_row_lie_together() {
-        let groups = place(Placement::Orthogonal, Shape::Mirror(2), &targets(4, 1));
+        let groups =
+            place(Placement::Orthogonal, Shape::Mirror(2), &targets(4, 1), &Rooms::default());
         assert_eq!(groups.len(), 12);
         for row in groups.chunks(3) {
             assert!(row.iter().all(|g| g[1] == row[0][1]));
@@ -267,6 +316,42 @@ mod tests {
 
     #[test]
     fn too_few_targets_make_no_group() {
-        assert!(place(Placement::Declustered, Shape::Mirror(3), &targets(2, 1)).is_empty());
+        let (shape, rooms) = (Shape::Mirror(3), Rooms::default());
+        assert!(place(Placement::Declustered, shape, &targets(2, 1), &rooms).is_empty());
+    }
+
+    fn places(groups: &[Vec<TargetId>], targets: &[Candidate]) -> Vec<usize> {
+        let count = |t: TargetId| groups.iter().filter(|g| g.contains(&t)).count();
+        targets.iter().map(|(t, _)| count(*t)).collect()
+    }
+
+    #[test]
+    fn places_follow_the_room_of_targets() {
+        let targets = targets(6, 1);
+        let sizes = [100, 100, 100, 100, 50, 25];
+        let sizes: Vec<_> = targets.iter().zip(sizes).map(|((t, _), size)| (*t, size)).collect();
+        let rooms = Rooms::of(&sizes);
+        for shape in [Shape::Mirror(2), Shape::Parity { k: 2, m: 1 }] {
+            let groups = place(Placement::Declustered, shape, &targets, &rooms);
+            let places = places(&groups, &targets);
+            let (all, room) = (places.iter().sum::<usize>() as f64, 475.0);
+            for (places, (target, size)) in places.iter().zip(&sizes) {
+                let share = all * *size as f64 / room;
+                assert!((*places as f64 - share).abs() < 1.2, "{shape} {target}: {places} {share}");
+            }
+        }
+        let groups = place(Placement::Declustered, Shape::Stripe, &targets, &rooms);
+        assert_eq!(places(&groups, &targets), [4, 4, 4, 4, 2, 1]);
+    }
+
+    #[test]
+    fn small_differences_of_room_make_none_of_places() {
+        let targets = targets(4, 1);
+        let sizes: Vec<_> = targets.iter().map(|(t, _)| (*t, 1000 - u64::from(t.0) * 5)).collect();
+        for shape in [Shape::Stripe, Shape::Mirror(2), Shape::Parity { k: 2, m: 1 }] {
+            let unequal = place(Placement::Declustered, shape, &targets, &Rooms::of(&sizes));
+            let equal = place(Placement::Declustered, shape, &targets, &Rooms::default());
+            assert_eq!(unequal, equal, "{shape}");
+        }
     }
 }

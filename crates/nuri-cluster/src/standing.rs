@@ -17,7 +17,7 @@ use nuri_proto::map::{Group, Map, Member, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{MemberMove, TargetProved};
 use nuri_rules::broken;
 
-use crate::placement::{Candidate, place};
+use crate::placement::{Candidate, Rooms, place};
 
 /// Groups of all pools and generations together, at most.
 const MAX_GROUPS: usize = 2 * MAX_TARGETS;
@@ -298,7 +298,8 @@ pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Stat
         let staying = map.targets.iter().filter(|t| !t.retiring);
         candidates = staying.map(|t| (t.id, t.node)).collect();
     }
-    let placed = place(map.placement, shape, &candidates);
+    let sizes: Vec<_> = map.targets.iter().map(|t| (t.id, t.size)).collect();
+    let placed = place(map.placement, shape, &candidates, &Rooms::of(&sizes));
     if placed.is_empty() {
         return Err(Status::INVAL);
     }

@@ -228,7 +228,7 @@ impl Rings {
         };
         let ended = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV, libc::ENOENT];
         if !error.raw_os_error().is_some_and(|e| ended.contains(&e)) {
-            eprintln!("fuse: a ring entry of processor {qid} ended: {error}");
+            tracing::warn!("fuse: a ring entry of processor {qid} ended: {error}");
         }
     }
 

@@ -115,7 +115,8 @@ pub fn serve(
         true => Bypass::start(client.clone(), notifier.clone(), config.read_only, config.passed),
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
-    let bypass = bypass.inspect_err(|why| eprintln!("fuse: no way past the kernel: {why}")).ok();
+    let bypass =
+        bypass.inspect_err(|why| tracing::info!("fuse: no way past the kernel: {why}")).ok();
     let refresher = Refresher::new(forgotten, load.clone(), point.to_owned());
     let own =
         Own { bypass: bypass.clone(), steering: Steering::of(point), refresher, pages: notifier };
@@ -124,11 +125,11 @@ pub fn serve(
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));
     let rings = rings.and_then(start);
     match &rings {
-        Ok(()) => eprintln!("fuse: requests come over io_uring"),
+        Ok(()) => tracing::info!("fuse: requests come over io_uring"),
         Err(why) if config.transport == Transport::Uring => {
             return Err(io::Error::other(format!("no FUSE over io_uring: {why}")));
         }
-        Err(why) => eprintln!("fuse: requests come over /dev/fuse: {why}"),
+        Err(why) => tracing::info!("fuse: requests come over /dev/fuse: {why}"),
     }
     let readers = if rings.is_ok() { 1 } else { FIRST_READERS };
     Readers::start(&dispatcher, &device, &serving, readers)?;

@@ -1,7 +1,14 @@
-//! What Nuri's programs have in common: they are installed together and find each other, and they
-//! end quietly where nobody reads what they print.
+//! What Nuri's programs have in common: they are installed together and find each other, they end
+//! quietly where nobody reads what they print, and those that stay end where a thread panics.
 
+use std::cell::Cell;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
+
+thread_local! {
+    /// Somebody on this thread's stack takes panics for an answer.
+    static EXPECTS_PANICS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A program that is installed beside the one that runs, else one on the `PATH`.
 pub fn find(name: &str) -> Option<PathBuf> {
@@ -25,9 +32,68 @@ pub fn end_when_nobody_reads() {
     }));
 }
 
+/// Makes a panic of any thread the end of the process, as kill -9 would be: what the thread left
+/// half done in memory is forgotten, whoever waits for it is told, and a supervisor starts anew.
+/// Without it only the thread ends, and the others go on with what it left.
+pub fn end_at_panics() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        if !EXPECTS_PANICS.get() {
+            std::process::abort();
+        }
+    }));
+}
+
+/// Runs what panics where its input is damaged, and says whether it did. It must leave nothing half
+/// done that others see.
+pub fn catch_panics<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let before = EXPECTS_PANICS.replace(true);
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(work));
+    EXPECTS_PANICS.set(before);
+    outcome.map_err(|_| Panicked)
+}
+
+/// A panic that was caught; what it said was printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Panicked;
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Duration;
+
     use super::*;
+
+    const CHILD: &str = "NURI_TEST_PANICS";
+
+    /// Panics in a thread of its own, in a process that was started for that.
+    #[test]
+    fn child_that_panics() {
+        let Some(caught) = std::env::var_os(CHILD) else { return };
+        end_at_panics();
+        let panics = || panic!("of a test");
+        match caught == "caught" {
+            true => assert_eq!(catch_panics(panics), Err(Panicked)),
+            false => {
+                let _ = std::thread::spawn(panics).join();
+                std::thread::sleep(Duration::from_secs(20));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_that_nobody_expects_ends_the_process() {
+        let run = |how: &str| {
+            let own = std::env::current_exe().unwrap();
+            let name = "program::tests::child_that_panics";
+            let mut child = Command::new(own);
+            child.args(["--exact", name]).env(CHILD, how).output().unwrap().status
+        };
+        assert_eq!(run("not").signal(), Some(libc::SIGABRT));
+        assert!(run("caught").success());
+    }
 
     #[test]
     fn programs_are_found_beside_this_one_and_on_the_path() {

@@ -1,10 +1,10 @@
 //! The tables behind the log: redb on a [`Disk`].
 
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use nuri_io::disk::Disk;
+use nuri_io::program::catch_panics;
 use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 
@@ -67,8 +67,8 @@ fn broken(error: impl Into<redb::Error>) -> KvError {
 
 /// redb panics on some damage that its own checks do not see: to us that is damage too.
 fn guarded<T>(f: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
-    std::panic::catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|_| Err(KvError::Damaged("the tables' structure".into())))
+    let damaged = |_| Err(KvError::Damaged("the tables' structure".into()));
+    catch_panics(f).unwrap_or_else(damaged)
 }
 
 impl Tables {

@@ -69,7 +69,7 @@ impl MetaServer {
         let mut removed = Vec::new();
         for id in ids {
             if let Some(session) = core.sessions.remove(id) {
-                eprintln!("metadata: session {id} ({}) is evicted: it {why}", session.client);
+                tracing::error!("metadata: session {id} ({}) is evicted: it {why}", session.client);
                 core.recalls.retain(|(holder, _), _| holder != id);
                 let told = core.locks.drop_waits(*id);
                 self.tell_locks(core, told);

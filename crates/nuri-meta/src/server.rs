@@ -332,7 +332,7 @@ impl MetaServer {
         let (wall, last) = (time_of(self.clock.wall()), core.counters.stamp);
         if last.is_beyond(wall) {
             let days = (last.sec - wall.sec) as f64 / 86_400.0;
-            eprintln!("metadata: the clock was {days:.4} days ahead; stamps follow it back");
+            tracing::warn!("metadata: the clock was {days:.4} days ahead; stamps follow it back");
         }
         let now = last.next(wall);
         core.counters.stamp = now;

@@ -1,5 +1,7 @@
 //! The map: nodes, targets, pools and groups of a space, as data. The authority owns it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, ClusterId, Epoch, GroupId, Incarnation, NodeId, PoolId, TargetId};
@@ -271,21 +273,104 @@ impl Map {
     }
 
     /// (size, used) in bytes of files, if all have the space's shape: redundancy left out, and
-    /// what lies beyond the smallest target where every group needs all targets.
+    /// what is left on larger targets once no group has room on all of its members.
     pub fn usable(&self) -> (u64, u64) {
-        let (mut size, used) = self.capacity();
-        if self.targets.len() == self.shape.members() {
-            let least = self.targets.iter().map(|t| t.size).min().unwrap_or(0);
-            size = least * self.targets.len() as u64;
-        }
+        let (size, used) = self.capacity();
         let of_files = |bytes: u64| {
             (u128::from(bytes) * self.shape.data() as u128 / self.shape.members() as u128) as u64
         };
-        (of_files(size), of_files(used).min(of_files(size)))
+        let groups: Vec<_> = self.groups.iter().filter(|g| self.is_for_new_files(g)).collect();
+        if groups.is_empty() {
+            return (of_files(size), of_files(used));
+        }
+        (of_files(used) + self.room_in(&groups), of_files(used))
+    }
+
+    fn is_for_new_files(&self, group: &Group) -> bool {
+        let listed = self.pools.iter().any(|pool| pool.groups.contains(&group.id));
+        group.shape == self.shape && listed
+    }
+
+    /// Bytes of files that fit on the groups: they fill all of them alike until a target is full,
+    /// then those that do without it, and so on.
+    fn room_in(&self, groups: &[&Group]) -> u64 {
+        let free = |t: &Target| (t.id, t.size.saturating_sub(t.used));
+        let mut free: BTreeMap<TargetId, u64> = self.targets.iter().map(free).collect();
+        let mut room = 0;
+        loop {
+            let has_room = |m: &Member| free.get(&m.target).is_some_and(|bytes| *bytes > 0);
+            let open = groups.iter().filter(|g| g.members.iter().all(has_room));
+            let open: Vec<_> = open.collect();
+            let mut places: BTreeMap<TargetId, u64> = BTreeMap::new();
+            for member in open.iter().flat_map(|g| &g.members) {
+                *places.entry(member.target).or_default() += 1;
+            }
+            let until_full = places.iter().map(|(target, count)| free[target].div_ceil(*count));
+            let Some(each) = until_full.min() else { return room };
+            room += each * open.iter().map(|g| g.shape.data() as u64).sum::<u64>();
+            for (target, count) in places {
+                if let Some(bytes) = free.get_mut(&target) {
+                    *bytes = bytes.saturating_sub(each * count);
+                }
+            }
+        }
     }
 
     /// (size, used) over all targets, bytes.
     pub fn capacity(&self) -> (u64, u64) {
         self.targets.iter().fold((0, 0), |(size, used), t| (size + t.size, used + t.used))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Targets of these sizes and groups of these targets.
+    fn map(shape: Shape, sizes: &[u64], groups: &[&[u32]]) -> Map {
+        let target = |(i, size): (usize, &u64)| Target {
+            id: TargetId(i as u32 + 1),
+            node: NodeId(i as u32 + 1),
+            path: String::new(),
+            state: TargetState::Up,
+            size: *size,
+            used: 0,
+            incarnation: Incarnation(1),
+            sequence: 1,
+            boot: BootId(1),
+            machine: BootId(1),
+            retiring: false,
+        };
+        let group = |(i, members): (usize, &&[u32])| Group {
+            id: GroupId(i as u32 + 1),
+            epoch: Epoch(1),
+            shape,
+            members: members.iter().map(|t| Member::new(TargetId(*t), Standing::Live)).collect(),
+        };
+        let groups: Vec<_> = groups.iter().enumerate().map(group).collect();
+        let listed = groups.iter().map(|g| g.id).collect();
+        let pool = Pool { id: PoolId(1), name: "default".into(), groups: listed };
+        let targets = sizes.iter().enumerate().map(target).collect();
+        Map { shape, targets, groups, pools: vec![pool], ..Map::default() }
+    }
+
+    #[test]
+    fn what_fits_is_what_the_groups_have_room_for() {
+        let parity = Shape::Parity { k: 3, m: 1 };
+        let all_needed = map(parity, &[100, 100, 50, 100], &[&[1, 2, 3, 4]]);
+        assert_eq!(all_needed.usable(), (150, 0), "what is over is of no use");
+        let stripes = map(Shape::Stripe, &[100, 50], &[&[1], &[2], &[1]]);
+        assert_eq!(stripes.usable().0, 150, "the smaller one is full later or earlier");
+        // Both large ones with the small one until that is full, then by themselves.
+        let mirrors = map(Shape::Mirror(2), &[100, 100, 50], &[&[1, 2], &[2, 3], &[3, 1]]);
+        assert_eq!(mirrors.usable().0, 125);
+        let mut half = mirrors.clone();
+        half.targets.iter_mut().for_each(|t| t.used = t.size / 2);
+        assert_eq!(half.usable(), (125, 62));
+    }
+
+    #[test]
+    fn before_there_are_groups_the_shape_alone_counts() {
+        assert_eq!(map(Shape::Mirror(2), &[100], &[]).usable(), (50, 0));
     }
 }

@@ -1,8 +1,8 @@
 //! Protocol versions. A handshake agrees on the highest version that both sides speak.
 
-/// 1: first release.
-pub const PROTOCOL_MIN: u16 = 1;
-pub const PROTOCOL_MAX: u16 = 1;
+/// 1: first release. 2: a proof says the role and covers the address that was dialled.
+pub const PROTOCOL_MIN: u16 = 2;
+pub const PROTOCOL_MAX: u16 = 2;
 
 /// The version to speak with a peer that offers `min..=max`, if any.
 pub fn agree(min: u16, max: u16) -> Option<u16> {
@@ -14,8 +14,9 @@ pub fn agree(min: u16, max: u16) -> Option<u16> {
 mod tests {
     #[test]
     fn no_common_version_is_none() {
-        assert_eq!(super::agree(1, 7), Some(1));
-        assert_eq!(super::agree(2, 7), None);
+        assert_eq!(super::agree(1, 7), Some(2));
+        assert_eq!(super::agree(1, 1), None);
+        assert_eq!(super::agree(3, 7), None);
         assert_eq!(super::agree(0, 0), None);
     }
 }

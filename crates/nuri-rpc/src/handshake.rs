@@ -1,9 +1,12 @@
 //! Mutual proof of the space's secret by challenge and response, and the protocol version.
 //!
-//! 1 client -> server  hello: magic, versions, 32 random bytes
+//! 1 client -> server  hello: magic, versions, role, 32 random bytes
 //! 2 server -> client  hello: magic, chosen version, 32 random bytes
-//! 3 client -> server  HMAC-SHA256(secret, "nuri client" | hello 1 | hello 2)
-//! 4 server -> client  HMAC-SHA256(secret, "nuri server" | hello 1 | hello 2)
+//! 3 client -> server  HMAC-SHA256(secret, "nuri client" | hello 1 | hello 2 | where)
+//! 4 server -> client  HMAC-SHA256(secret, "nuri server" | hello 1 | hello 2 | where)
+//!
+//! The secret is that of the role. "where" is the server's address as each side's system says it:
+//! a proof that somebody at another address passes on is worth nothing.
 //!
 //! All messages have fixed lengths. The server proves nothing to a client that did not: it answers
 //! with zeros, so that a wrong secret is told from a connection that broke. All of it has one
@@ -12,14 +15,19 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use hmac::Mac;
+use hmac::{Hmac, Mac};
+use nuri_proto::op::Role;
 use nuri_proto::version::{PROTOCOL_MAX, PROTOCOL_MIN, agree};
+use nuri_rules::broken;
+use sha2::Sha256;
 
 use crate::secret::Secret;
 use crate::stream::Stream;
 
 const MAGIC: &[u8; 8] = b"NURIHELO";
 pub(crate) const HELLO: usize = 48;
+/// Where the client's hello says its role.
+const ROLE: usize = 12;
 const PROOF: usize = 32;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -45,6 +53,23 @@ fn hello(a: u16, b: u16) -> Result<[u8; HELLO], HandshakeError> {
     out[10..12].copy_from_slice(&b.to_le_bytes());
     getrandom::fill(&mut out[16..]).map_err(|_| HandshakeError::Random)?;
     Ok(out)
+}
+
+fn role_byte(role: Role) -> u8 {
+    match role {
+        Role::Node => 0,
+        Role::Mount => 1,
+    }
+}
+
+fn role_of(hello: &[u8; HELLO]) -> Option<Role> {
+    [Role::Node, Role::Mount].into_iter().find(|role| role_byte(*role) == hello[ROLE])
+}
+
+/// The proof of one side.
+fn proof(secret: &Secret, who: &[u8], hellos: [&[u8; HELLO]; 2], place: &str) -> Hmac<Sha256> {
+    let place = if broken!("proof_anywhere") { "" } else { place };
+    secret.mac(&[who, hellos[0], hellos[1], place.as_bytes()])
 }
 
 fn versions(hello: &[u8; HELLO]) -> Result<(u16, u16), HandshakeError> {
@@ -81,7 +106,9 @@ pub(crate) fn connect(
     stream.set_nodelay()?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     let deadline = Instant::now() + patience.min(TIMEOUT);
-    let mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
+    let place = stream.dialled()?;
+    let mut mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
+    mine[ROLE] = role_byte(secret.role());
     stream.write_all(&mine)?;
     let mut theirs = [0; HELLO];
     read_before(stream, deadline, &mut theirs)?;
@@ -89,13 +116,12 @@ pub(crate) fn connect(
     if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&version) {
         return Err(HandshakeError::Version);
     }
-    stream.write_all(&secret.mac(&[b"nuri client", &mine, &theirs]).finalize().into_bytes())?;
-    let mut proof = [0; PROOF];
-    read_before(stream, deadline, &mut proof)?;
-    secret
-        .mac(&[b"nuri server", &mine, &theirs])
-        .verify_slice(&proof)
-        .map_err(|_| HandshakeError::Secret)
+    let ours = proof(secret, b"nuri client", [&mine, &theirs], &place);
+    stream.write_all(&ours.finalize().into_bytes())?;
+    let mut answer = [0; PROOF];
+    read_before(stream, deadline, &mut answer)?;
+    let expected = proof(secret, b"nuri server", [&mine, &theirs], &place);
+    expected.verify_slice(&answer).map_err(|_| HandshakeError::Secret)
 }
 
 /// What the server's side does next.
@@ -104,14 +130,16 @@ pub(crate) enum Step {
     /// The message is not whole yet.
     More,
     Answer(Vec<u8>),
-    /// The client knows the secret; this is our own proof.
-    Proven(Vec<u8>),
+    /// The client knows the secret of this role; this is our own proof.
+    Proven(Role, Vec<u8>),
     /// It does not, or speaks something else.
     Refused(Vec<u8>),
 }
 
 /// The server's side: bytes in, bytes out.
 pub(crate) struct Acceptance {
+    /// Where the client reached us.
+    place: String,
     theirs: [u8; HELLO],
     /// Once their hello is whole.
     mine: Option<[u8; HELLO]>,
@@ -121,8 +149,8 @@ pub(crate) struct Acceptance {
 }
 
 impl Acceptance {
-    pub(crate) fn new() -> Acceptance {
-        Acceptance { theirs: [0; HELLO], mine: None, proof: [0; PROOF], have: 0 }
+    pub(crate) fn new(place: String) -> Acceptance {
+        Acceptance { place, theirs: [0; HELLO], mine: None, proof: [0; PROOF], have: 0 }
     }
 
     /// Bytes that the present message lacks.
@@ -158,11 +186,15 @@ impl Acceptance {
     }
 
     fn judge(&self, secret: &Secret, mine: &[u8; HELLO]) -> Step {
-        let proof = |who: &[u8]| secret.mac(&[who, &self.theirs, mine]);
+        let role = role_of(&self.theirs);
+        let Some((role, secret)) = role.and_then(|role| Some((role, secret.of(role)?))) else {
+            return Step::Refused(vec![0; PROOF]);
+        };
+        let proof = |who: &[u8]| proof(&secret, who, [&self.theirs, mine], &self.place);
         if proof(b"nuri client").verify_slice(&self.proof).is_err() {
             return Step::Refused(vec![0; PROOF]);
         }
-        Step::Proven(proof(b"nuri server").finalize().into_bytes().to_vec())
+        Step::Proven(role, proof(b"nuri server").finalize().into_bytes().to_vec())
     }
 }
 
@@ -174,10 +206,12 @@ mod tests {
         Secret::from_bytes([byte; 32])
     }
 
-    /// Goes through it in pieces of this length, as a client with another secret perhaps.
-    fn play(client: &Secret, piece: usize) -> Step {
-        let (server, mine) = (secret(1), hello(PROTOCOL_MIN, PROTOCOL_MAX).unwrap());
-        let mut acceptance = Acceptance::new();
+    /// Goes through it in pieces of this length, as a client with another secret perhaps, or one
+    /// that dialled another address.
+    fn play(client: &Secret, dialled: &str, piece: usize) -> Step {
+        let (server, mut mine) = (secret(1), hello(PROTOCOL_MIN, PROTOCOL_MAX).unwrap());
+        mine[ROLE] = role_byte(client.role());
+        let mut acceptance = Acceptance::new("here".into());
         let mut all = |bytes: &[u8]| {
             let steps = bytes.chunks(piece).map(|part| acceptance.take(&server, part));
             let steps: Vec<Step> = steps.collect();
@@ -185,11 +219,12 @@ mod tests {
             steps.into_iter().next_back().unwrap()
         };
         let Step::Answer(theirs) = all(&mine) else { panic!("no answer") };
-        let proof = client.mac(&[b"nuri client", &mine, &theirs]).finalize().into_bytes();
-        let step = all(&proof);
-        if let Step::Proven(proof) = &step {
-            let ours = client.mac(&[b"nuri server", &mine, &theirs]);
-            assert!(ours.verify_slice(proof).is_ok());
+        let theirs: [u8; HELLO] = theirs.try_into().unwrap();
+        let ours = proof(client, b"nuri client", [&mine, &theirs], dialled);
+        let step = all(&ours.finalize().into_bytes());
+        if let Step::Proven(_, shown) = &step {
+            let expected = proof(client, b"nuri server", [&mine, &theirs], dialled);
+            assert!(expected.verify_slice(shown).is_ok());
         }
         step
     }
@@ -197,16 +232,29 @@ mod tests {
     #[test]
     fn who_knows_the_secret_is_believed_however_it_comes_in_pieces() {
         for piece in [1, 5, 31, 48] {
-            assert!(matches!(play(&secret(1), piece), Step::Proven(_)), "{piece}");
-            assert_eq!(play(&secret(2), piece), Step::Refused(vec![0; PROOF]));
+            let role = |client: &Secret| match play(client, "here", piece) {
+                Step::Proven(role, _) => Some(role),
+                _ => None,
+            };
+            assert_eq!(role(&secret(1)), Some(Role::Node), "{piece}");
+            assert_eq!(role(&secret(1).for_mounts()), Some(Role::Mount), "{piece}");
+            assert_eq!(role(&secret(2)), None);
+            assert_eq!(role(&secret(2).for_mounts()), None);
         }
+    }
+
+    /// Catches `broken!("proof_anywhere")`: somebody has a node's address while it is down, and
+    /// passes what it hears on to another node.
+    #[test]
+    fn a_proof_for_another_address_is_worth_nothing() {
+        assert_eq!(play(&secret(1), "there", 48), Step::Refused(vec![0; PROOF]));
     }
 
     #[test]
     fn what_is_no_hello_is_refused() {
-        let mut garbage = Acceptance::new();
+        let mut garbage = Acceptance::new("here".into());
         assert_eq!(garbage.take(&secret(1), &[7; HELLO]), Step::Refused(Vec::new()));
-        let mut old = Acceptance::new();
+        let mut old = Acceptance::new("here".into());
         let Step::Refused(answer) = old.take(&secret(1), &hello(0, 0).unwrap()) else {
             panic!("no such version");
         };

@@ -12,6 +12,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use nuri_proto::op::Role;
 use nuri_rules::broken;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -104,7 +105,7 @@ impl Reception {
     }
 
     /// Hands over who has proved the secret, until the server stops.
-    pub(crate) fn run(mut self, is_stopping: impl Fn() -> bool, proven: impl Fn(Stream)) {
+    pub(crate) fn run(mut self, is_stopping: impl Fn() -> bool, proven: impl Fn(Stream, Role)) {
         let mut events = Vec::with_capacity(TOGETHER);
         loop {
             events.clear();
@@ -153,7 +154,8 @@ impl Reception {
         let is_ready = stream.set_nonblocking(true).is_ok()
             && epoll::add(&self.epoll, &stream, data, flags).is_ok();
         let Some(source) = stream.source().filter(|_| is_ready) else { return };
-        self.strangers.insert(id, Stranger { stream, acceptance: Acceptance::new(), until });
+        let Ok(place) = stream.reached() else { return };
+        self.strangers.insert(id, Stranger { stream, acceptance: Acceptance::new(place), until });
         if let Some(oldest) = self.line.add(id, source) {
             self.strangers.remove(&oldest);
         }
@@ -167,14 +169,14 @@ impl Reception {
     }
 
     /// Something came from a stranger.
-    fn hear(&mut self, id: u64, proven: &impl Fn(Stream)) {
+    fn hear(&mut self, id: u64, proven: &impl Fn(Stream, Role)) {
         match self.strangers.get_mut(&id).map(|stranger| stranger.hear(&self.secret)) {
             None | Some(Heard::Waits) => {}
             Some(Heard::Ended) => drop(self.leaves(id)),
-            Some(Heard::Proven) => {
+            Some(Heard::Proven(role)) => {
                 let stranger = self.leaves(id);
                 if let Some(stream) = stranger.and_then(|s| s.stream.becomes_known().ok()) {
-                    proven(stream);
+                    proven(stream, role);
                 }
             }
         }
@@ -194,7 +196,7 @@ impl Reception {
 /// What became of a stranger.
 enum Heard {
     Waits,
-    Proven,
+    Proven(Role),
     /// Gone, or has said something else than its proof.
     Ended,
 }
@@ -215,12 +217,14 @@ impl Stranger {
             match self.acceptance.take(secret, &buf[..got]) {
                 Step::More => {}
                 Step::Answer(bytes) if self.stream.write_now(&bytes) => {}
-                Step::Proven(bytes) if self.stream.write_now(&bytes) => return Heard::Proven,
+                Step::Proven(role, bytes) if self.stream.write_now(&bytes) => {
+                    return Heard::Proven(role);
+                }
                 Step::Refused(bytes) => {
                     self.stream.write_now(&bytes);
                     return Heard::Ended;
                 }
-                Step::Answer(_) | Step::Proven(_) => return Heard::Ended,
+                Step::Answer(_) | Step::Proven(..) => return Heard::Ended,
             }
         }
     }

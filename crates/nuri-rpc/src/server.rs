@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{COPIED_REPLY, COPIED_REQUEST, Header, Kind};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::near::Echo;
-use nuri_proto::op::{Call, Op};
+use nuri_proto::op::{Call, Op, Role};
 use nuri_rules::broken;
 use parking_lot::Mutex;
 
@@ -112,7 +112,7 @@ impl Server {
         let body = move || {
             reception.run(
                 || stopping.stopping.load(Ordering::SeqCst),
-                |stream| serve_on_thread(stream, &serving),
+                |stream, role| serve_on_thread(stream, role, &serving),
             );
         };
         std::thread::Builder::new().name("reception".into()).spawn(body)?;
@@ -133,7 +133,7 @@ impl Drop for Server {
 }
 
 /// A connection whose client has proved itself.
-fn serve_on_thread(stream: Stream, shared: &Arc<Shared>) {
+fn serve_on_thread(stream: Stream, role: Role, shared: &Arc<Shared>) {
     if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
         return;
     }
@@ -143,25 +143,25 @@ fn serve_on_thread(stream: Stream, shared: &Arc<Shared>) {
     let spawned = std::thread::Builder::new()
         .name("serve".into())
         .stack_size(STACK)
-        .spawn(move || connection(id, stream, &for_thread));
+        .spawn(move || connection(id, stream, role, &for_thread));
     if spawned.is_err() {
         shared.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn connection(id: usize, mut stream: Stream, shared: &Shared) {
+fn connection(id: usize, mut stream: Stream, role: Role, shared: &Shared) {
     if let Ok(clone) = stream.try_clone() {
         shared.streams.lock().insert(id, clone);
     }
     // Who stops the server may have looked before this one was listed.
     if !shared.stopping.load(Ordering::SeqCst) {
-        serve_calls(&mut stream, shared);
+        serve_calls(&mut stream, role, shared);
     }
     shared.streams.lock().remove(&id);
     shared.open.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn serve_calls(stream: &mut Stream, shared: &Shared) {
+fn serve_calls(stream: &mut Stream, role: Role, shared: &Shared) {
     let mut reader = FrameReader::new();
     let mut guest = Guest::of(stream);
     let mut referred = None;
@@ -188,7 +188,7 @@ fn serve_calls(stream: &mut Stream, shared: &Shared) {
         }
         let payload = payload.as_deref().unwrap_or_default();
         let own = guest.answer(&header, &args);
-        let reply = own.unwrap_or_else(|| answer(&header, &args, payload, shared));
+        let reply = own.unwrap_or_else(|| answer(&header, &args, payload, (role, shared)));
         let bulk = reply.payload.as_deref().unwrap_or_default();
         let carry = near::carry_reply(&header, bulk);
         if carry == Carry::Stream {
@@ -203,10 +203,13 @@ fn serve_calls(stream: &mut Stream, shared: &Shared) {
     }
 }
 
-fn answer(header: &Header, args: &[u8], payload: &[u8], shared: &Shared) -> Reply {
+fn answer(header: &Header, args: &[u8], payload: &[u8], (role, shared): (Role, &Shared)) -> Reply {
     let Some(op) = Op::from_wire(header.op) else {
         return Reply::failed(Status::MALFORMED);
     };
+    if !op.is_for(role) && !broken!("mounts_are_nodes") {
+        return Reply::failed(Status::PERM);
+    }
     if op == Op::Echo {
         return codec::decode(args).map_or_else(Reply::failed, |call| echo(call, shared));
     }

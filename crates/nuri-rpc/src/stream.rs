@@ -48,6 +48,28 @@ impl Stream {
         (who == geteuid() || who == Uid::ROOT).then_some(Stream::Unix(stream))
     }
 
+    /// The server's address, as the client's system says it.
+    ///
+    /// # Errors
+    /// It has ended already.
+    pub(crate) fn dialled(&self) -> io::Result<String> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr().map(place),
+            Stream::Unix(stream) => stream.peer_addr().map(|name| place_here(&name)),
+        }
+    }
+
+    /// The server's address, as the server's system says it.
+    ///
+    /// # Errors
+    /// It has ended already.
+    pub(crate) fn reached(&self) -> io::Result<String> {
+        match self {
+            Stream::Tcp(stream) => stream.local_addr().map(place),
+            Stream::Unix(stream) => stream.local_addr().map(|name| place_here(&name)),
+        }
+    }
+
     /// Where it comes from; none where it has ended already.
     pub(crate) fn source(&self) -> Option<Source> {
         match self {
@@ -237,6 +259,15 @@ impl AsFd for Listener {
             Listener::Unix(listener) => listener.as_fd(),
         }
     }
+}
+
+/// A TCP address, the same for both kinds of sockets.
+fn place(address: SocketAddr) -> String {
+    format!("tcp {} {}", address.ip().to_canonical(), address.port())
+}
+
+fn place_here(name: &UnixAddr) -> String {
+    format!("unix {}", String::from_utf8_lossy(name.as_abstract_name().unwrap_or_default()))
 }
 
 /// Without a file, and seen in this network namespace only, as the address is.

@@ -8,7 +8,8 @@ use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
 use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, Room, WriteReply};
 use nuri_proto::op::near::{self, NearAsk, NearProve};
-use nuri_proto::op::{Op, cluster::MapGet, cluster::Path};
+use nuri_proto::op::{Op, cluster::MapGet, cluster::Path, cluster::TargetRemove};
+use nuri_proto::version::PROTOCOL_MAX;
 
 use super::*;
 
@@ -122,7 +123,7 @@ fn a_server_that_dies_in_the_handshake_is_unreachable() {
             let (mut stream, _) = listener.accept().unwrap();
             let mut hello = [0; 48];
             stream.read_exact(&mut hello).unwrap();
-            hello[8..10].copy_from_slice(&1u16.to_le_bytes());
+            hello[8..10].copy_from_slice(&PROTOCOL_MAX.to_le_bytes());
             stream.write_all(&hello[..bytes]).unwrap();
         }
     });
@@ -141,6 +142,47 @@ fn wrong_secret_gets_nothing_parsed() {
     assert!(matches!(peer.probe(), Err(HandshakeError::Secret)));
     let refused = peer.call(CallContext::default(), &write(), b"x", &mut [], T);
     assert_eq!(refused.unwrap_err(), Status::WRONG_PEER);
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
+}
+
+/// Catches `broken!("mounts_are_nodes")`.
+#[test]
+fn who_knows_the_secret_for_mounts_makes_no_call_of_nodes() {
+    let (server, echo) = start();
+    let address = server.address().to_string();
+    let call = |secret: &Secret| {
+        let context = CallContext::default();
+        let remove = TargetRemove { target: TargetId(1) };
+        Peer::new(&address, secret).call(context, &remove, &[], &mut [], T).unwrap_err()
+    };
+    assert_eq!(call(&secret(1).for_mounts()), Status::PERM);
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
+    assert_eq!(call(&secret(1)), Status::NOTSUP, "the service was asked");
+    let mount = Peer::new(&address, &secret(1).for_mounts());
+    mount.call(CallContext::default(), &write(), b"x", &mut [], T).unwrap();
+}
+
+/// A stranger has the address of a server that is down, and passes on what it hears to another one.
+#[test]
+fn a_relay_learns_nothing_and_is_nobody() {
+    let (server, echo) = start();
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = relay.local_addr().unwrap().to_string();
+    let passes_on = std::thread::spawn(move || {
+        let (mut client, _) = relay.accept().unwrap();
+        let mut server = TcpStream::connect(server.address()).unwrap();
+        for bytes in [48, 32] {
+            let mut message = vec![0; bytes];
+            client.read_exact(&mut message).unwrap();
+            server.write_all(&message).unwrap();
+            let mut answer = vec![0; bytes];
+            server.read_exact(&mut answer).unwrap();
+            client.write_all(&answer).unwrap();
+        }
+    });
+    let refused = Peer::new(&address, &secret(1)).probe();
+    assert!(matches!(refused, Err(HandshakeError::Secret)), "{refused:?}");
+    passes_on.join().unwrap();
     assert_eq!(echo.calls.load(Ordering::SeqCst), 0);
 }
 

@@ -65,7 +65,7 @@ impl TargetServer {
                     if !target.store.wait_for_work(IDLE) {
                         target.store.trim(TRIM_BYTES);
                     } else if let Err(error) = target.store.checkpoint() {
-                        eprintln!("target {}: {error}", target.path().display());
+                        tracing::warn!("target {}: {error}", target.path().display());
                         std::thread::sleep(IDLE);
                     }
                 }

@@ -248,7 +248,7 @@ impl Target {
             && self.gone.set(why.clone()).is_ok()
         {
             let path = self.path.display();
-            eprintln!("target {path}: out of service until its node is started anew: {why}");
+            tracing::error!("target {path}: out of service until its node is started anew: {why}");
         }
     }
 

@@ -37,7 +37,7 @@ fn patiently<T, E: std::fmt::Display>(
             Err(error) if is_worth(&error) && start.elapsed() < BOOT => {
                 if !std::mem::replace(&mut has_said, true) {
                     let most = BOOT.as_secs();
-                    eprintln!("node: waits up to {most} s for {what} ({error})");
+                    tracing::info!("node: waits up to {most} s for {what} ({error})");
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -133,7 +133,7 @@ pub(crate) fn doubt_older(targets: &[Target], map: &Map) {
         if known.is_some_and(|known| is_older(known, &request))
             && let Err(e) = target.doubt()
         {
-            eprintln!("nuri: {}: {e}", request.path);
+            tracing::warn!("{}: {e}", request.path);
         }
     }
 }

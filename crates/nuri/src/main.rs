@@ -8,6 +8,7 @@ mod copy;
 mod health;
 mod joining;
 mod logs;
+mod news;
 mod node;
 mod resync;
 mod room;
@@ -45,7 +46,7 @@ fn main() -> std::process::ExitCode {
     match cmd::run(cli) {
         Ok(code) => code,
         Err(Failure(text)) => {
-            eprintln!("nuri: {}", logs::plain(&text));
+            tracing::error!("{text}");
             std::process::ExitCode::FAILURE
         }
     }

@@ -32,6 +32,7 @@ use crate::copy::copier::{CopiedMap, Copier};
 use crate::copy::keeper::Keeper;
 use crate::copy::restore::refuse_unfinished;
 use crate::joining::{self, doubt_older, reach, refusal, refuse_loopback};
+use crate::news::Told;
 use crate::resync::{self, Progress};
 use crate::room::Room;
 use crate::scrub;
@@ -123,7 +124,7 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&dir).map_err(at(format!("cannot make {}", dir.display())))?;
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
     let token = settings.token_file.clone().unwrap_or(dir.join("token"));
-    let secret = Secret::load(&token).map_err(Failure::new)?;
+    let secret = Secret::load_own(&token).map_err(Failure::new)?;
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
@@ -136,7 +137,7 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     let services = Arc::new(node.services);
     let server = Server::start(listener, &secret, services.clone())
         .map_err(at("cannot serve the listening address"))?;
-    println!("node {} serves {address}", node.id);
+    tracing::info!("node {} serves {address}", node.id);
     if let Some(meta) = &services.meta {
         start_meta_workers(meta, node.store, &address, &secret);
     }
@@ -361,6 +362,7 @@ impl Joined<'_> {
 fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
     let join = Join { node: Some(node), ..join };
     let mut was_second = false;
+    let mut told = Told::default();
     loop {
         let (admission, epochs) = (&services.targets.admission, &services.targets.epochs);
         let (targets, admitted) = (services.targets.reports(), admission.version());
@@ -369,11 +371,14 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
         let beat = Heartbeat { node, instance, targets, admitted, resyncs, scrub };
         let context = nuri_rpc::CallContext::default();
         let sent = admission.now();
+        told.of_targets(&beat.targets);
         match authority.call(context, &beat, &[], &mut [], HEARTBEAT * 4) {
             Ok((reply, _)) => {
+                told.of_contact(true);
                 let changed = reply.admitted.is_some();
                 // The lease of an answer that tells of a new map counts once that is obeyed.
-                if reply.map_epoch <= epochs.adopted() || adopt_map(services, authority) {
+                if reply.map_epoch <= epochs.adopted() || adopt_map(services, authority, &mut told)
+                {
                     services.targets.renew(sent, reply.admitted);
                 }
                 if changed {
@@ -386,22 +391,26 @@ fn heartbeat(services: &Services, node: NodeId, join: Join, authority: &Peer) {
                 let answer = authority.call(context, &again, &[], &mut [], HEARTBEAT * 4);
                 let is_second = matches!(answer, Err(Status::BUSY));
                 if is_second && !std::mem::replace(&mut was_second, is_second) {
-                    eprintln!("node {node}: another one with this number runs elsewhere: stop one");
+                    tracing::warn!(
+                        "node {node}: another one with this number runs elsewhere: stop one"
+                    );
                 }
             }
-            Err(_) => {}
+            Err(_) => told.of_contact(false),
         }
         epochs.wait_named(HEARTBEAT);
     }
 }
 
 /// Fetches the map and obeys it.
-fn adopt_map(services: &Services, authority: &Peer) -> bool {
+fn adopt_map(services: &Services, authority: &Peer, told: &mut Told) -> bool {
     let context = nuri_rpc::CallContext::default();
     match authority.call(context, &MapGet {}, &[], &mut [], HEARTBEAT * 4) {
         Ok((map, _)) => {
             let adopted = services.targets.adopt(&map);
-            adopted.is_ok() && services.targets.epochs.adopted() >= map.epoch
+            let epoch = map.epoch;
+            told.of_map(map);
+            adopted.is_ok() && services.targets.epochs.adopted() >= epoch
         }
         Err(_) => false,
     }
@@ -419,7 +428,7 @@ fn start_meta_workers(
         loop {
             std::thread::sleep(META_TICK);
             if let Err(status) = ticking.tick() {
-                eprintln!("metadata: {status}");
+                tracing::warn!("metadata: {status}");
             }
         }
     });
@@ -429,7 +438,7 @@ fn start_meta_workers(
             loop {
                 std::thread::sleep(META_TICK / 10);
                 if let Err(error) = room.look_after(&engine, &server) {
-                    eprintln!("{error}");
+                    tracing::warn!("{error}");
                     std::thread::sleep(META_TICK * 4);
                 }
             }
@@ -464,7 +473,7 @@ fn connected(authority: &str, secret: &Secret) -> Cluster {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
-        eprintln!("cannot start the thread {name}: {error}");
+        tracing::warn!("cannot start the thread {name}: {error}");
     }
 }
 

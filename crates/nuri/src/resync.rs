@@ -124,7 +124,7 @@ impl Worker<'_> {
             return Ok(());
         }
         if !behind.is_empty() {
-            eprintln!(
+            tracing::warn!(
                 "target {target}: after the start of its machine it differs from the other members \
                  of {} groups; it is brought up to date",
                 behind.len()
@@ -233,7 +233,7 @@ impl Worker<'_> {
     fn tell_once(&self, key: ChunkKey, target: TargetId) {
         if self.told.lock().insert((target, key)) {
             let ChunkKey { object, stripe, .. } = key;
-            eprintln!(
+            tracing::warn!(
                 "resync: target {target} cannot get stripe {stripe} of object {object}: too few \
                  others are whole; delete the file"
             );

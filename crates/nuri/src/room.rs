@@ -81,8 +81,8 @@ impl Room {
 
     fn tell(&self) {
         match self.is_full {
-            true => eprintln!("{}", shortage_of(self.size)),
-            false => eprintln!("the disk of the metadata has room again"),
+            true => tracing::warn!("{}", shortage_of(self.size)),
+            false => tracing::info!("the disk of the metadata has room again"),
         }
     }
 

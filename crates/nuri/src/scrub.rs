@@ -69,7 +69,7 @@ impl Progress {
     fn end(&self) {
         self.change(|r| r.has_ended = true);
         if let Err(failure) = save_json(&self.file, &self.report()) {
-            eprintln!("scrub: {failure}");
+            tracing::warn!("scrub: {failure}");
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::{Failure, at};
 
 /// What makes a directory the one of a space.
 pub(crate) const SPACE: &str = "space.json";
+/// What a machine needs that only mounts the space.
+const MOUNT_TOKEN: &str = "mount.token";
 const FORMAT: u32 = 1;
 /// Targets of a new space.
 const DEFAULT_TARGETS: u16 = 4;
@@ -238,7 +240,7 @@ impl Space {
     }
 
     pub(crate) fn secret(&self) -> Result<Secret, Failure> {
-        Secret::load(&self.token_path()).map_err(Failure::new)
+        Secret::load_own(&self.token_path()).map_err(Failure::new)
     }
 
     /// Address of the first node, as it listens (or did last).
@@ -259,7 +261,7 @@ impl Space {
         let token = node.token_file.unwrap_or(self.token_path());
         let first = node.join.or(node.address);
         let never = || Failure(format!("the node in {} never ran", self.dir.display()));
-        Ok((first.ok_or_else(never)?, Secret::load(&token).map_err(Failure::new)?))
+        Ok((first.ok_or_else(never)?, Secret::load_own(&token).map_err(Failure::new)?))
     }
 
     /// Makes its directories where they are not there, and keeps other users out of them: locks and
@@ -274,6 +276,11 @@ impl Space {
         self.protect()?;
         if !self.token_path().exists() {
             Secret::create(&self.token_path()).map_err(Failure::new)?;
+        }
+        let for_mounts = self.dir.join(MOUNT_TOKEN);
+        if !for_mounts.exists() {
+            let secret = self.secret()?.for_mounts();
+            secret.write(&for_mounts).map_err(Failure::new)?;
         }
         Ok(())
     }

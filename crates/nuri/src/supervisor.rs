@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nuri_fuse::mount::{abort, is_dead, is_mounted};
@@ -33,6 +33,9 @@ struct Watched {
     dying: Option<Instant>,
 }
 
+/// Says to a process what it is in its space.
+pub(crate) const ROLE: &str = "NURI_ROLE";
+
 /// Runs in the foreground of the supervisor's process.
 pub(crate) fn run(space: &Space) -> Result<(), Failure> {
     let settings = space.existing()?;
@@ -52,8 +55,9 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
                 dying: None,
             });
             if let Some(child) = &mut w.child
-                && matches!(child.try_wait(), Ok(Some(_)))
+                && let Ok(Some(how)) = child.try_wait()
             {
+                tell_of_end(*role, child.id(), how);
                 w.child = None;
             }
             if *role == Role::Mount {
@@ -69,6 +73,13 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
             return Ok(());
         }
         std::thread::sleep(TICK);
+    }
+}
+
+fn tell_of_end(role: Role, pid: u32, how: ExitStatus) {
+    match how.success() {
+        true => tracing::info!("{role}, process {pid}, has ended"),
+        false => tracing::error!("{role}, process {pid}, has ended: {how}"),
     }
 }
 
@@ -127,7 +138,7 @@ fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
     let now = space.existing();
     match spawn(space, now.as_ref().unwrap_or(settings), role) {
         Ok(child) => w.child = Some(child),
-        Err(Failure(text)) => eprintln!("supervisor: {role}: {text}"),
+        Err(Failure(text)) => tracing::warn!("{role}: {text}"),
     }
 }
 
@@ -176,7 +187,7 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
             command.args(settings.suid.then_some("--suid")).args(settings.dev.then_some("--dev"));
         }
     }
-    command.env("NURI_ROLE_LOCK", space.dir.join("run")).env("NURI_ROLE", role.to_string());
+    command.env("NURI_ROLE_LOCK", space.dir.join("run")).env(ROLE, role.to_string());
     command.spawn().map_err(at(format!("cannot start the {role} process")))
 }
 
@@ -186,7 +197,7 @@ fn own_command(log: &Path) -> Result<Command, Failure> {
     let err = out.try_clone().map_err(at("cannot open the log twice"))?;
     let mut command = Command::new(std::env::current_exe().map_err(at("cannot find nuri itself"))?);
     // Whatever directory it was started in may be unmounted or removed.
-    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
+    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/").env(logs::LOG, log);
     Ok(command)
 }
 
@@ -261,7 +272,7 @@ fn wait_ended(space: &Space, role: Role, timeout: Duration) -> Result<(), Failur
 
 /// Takes the lock of the role that the supervisor gave this process, if it did.
 pub(crate) fn enter_role() -> Result<Option<nuri_io::lock::ExclusiveLock>, Failure> {
-    let (Ok(run), Ok(role)) = (std::env::var("NURI_ROLE_LOCK"), std::env::var("NURI_ROLE")) else {
+    let (Ok(run), Ok(role)) = (std::env::var("NURI_ROLE_LOCK"), std::env::var(ROLE)) else {
         return Ok(None);
     };
     let dir = Path::new(&run).parent().unwrap_or(Path::new("."));

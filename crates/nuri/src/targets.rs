@@ -43,7 +43,7 @@ pub(crate) fn open(
         match (Target::open(path, cluster, expected, making), expected) {
             (Ok(target), _) => opened.served.push(target),
             (Err(error), Some(id)) if error.is_elsewhere() => {
-                eprintln!("target {id} is not served: {error}");
+                tracing::error!("target {id} is not served: {error}");
                 opened.lost.push(Lost { id, why: error.to_string() });
             }
             (Err(error), _) => return Err(Failure::new(error)),

@@ -113,7 +113,7 @@ impl Shared {
             _ => {
                 self.session.free_slot(slot);
                 if status != Status::SESSION_GONE {
-                    eprintln!("client: the server refused what was logged: {status}");
+                    tracing::error!("client: the server refused what was logged: {status}");
                 }
                 self.lose_log();
                 Err(Status::IO)
@@ -183,7 +183,7 @@ impl Shared {
             }
         }
         if lost > 0 {
-            eprintln!(
+            tracing::error!(
                 "client: names and attributes of {lost} inodes that were not synced are lost"
             );
         }

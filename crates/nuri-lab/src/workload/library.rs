@@ -35,7 +35,7 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn of(dir: &Path, token: &Path) -> Result<Gate> {
-        let secret = Secret::load(token).map_err(LabError::new)?;
+        let secret = Secret::load(token).map_err(LabError::new)?.for_mounts();
         let mut address = vec![0; LONGEST_ADDRESS];
         let read = rustix::fs::getxattr(dir, SPACE_ATTRIBUTE, &mut address);
         let foreign = || LabError(format!("{} is not on a mounted space", dir.display()));

@@ -54,6 +54,31 @@ ops! {
     NearAsk = 128, NearProve = 129, Echo = 130,
 }
 
+/// What one side of a connection may be, as the secret it proves says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A node or an operator: all calls.
+    Node,
+    /// A mount: files, under the leases of its session.
+    Mount,
+}
+
+impl Op {
+    /// Whether who proved to be of this role may make the call. What joins, moves, copies or
+    /// deletes for the whole space is not a mount's.
+    pub fn is_for(self, role: Role) -> bool {
+        role == Role::Node || self.is_for_mounts()
+    }
+
+    fn is_for_mounts(self) -> bool {
+        match self {
+            Op::MapGet | Op::ClusterStatus | Op::MountReport => true,
+            Op::DataDelete | Op::MemberChanged | Op::MemberForget => false,
+            other => other as u16 >= Op::DataWrite as u16,
+        }
+    }
+}
+
 /// Ties a call to its number and reply.
 macro_rules! call {
     ($name:ident => $reply:ty) => {
@@ -67,7 +92,18 @@ pub(crate) use call;
 
 #[cfg(test)]
 mod tests {
-    use super::Op;
+    use super::{Op, Role};
+
+    #[test]
+    fn mounts_work_on_files_and_nothing_else() {
+        let all = || (0..=u16::MAX).filter_map(Op::from_wire);
+        assert!(all().all(|op| op.is_for(Role::Node)));
+        let for_mounts = [Op::MapGet, Op::DataWrite, Op::MemberInstall, Op::Rename, Op::Echo];
+        assert!(for_mounts.iter().all(|op| op.is_for(Role::Mount)));
+        let others = [Op::Join, Op::Heartbeat, Op::MemberSynced, Op::TargetRemove, Op::CopyBegin];
+        assert!(others.iter().all(|op| !op.is_for(Role::Mount)));
+        assert!([Op::SpaceSet, Op::DataDelete].iter().all(|op| !op.is_for(Role::Mount)));
+    }
 
     #[test]
     fn numbers_round_trip() {

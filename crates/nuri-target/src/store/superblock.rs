@@ -33,6 +33,10 @@ const CRC_AT: usize = BLOCK - 8;
 const REGIONS_AT: u64 = 2 * BLOCK as u64;
 /// Smallest log, bytes: room for the longest records while a checkpoint runs.
 const MIN_LOG: u64 = 512 << 10;
+/// The log's part of a target, where that is more than a small log: it is written once when the
+/// target is made.
+const LOG_SHARE: u64 = 128;
+const SMALL_LOG: u64 = 8 << 20;
 /// Smallest store, bytes.
 pub const MIN_CAPACITY: u64 = 2 << 20;
 /// "No run".
@@ -52,7 +56,8 @@ pub struct Regions {
 impl Regions {
     fn plan(capacity: u64, log_len: u64) -> Option<Regions> {
         let block = BLOCK as u64;
-        let log_len = log_len.min(capacity / 4).max(MIN_LOG) / block * block;
+        let share = (capacity / LOG_SHARE).max(SMALL_LOG).min(capacity / 4);
+        let log_len = log_len.min(share).max(MIN_LOG) / block * block;
         let rest = capacity.checked_sub(REGIONS_AT + log_len + block)?;
         let data_blocks = rest / (block + 8);
         let sums_len = (data_blocks * 8).next_multiple_of(block);
@@ -96,7 +101,7 @@ pub struct FormatOptions {
     pub incarnation: Incarnation,
     /// Bytes of the disk to use; a file grows to it (sparse).
     pub capacity_bytes: u64,
-    /// Bytes of the log; cut to a quarter of the capacity.
+    /// Bytes of the log; cut to a part of the capacity.
     pub log_bytes: u64,
 }
 

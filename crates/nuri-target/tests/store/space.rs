@@ -224,11 +224,11 @@ fn deleted_data_is_given_back_and_the_rest_stays() {
 
 #[test]
 fn too_little_room_for_a_new_store_is_told_and_nothing_left() {
-    for room in [0u64, 1 << 20, 8 << 20, 16 << 20] {
+    for room in [0u64, 1 << 20, 4 << 20, 8 << 20] {
         let disk = Arc::new(MemDisk::new());
         disk.limit_space(room);
         let error = ChunkStore::format(&disk, options(64 << 20)).unwrap_err();
-        assert!(matches!(error, FormatError::NoRoom(17)), "{error}");
+        assert!(matches!(error, FormatError::NoRoom(9)), "{error}");
         assert_eq!((disk.resident(), nuri_io::disk::Disk::len(&disk).unwrap()), (0, 0));
     }
 }

@@ -12,6 +12,8 @@ use crate::{Failure, at, supervisor, users};
 
 /// How long a mount may take to write everything out.
 const MOUNT_WAIT: Duration = Duration::from_secs(60);
+/// Mounts of other machines that are named.
+const MOST_NAMED: usize = 8;
 /// How long the space may take to say who has mounted it.
 const ASK_WAIT: Duration = Duration::from_secs(3);
 
@@ -53,9 +55,13 @@ fn refuse_foreign(space: &Space) -> Result<(), Failure> {
     let Ok(Some(state)) = told.recv_timeout(ASK_WAIT) else { return Ok(()) };
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let others = state.mounts.iter().filter(|m| m.host != host);
-    let others: Vec<_> = others.map(|m| format!("{}:{}", m.host, m.mountpoint)).collect();
+    let mut others: Vec<_> = others.map(|m| format!("{}:{}", m.host, m.mountpoint)).collect();
     if others.is_empty() {
         return Ok(());
+    }
+    if others.len() > MOST_NAMED {
+        let more = others.split_off(MOST_NAMED - 1).len();
+        others.push(format!("and {more} more"));
     }
     let others = others.join(", ");
     Err(Failure(format!(

@@ -51,7 +51,7 @@ fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
     if dir.is_dir() {
         let space = Space::at(dir);
         let secret = Secret::load(&token(space.token_path())).map_err(Failure::new)?;
-        return Ok((space.address()?, secret));
+        return Ok((space.address()?, secret.for_mounts()));
     }
     if !args.space.contains(':') {
         let text = format!("{} is neither a space's directory nor HOST:PORT", args.space);
@@ -60,7 +60,7 @@ fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
     let Some(file) = &args.token_file else {
         return Err(Failure("mounting by address needs --token-file".into()));
     };
-    Ok((args.space.clone(), Secret::load(file).map_err(Failure::new)?))
+    Ok((args.space.clone(), Secret::load(file).map_err(Failure::new)?.for_mounts()))
 }
 
 fn mount(args: &Mount) -> Result<(), Failure> {
@@ -117,7 +117,7 @@ fn transport(wanted: Transport) -> Result<Transport, Failure> {
             Err(Failure(format!("no FUSE over io_uring: {why}")))
         }
         Err(why) => {
-            eprintln!("fuse: no rings: {why}");
+            tracing::info!("fuse: no rings: {why}");
             Ok(Transport::Classic)
         }
     }
@@ -155,7 +155,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     nuri_fuse::mount::check(&point).map_err(Failure::new)?;
     let log_path = logs::of_mount(&point)?;
     let log = logs::open(&log_path)?;
-    log.set_len(0).map_err(at(log_path.display()))?;
+    let before = log.metadata().map_err(at(log_path.display()))?.len();
     let err = log.try_clone().map_err(at("cannot open the log"))?;
     let program = std::env::current_exe().map_err(at("cannot find nuri itself"))?;
     let mut command = Command::new("setsid");
@@ -176,7 +176,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     let directory = Path::new(&args.space).is_dir().then(|| std::path::absolute(&args.space));
     let directory = directory.transpose().map_err(at(&args.space))?;
     command.arg(directory.unwrap_or_else(|| PathBuf::from(&args.space))).arg(&point);
-    command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/");
+    command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/").env(logs::LOG, &log_path);
     let mut child = command.spawn().map_err(at("cannot start the mount process"))?;
     let start = Instant::now();
     while start.elapsed() < MOUNT_WAIT {
@@ -185,18 +185,12 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
             return Ok(());
         }
         if let Ok(Some(_)) = child.try_wait() {
-            return Err(Failure(last_line(&log_path)));
+            return Err(Failure(logs::last_error(&log_path, before)));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     let _ = child.kill();
     Err(Failure(format!("{} was not mounted in time", point.display())))
-}
-
-fn last_line(log: &Path) -> String {
-    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
-    let line = text.lines().rfind(|l| l.starts_with("nuri: ")).unwrap_or("nuri: it ended at once");
-    line.trim_start_matches("nuri: ").to_string()
 }
 
 /// Asks a mount to write everything out, so that unmounting leaves nothing behind.

@@ -17,15 +17,19 @@ mod up;
 
 use std::process::ExitCode;
 
-use nuri_io::daemon;
+use nuri_io::{daemon, program};
 use rustix::fs::Mode;
 
 use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target};
 use crate::space::Space;
-use crate::{Failure, node, supervisor};
+use crate::{Failure, logs, node, supervisor};
 
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    match process_name(&cli.command) {
+        Some(name) => logs::begin(&name),
+        None => logs::begin_command(),
+    }
     let stays = match &cli.command {
         Command::Node(Node::Run(_)) | Command::Supervise(_) => true,
         Command::Fs(Fs::Mount(args)) => args.foreground,
@@ -36,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         daemon::raise_limits().map_err(Failure)?;
     }
     if stays {
+        program::end_at_panics();
         match &cli.command {
             Command::Supervise(_) => daemon::is_spared_by_oom(),
             _ => daemon::is_as_others_to_oom(),
@@ -65,6 +70,17 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fs(args) => fs::run(args).map(done),
         Command::Lab { args } => lab::run(&args),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
+    }
+}
+
+/// Of a process that stays: what it is in its space.
+fn process_name(command: &Command) -> Option<String> {
+    let given = std::env::var(supervisor::ROLE).ok();
+    match command {
+        Command::Supervise(_) => Some("supervisor".into()),
+        Command::Node(Node::Run(_)) => Some(given.unwrap_or("node".into())),
+        Command::Fs(Fs::Mount(args)) if args.foreground => Some(given.unwrap_or("mount".into())),
+        _ => None,
     }
 }
 

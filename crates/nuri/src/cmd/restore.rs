@@ -78,7 +78,7 @@ fn make_space(space: &Space, token: &Path, done: &Restored) -> Result<(), Failur
         return Ok(());
     }
     space.protect()?;
-    Secret::load(token).map_err(Failure::new)?;
+    Secret::load_own(token).map_err(Failure::new)?;
     let own = space.token_path();
     if !own.exists() {
         std::fs::copy(token, &own).map_err(at(format!("cannot write {}", own.display())))?;

@@ -92,7 +92,7 @@ impl Copier {
                     pause = FIRST_PAUSE;
                 }
                 Err(Failure(why)) => {
-                    eprintln!("metadata: no copy on node {}: {why}", node.id);
+                    tracing::warn!("metadata: no copy on node {}: {why}", node.id);
                     pause = self.rest(pause);
                 }
             }
@@ -186,7 +186,7 @@ impl Copier {
     /// Asks the copy whether it lives, also while nothing changes, until it does not.
     fn follow(&self, mut copy: Copy) {
         let (node, generation) = (copy.node, copy.generation);
-        println!("metadata: node {node} has a whole copy, generation {generation}");
+        tracing::info!("metadata: node {node} has a whole copy, generation {generation}");
         self.authority.metadata_at(vec![self.node, node]);
         let alive = CopyWrite {
             generation,
@@ -205,7 +205,7 @@ impl Copier {
             }
         }
         self.authority.metadata_at(vec![self.node]);
-        eprintln!("metadata: the copy on node {node} is followed no longer");
+        tracing::warn!("metadata: the copy on node {node} is followed no longer");
     }
 }
 

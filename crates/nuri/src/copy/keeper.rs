@@ -198,7 +198,7 @@ fn remove(path: &Path) -> Result<(), Failure> {
 /// What went wrong here is for this node's log; the first node only needs to know that it did.
 fn told<T>(outcome: Result<T, Failure>) -> Result<T, Status> {
     outcome.map_err(|why| {
-        eprintln!("copy of the metadata: {why}");
+        tracing::warn!("copy of the metadata: {why}");
         Status::IO
     })
 }

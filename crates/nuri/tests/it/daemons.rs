@@ -70,6 +70,43 @@ fn too_few_descriptors_are_told() {
     assert!(!Path::new(&space.dir()).exists());
 }
 
+/// Whether it begins with time, level and process.
+fn is_line(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let [time, level, who] = [(); 3].map(|()| words.next().unwrap_or_default());
+    let levels = ["INFO", "WARN", "ERROR"];
+    time.len() == 27 && time.ends_with('Z') && levels.contains(&level) && who.ends_with(']')
+}
+
+/// A node stands still for a while, and another time it is killed.
+#[test]
+fn logs_tell_when_who_and_what() {
+    let space = Space::up(&["--nodes", "2"]);
+    let log = |role: &str| {
+        let path = space.path("space/log").join(format!("{role}.log"));
+        fs::read_to_string(path).unwrap_or_default()
+    };
+    let says = |role: &str, words: &str| {
+        let text = log(role);
+        if text.contains(words) { Ok(()) } else { Err(text) }
+    };
+    let soon = Duration::from_secs(20);
+    wait("it serves", soon, || says("node1", "node 2 serves 127.0.0.1:"));
+    let node1 = freeze(&space, "node1");
+    wait("its silence is told", soon, || says("node0", "is not heard from"));
+    drop(node1);
+    wait("its return is told", soon, || says("node0", " is back"));
+    space.kill("node1");
+    wait("its end is told", soon, || says("supervisor", "has ended: signal: 9"));
+    space.wait_status("all is well", soon, |status| status["health"]["state"] == "ok");
+    space.down_clean();
+    for role in ["supervisor", "node0", "node1", "mount"] {
+        let text = log(role);
+        let odd: Vec<_> = text.lines().filter(|line| !is_line(line)).collect();
+        assert!(odd.is_empty(), "{role}: {odd:?}");
+    }
+}
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o777
 }

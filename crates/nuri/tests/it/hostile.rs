@@ -12,7 +12,7 @@ use crate::support::{Space, nuri};
 const STRANGERS: usize = 2000;
 
 /// A number of a process, as `/proc` shows it.
-fn figure(pid: i32, name: &str) -> u64 {
+pub fn figure(pid: i32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     let words = line.trim_start_matches(':').split_whitespace().next();

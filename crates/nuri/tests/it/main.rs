@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod bytes;
+mod calls;
 mod coherence;
 mod crash;
 mod daemons;
@@ -30,6 +31,7 @@ mod report;
 mod reserve;
 mod rights;
 mod scrub;
+mod shaped;
 mod shapes;
 mod stopwatch;
 mod support;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -212,7 +212,7 @@ impl Space {
     pub fn own_node(&mut self, mut node: Command) {
         let said = self.path(&format!("node{}.out", self.children.len()));
         let out = fs::File::create(&said).unwrap();
-        self.own_child(node.stdout(out).spawn().unwrap());
+        self.own_child(node.stdout(Stdio::null()).stderr(out).spawn().unwrap());
         let serves = || fs::read_to_string(&said).unwrap().contains(" serves ");
         wait("the node serves", Duration::from_secs(10), serves);
     }

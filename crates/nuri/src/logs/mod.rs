@@ -1,5 +1,8 @@
 //! Log files: where they are, and what may be in them.
 
+mod line;
+mod rotation;
+
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use nuri_proto::checksum::crc64;
 use rustix::fs::OFlags;
+
+pub(crate) use line::{LOG, begin, begin_command};
 
 use crate::space::private_dir;
 use crate::{Failure, at};
@@ -43,6 +48,15 @@ pub(crate) fn of_mount(point: &Path) -> Result<PathBuf, Failure> {
     Ok(dir.join(name_of(point)))
 }
 
+/// What the process that wrote the log said last, beyond so many bytes, before it ended.
+pub(crate) fn last_error(log: &Path, before: u64) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let new = bytes.get(before as usize..).unwrap_or_default();
+    let text = String::from_utf8_lossy(new).into_owned();
+    let said = text.lines().rev().find_map(line::error_in);
+    said.unwrap_or("it ended at once").to_string()
+}
+
 fn name_of(point: &Path) -> String {
     let bytes = point.as_os_str().as_bytes();
     let plain =
@@ -67,12 +81,25 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
     fn control_characters_are_named() {
         assert_eq!(plain("a\tb\u{1b}[31m\n"), r"a\tb\u{1b}[31m\n");
         assert!(matches!(plain("plain ä"), Cow::Borrowed("plain ä")));
+    }
+
+    #[test]
+    fn the_last_error_of_a_log_is_found() {
+        let mut log = tempfile::NamedTempFile::new().unwrap();
+        let line =
+            |level: &str, said: &str| format!("2026-11-26T05:12:03Z {level} mount[7] {said}\n");
+        let text = [line("ERROR", "old"), line("ERROR", "new [1] one"), line(" WARN", "more")];
+        log.write_all(text.concat().as_bytes()).unwrap();
+        assert_eq!(last_error(log.path(), text[0].len() as u64), "new [1] one");
+        assert_eq!(last_error(log.path(), 10_000), "it ended at once");
     }
 
     #[test]
