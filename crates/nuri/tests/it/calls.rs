@@ -160,6 +160,12 @@ fn storm_of(role: Role) -> Space {
     space
 }
 
+/// Mounts of other machines that were only reported are in the list.
+fn down(space: &Space) {
+    let down = nuri(&["down", "--yes", "--dir", &space.dir()]);
+    assert!(down.status.success(), "{}{}", text(&down.stderr), space.logs());
+}
+
 #[test]
 fn calls_of_mounts_with_any_values_hurt_no_space() {
     let space = storm_of(Role::Mount);
@@ -167,14 +173,13 @@ fn calls_of_mounts_with_any_values_hurt_no_space() {
     wait("a mount goes on", ANSWERED, || {
         fs::write(&answered, "yes").is_ok() && fs::read(&answered).is_ok_and(|text| text == b"yes")
     });
-    space.down_clean();
+    down(&space);
+    let doctor = nuri(&["doctor", "--dir", &space.dir()]);
+    assert!(doctor.status.success(), "{}{}", text(&doctor.stdout), text(&doctor.stderr));
 }
 
 /// Who is a node may take the space apart; it ends no process and fills no memory.
 #[test]
 fn calls_of_nodes_with_any_values_end_no_process() {
-    let space = storm_of(Role::Node);
-    // Mounts that were only reported are in the list.
-    let down = nuri(&["down", "--yes", "--dir", &space.dir()]);
-    assert!(down.status.success(), "{}{}", text(&down.stderr), space.logs());
+    down(&storm_of(Role::Node));
 }
