@@ -30,7 +30,7 @@ impl Told {
 
     /// Tells where the first node stopped answering, or began to again.
     pub(crate) fn of_contact(&mut self, answers: bool) {
-        if std::mem::replace(&mut self.is_out_of_contact, !answers) == !answers {
+        if std::mem::replace(&mut self.is_out_of_contact, !answers) != answers {
             return;
         }
         match answers {

@@ -20,7 +20,7 @@ pub(crate) enum Load {
 }
 
 /// Shares of one processor.
-pub(crate) const PROCESSOR: u32 = 6;
+pub(crate) const PROCESSOR: u32 = 8;
 
 impl Load {
     /// Shares of the budget of all processors.
@@ -28,7 +28,8 @@ impl Load {
         match self {
             Load::Waits => 2,
             Load::Works => 4,
-            Load::Computes => PROCESSOR,
+            // It waits for the disk now and then.
+            Load::Computes => 7,
             Load::Alone => budget,
         }
         .min(budget)

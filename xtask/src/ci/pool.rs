@@ -85,7 +85,8 @@ impl Pool {
         let computes = |job: &Job| job.load == Load::Computes;
         let is_kept = self.computing == 0 && self.waiting.iter().any(computes);
         let fits = |job: &Job| {
-            let kept = if is_kept && !computes(job) { PROCESSOR } else { 0 };
+            let kept =
+                if is_kept && !computes(job) { Load::Computes.shares(self.budget) } else { 0 };
             let is_free = job.lane.is_none_or(|lane| !self.lanes.contains(lane));
             is_free && self.used + self.shares(job) + kept <= self.budget
         };
@@ -144,10 +145,11 @@ mod tests {
     fn what_fits_beside_what_runs_is_started() {
         let job = |name: &str, load| Job::new("suite", name, &["true"]).load(load);
         let mut pool = Pool::with_budget(Path::new("logs"), 2 * PROCESSOR);
-        let loads = [Load::Works, Load::Waits, Load::Waits, Load::Computes, Load::Alone];
-        let names = ["works", "waits", "waits too", "computes", "alone"];
+        let waits = [Load::Waits; 3];
+        let loads = [&[Load::Works][..], &waits, &[Load::Computes, Load::Alone]].concat();
+        let names = ["works", "waits", "waits too", "waits more", "computes", "alone"];
         pool.waiting = names.into_iter().zip(loads).map(|(name, load)| job(name, load)).collect();
-        for name in ["works", "waits", "computes"] {
+        for name in ["works", "waits", "waits too", "computes"] {
             let next = pool.next().unwrap();
             assert_eq!(next.name, name, "a processor is kept for what computes");
             pool.used += pool.shares(&next);
@@ -155,7 +157,7 @@ mod tests {
         }
         assert!(pool.next().is_none(), "all is used");
         pool.used -= 2;
-        assert_eq!(pool.next().unwrap().name, "waits too");
+        assert_eq!(pool.next().unwrap().name, "waits more");
         assert!(pool.next().is_none(), "something runs");
         pool.used = 0;
         assert_eq!(pool.next().unwrap().name, "alone");

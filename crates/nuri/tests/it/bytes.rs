@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use nuri_proto::clock::REQUEST;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, nuri, refused, run, wait};
+use crate::support::{Space, freeze, nuri, refused, run, text, wait};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -267,6 +268,40 @@ fn what_was_written_to_a_removed_file_is_there_for_who_has_it_open() {
         let mut found = vec![0; len + 1];
         assert_eq!(other.read_at(&mut found, 0).unwrap(), len);
         assert!(found[..len] == vec![7; len]);
+    }
+    space.down_clean();
+}
+
+/// It hangs for longer than any call waits. Files with nothing on it are kept, and of those that
+/// were removed nothing is missed.
+#[test]
+fn a_target_that_hangs_costs_no_file_of_the_others() {
+    let space = Space::up(&["--nodes", "2", "--targets", "2", "--shape", "stripe"]);
+    let dir = space.mnt().join("d");
+    fs::create_dir(&dir).unwrap();
+    let set = ["fs", "layout", "set", &dir.display().to_string(), "--width", "1"];
+    assert!(nuri(&set).status.success());
+    let files: Vec<_> = (0..12).map(|i| dir.join(format!("f{i}"))).collect();
+    files.iter().for_each(|file| fs::write(file, vec![1; 100_000]).unwrap());
+    let (mut kept, mut removed) = (Vec::new(), Vec::new());
+    for file in &files {
+        let get = ["fs", "layout", "get", &file.display().to_string()];
+        let layout = text(&nuri(&get).stdout);
+        match layout.trim().ends_with("groups=1") {
+            true => kept.push(file),
+            false => removed.push(file),
+        }
+    }
+    assert!(kept.len() > 3 && removed.len() > 3, "{kept:?} {removed:?}");
+    files.iter().for_each(|file| fs::write(file, vec![2; 150_000]).unwrap());
+    let node1 = freeze(&space, "node1");
+    removed.iter().for_each(|file| fs::remove_file(file).unwrap());
+    std::thread::sleep(REQUEST + Duration::from_secs(4));
+    drop(node1);
+    space.down();
+    space.again();
+    for file in kept {
+        assert!(fs::read(file).unwrap() == vec![2; 150_000], "{}", file.display());
     }
     space.down_clean();
 }

@@ -481,19 +481,23 @@ fn found_names_need_no_server() {
     fs::rename(dir.join(name(3)), dir.join(name(2))).unwrap();
     let is_gone = |i| len(i).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     let content = |i| fs::read_to_string(there.join(name(i))).unwrap();
-    for _ in 0..2 {
+    let changes = || {
         assert!(is_gone(0) && is_gone(1) && is_gone(3));
         assert_eq!(content(2), "3");
-        older_than_the_kernel_trusts();
-    }
+    };
+    changes();
+    older_than_the_kernel_trusts();
+    changes();
     // Own changes, of names that are known from before.
     fs::remove_file(there.join(name(4))).unwrap();
     fs::rename(there.join(name(6)), there.join(name(5))).unwrap();
-    for _ in 0..2 {
+    let own_changes = || {
         assert!(is_gone(4) && is_gone(6));
         assert_eq!(content(5), "6");
-        older_than_the_kernel_trusts();
-    }
+    };
+    own_changes();
+    older_than_the_kernel_trusts();
+    own_changes();
     space.down_clean();
 }
 

@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nuri_proto::clock::REQUEST;
-
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, in_time, is_mounted, text, timed, wait};
+use crate::support::{Space, in_time, is_mounted, timed, wait};
 
 /// Appends numbered records, each synced, until told to stop; returns how many were acknowledged
 /// and the longest wait.
@@ -156,41 +154,6 @@ fn a_target_that_hangs_keeps_no_space_of_the_others() {
         used_on_first(&space) < before + (2 << 20)
     });
     rustix::process::kill_process(node1, rustix::process::Signal::CONT).unwrap();
-    space.down_clean();
-}
-
-/// It hangs for longer than any call waits. Files with nothing on it are kept, and of those that
-/// were removed nothing is missed.
-#[test]
-fn a_target_that_hangs_costs_no_file_of_the_others() {
-    let space = Space::up(&["--nodes", "2", "--targets", "2", "--shape", "stripe"]);
-    let dir = space.mnt().join("d");
-    fs::create_dir(&dir).unwrap();
-    let set = ["fs", "layout", "set", &dir.display().to_string(), "--width", "1"];
-    assert!(crate::support::nuri(&set).status.success());
-    let files: Vec<_> = (0..12).map(|i| dir.join(format!("f{i}"))).collect();
-    files.iter().for_each(|file| fs::write(file, vec![1; 100_000]).unwrap());
-    let node1 = rustix::process::Pid::from_raw(space.pid("node1")).unwrap();
-    let (mut kept, mut removed) = (Vec::new(), Vec::new());
-    for file in &files {
-        let get = ["fs", "layout", "get", &file.display().to_string()];
-        let layout = text(&crate::support::nuri(&get).stdout);
-        match layout.trim().ends_with("groups=1") {
-            true => kept.push(file),
-            false => removed.push(file),
-        }
-    }
-    assert!(kept.len() > 3 && removed.len() > 3, "{kept:?} {removed:?}");
-    files.iter().for_each(|file| fs::write(file, vec![2; 150_000]).unwrap());
-    rustix::process::kill_process(node1, rustix::process::Signal::STOP).unwrap();
-    removed.iter().for_each(|file| fs::remove_file(file).unwrap());
-    std::thread::sleep(REQUEST + Duration::from_secs(4));
-    rustix::process::kill_process(node1, rustix::process::Signal::CONT).unwrap();
-    space.down();
-    space.again();
-    for file in kept {
-        assert!(fs::read(file).unwrap() == vec![2; 150_000], "{}", file.display());
-    }
     space.down_clean();
 }
 
