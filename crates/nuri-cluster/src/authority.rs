@@ -277,9 +277,9 @@ impl Authority {
         Ok(choices.into_iter().find(|ids| !ids.is_empty()).unwrap_or_default())
     }
 
-    /// Shape of files where no directory says another.
+    /// Shape of new files where no directory says another.
     pub fn default_shape(&self) -> Shape {
-        self.state.lock().map.shape
+        self.state.lock().map.shape_now()
     }
 
     /// Sets what was said of them, durably.
@@ -298,14 +298,10 @@ impl Authority {
         })
     }
 
-    /// Sets the shape of files where no directory says another, if there are targets enough for it.
+    /// Sets the shape of files where no directory says another. It may wait for more targets.
     fn set_shape(&self, shape: Shape) -> Result<(), Status> {
         let shape = shape.check().map_err(|_| Status::INVAL)?;
         self.change(|map| {
-            let serves = |t: &&nuri_proto::map::Target| t.state == TargetState::Up && !t.retiring;
-            if map.targets.iter().filter(serves).count() < shape.members() {
-                return Err(Status::INVAL);
-            }
             map.shape = shape;
             Ok(())
         })
@@ -438,6 +434,7 @@ impl Authority {
 mod tests {
     use nuri_io::clock::ManualClock;
     use nuri_proto::id::{BootId, Epoch, Incarnation, SessionId};
+    use nuri_proto::map::Run;
     use nuri_proto::op::cluster::{JoinTarget, MetaRole, TargetReport};
 
     use super::*;
@@ -473,6 +470,7 @@ mod tests {
             address: format!("127.0.0.1:{port}"),
             pid: 1,
             serves_meta: MetaRole::None,
+            run: Run::default(),
             instance: 1,
             machine: BootId(1),
             targets: Vec::new(),

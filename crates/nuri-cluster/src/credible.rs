@@ -5,6 +5,8 @@ use nuri_proto::Status;
 use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};
 use nuri_proto::op::cluster::{Heartbeat, Join, MountReport};
 
+/// Bytes of a program's version.
+const LONGEST_VERSION: usize = 64;
 /// Bytes of an address or a host's name, and of a path.
 const LONGEST_NAME: usize = 255;
 const LONGEST_PATH: usize = 4096;
@@ -37,7 +39,7 @@ pub fn join(join: &Join) -> Result<(), Status> {
     let is_target = |t: &nuri_proto::op::cluster::JoinTarget| {
         t.path.len() <= LONGEST_PATH && t.size <= LARGEST && t.used <= LARGEST
     };
-    check(is_address(&join.address))?;
+    check(is_address(&join.address) && join.run.version.len() <= LONGEST_VERSION)?;
     check(join.targets.len() <= MAX_TARGETS && join.targets.iter().all(is_target))
 }
 
@@ -79,7 +81,7 @@ mod tests {
     use nuri_proto::codec;
     use nuri_proto::id::{BootId, Epoch, Incarnation, NodeId, TargetId};
     use nuri_proto::limit::MAX_ARGS;
-    use nuri_proto::map::TargetState;
+    use nuri_proto::map::{Run, TargetState};
     use nuri_proto::op::cluster::{JoinTarget, Link, MetaRole, Path, Scrub, TargetReport};
 
     use super::*;
@@ -101,6 +103,7 @@ mod tests {
             address: address.into(),
             pid: 1,
             serves_meta: MetaRole::None,
+            run: Run::default(),
             instance: 1,
             machine: BootId(1),
             targets: (0..targets).map(target).collect(),

@@ -97,14 +97,14 @@ fn kind(standing: Standing) -> u8 {
 mod tests {
     use nuri_proto::id::{Epoch, GroupId, NodeId};
     use nuri_proto::layout::Shape;
-    use nuri_proto::map::{Group, Member};
+    use nuri_proto::map::{Group, Member, Run};
 
     use super::*;
     use crate::standing::fixture::target;
 
     fn map(up: bool, state: TargetState, standing: Standing) -> Map {
         let address = "10.0.0.2:7000".to_string();
-        let node = Node { id: NodeId(2), address, pid: 1, up };
+        let node = Node { id: NodeId(2), address, pid: 1, up, run: Run::default() };
         let target = Target { node: NodeId(2), state, ..target(4) };
         let members = vec![Member::new(TargetId(4), standing)];
         let group = |id| Group {

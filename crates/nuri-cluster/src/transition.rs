@@ -32,7 +32,7 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     next.last_node = id.max(map.last_node);
     next.nodes.retain(|n| n.id != id);
     let address = request.address.clone();
-    next.nodes.push(Node { id, address, pid: request.pid, up: true });
+    next.nodes.push(Node { id, address, pid: request.pid, up: true, run: request.run.clone() });
     next.nodes.sort_by_key(|n| n.id);
     if request.serves_meta == MetaRole::Owner {
         next.meta = Some(id);
@@ -184,6 +184,8 @@ fn bump_if_changed(old: &Map, map: &mut Map) -> bool {
 mod tests {
     use nuri_proto::id::{BootId, Incarnation};
 
+    use nuri_proto::map::Run;
+
     use super::*;
 
     fn request(node: Option<NodeId>, ids: &[Option<TargetId>]) -> Join {
@@ -203,6 +205,7 @@ mod tests {
             address: "127.0.0.1:1".into(),
             pid: 1,
             serves_meta: MetaRole::None,
+            run: Run::default(),
             instance: 1,
             machine: BootId(1),
             targets: ids.iter().enumerate().map(target).collect(),

@@ -41,16 +41,21 @@ impl Shape {
         self != Shape::Stripe
     }
 
+    /// The best that so many targets can keep.
+    pub fn best_for(targets: usize) -> Shape {
+        match targets {
+            0..2 => Shape::Stripe,
+            2..4 => Shape::Mirror(2),
+            _ => Shape::Parity { k: 3, m: 1 },
+        }
+    }
+
     /// The shape that was asked for, or the best that so many targets can keep.
     ///
     /// # Errors
     /// [`LayoutError::TooFewTargets`].
     pub fn for_targets(asked: Option<Shape>, targets: usize) -> Result<Shape, LayoutError> {
-        let best = match targets {
-            0..2 => Shape::Stripe,
-            2..4 => Shape::Mirror(2),
-            _ => Shape::Parity { k: 3, m: 1 },
-        };
+        let best = Shape::best_for(targets);
         let shape = asked.unwrap_or(best);
         if shape.members() > targets {
             return Err(LayoutError::TooFewTargets { shape, targets, best });

@@ -17,6 +17,17 @@ pub struct Node {
     pub pid: u32,
     /// Heard from within the failure-detection time.
     pub up: bool,
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// A process that runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Run {
+    /// Of the program.
+    pub version: String,
+    /// Seconds since 1970, by its machine's clock.
+    pub since: u64,
 }
 
 /// One target and what it last reported.
@@ -265,6 +276,13 @@ impl Map {
         Some(self.node(self.meta?)?.address.as_str())
     }
 
+    /// The shape that files get now where no directory says another: the space's as soon as there
+    /// are targets enough.
+    pub fn shape_now(&self) -> Shape {
+        let staying = self.targets.iter().filter(|t| !t.retiring).count();
+        if self.shape.members() <= staying { self.shape } else { Shape::Stripe }
+    }
+
     /// Groups of the pool that new files of this shape lie on.
     pub fn pool_groups(&self, id: PoolId, shape: Shape) -> Vec<&Group> {
         let pool = self.pools.iter().find(|p| p.id == id);
@@ -277,7 +295,8 @@ impl Map {
     pub fn usable(&self) -> (u64, u64) {
         let (size, used) = self.capacity();
         let of_files = |bytes: u64| {
-            (u128::from(bytes) * self.shape.data() as u128 / self.shape.members() as u128) as u64
+            let shape = self.shape_now();
+            (u128::from(bytes) * shape.data() as u128 / shape.members() as u128) as u64
         };
         let groups: Vec<_> = self.groups.iter().filter(|g| self.is_for_new_files(g)).collect();
         if groups.is_empty() {
@@ -288,7 +307,7 @@ impl Map {
 
     fn is_for_new_files(&self, group: &Group) -> bool {
         let listed = self.pools.iter().any(|pool| pool.groups.contains(&group.id));
-        group.shape == self.shape && listed
+        group.shape == self.shape_now() && listed
     }
 
     /// Bytes of files that fit on the groups: they fill all of them alike until a target is full,
@@ -371,6 +390,16 @@ mod tests {
 
     #[test]
     fn before_there_are_groups_the_shape_alone_counts() {
-        assert_eq!(map(Shape::Mirror(2), &[100], &[]).usable(), (50, 0));
+        assert_eq!(map(Shape::Mirror(2), &[100, 100], &[]).usable(), (100, 0));
+    }
+
+    #[test]
+    fn a_shape_waits_for_targets_enough() {
+        let mut one = map(Shape::Mirror(2), &[100], &[]);
+        assert_eq!((one.shape_now(), one.usable()), (Shape::Stripe, (100, 0)));
+        let two = map(Shape::Mirror(2), &[100, 100], &[]);
+        assert_eq!(two.shape_now(), Shape::Mirror(2));
+        one.shape = Shape::Stripe;
+        assert_eq!(one.shape_now(), Shape::Stripe);
     }
 }

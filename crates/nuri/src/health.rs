@@ -157,6 +157,9 @@ impl Health {
 
     /// Nodes enough for copies, and none are made.
     fn tell_shape(&mut self, map: &Map) {
+        if map.shape_now() != map.shape {
+            return self.sentences.push(waits_for_targets(map));
+        }
         let serves = |t: &&nuri_proto::map::Target| t.state == TargetState::Up && !t.retiring;
         let nodes: BTreeSet<_> = map.targets.iter().filter(serves).map(|t| t.node).collect();
         if nodes.len() > 1 && !map.shape.is_redundant() {
@@ -181,6 +184,16 @@ impl Health {
             self.sentences.push(format!("the space is {} % full", used * 100 / size));
         }
     }
+}
+
+/// That there are fewer targets than the space's shape needs.
+pub(crate) fn waits_for_targets(map: &Map) -> String {
+    let staying = map.targets.iter().filter(|t| !t.retiring).count();
+    let (shape, needed) = (map.shape, map.shape.members());
+    format!(
+        "new files are kept as stripe, without redundancy: {shape} needs {needed} targets, and \
+         there are {staying}; it holds as soon as more have joined (nuri node run --join)"
+    )
 }
 
 fn resync_view(r: &Resync) -> ResyncView {

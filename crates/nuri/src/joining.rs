@@ -21,12 +21,12 @@ const REACH: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = FAILURE_DETECTION.saturating_mul(3);
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a node waits for what other machines and its network bring up.
-const BOOT: Duration = Duration::from_secs(60);
+pub(crate) const BOOT: Duration = Duration::from_secs(60);
 
 /// After a boot a machine's addresses and the other machines come one by one: waits for them, says
 /// so once, and gives up after a while.
 fn patiently<T, E: std::fmt::Display>(
-    what: &str,
+    (what, most): (&str, Duration),
     mut attempt: impl FnMut() -> Result<T, E>,
     is_worth: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
@@ -34,10 +34,10 @@ fn patiently<T, E: std::fmt::Display>(
     let mut has_said = false;
     loop {
         match attempt() {
-            Err(error) if is_worth(&error) && start.elapsed() < BOOT => {
+            Err(error) if is_worth(&error) && start.elapsed() < most => {
                 if !std::mem::replace(&mut has_said, true) {
-                    let most = BOOT.as_secs();
-                    tracing::info!("node: waits up to {most} s for {what} ({error})");
+                    let most = most.as_secs();
+                    tracing::info!("waits up to {most} s for {what} ({error})");
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -49,18 +49,19 @@ fn patiently<T, E: std::fmt::Display>(
 /// Binds an address of this machine, as soon as it has it.
 pub(crate) fn bind(address: &str) -> std::io::Result<TcpListener> {
     let is_missing = |e: &std::io::Error| e.kind() == ErrorKind::AddrNotAvailable;
-    patiently(&format!("its address {address}"), || TcpListener::bind(address), is_missing)
+    let what = format!("its address {address}");
+    patiently((&what, BOOT), || TcpListener::bind(address), is_missing)
 }
 
-/// Connects to the first node, as soon as it answers.
-pub(crate) fn connect(first: &str, secret: &Secret) -> Result<Cluster, Failure> {
+/// Connects to the first node, as soon as it answers, if it does for so long.
+pub(crate) fn connect(first: &str, secret: &Secret, most: Duration) -> Result<Cluster, Failure> {
     // Wrong words, unlike silence, do not get better.
     let is_silent = |error: &ConnectError| match error {
         ConnectError::Handshake(_, error) => matches!(error, HandshakeError::Io(_)),
         ConnectError::Map(..) => true,
     };
     let what = format!("the first node {first}");
-    patiently(&what, || Cluster::connect(first, secret), is_silent).map_err(Failure::new)
+    patiently((&what, most), || Cluster::connect(first, secret), is_silent).map_err(Failure::new)
 }
 
 /// A loopback address reaches nobody on another machine: everybody is given the address as it is.

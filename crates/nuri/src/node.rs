@@ -21,11 +21,12 @@ use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, ObjectId, PoolId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::Placement;
+use nuri_proto::map::{Placement, Run};
 use nuri_proto::op::cluster::{Admitted, Heartbeat, Join, MapGet, MetaRole, NodeReach};
 use nuri_rpc::{Peer, Reply, Request, Secret, Server, Service, reply_to};
 use nuri_target::server::TargetServer;
 use nuri_target::target::Target;
+use nuri_watch::calendar::unix_now;
 
 use crate::cli::NodeRun;
 use crate::copy::copier::{CopiedMap, Copier};
@@ -117,7 +118,7 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     }
     let mut settings = merge(args)?;
     if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
-        eprintln!("nuri: {words}");
+        tracing::error!("{words}");
         return Ok(ExitCode::from(NEEDS_WORD));
     }
     let create = (may_create, &sizes[..]);
@@ -319,6 +320,7 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
         address: settings.address.clone().unwrap_or_default(),
         pid: std::process::id(),
         serves_meta,
+        run: Run { version: env!("CARGO_PKG_VERSION").into(), since: unix_now() },
         instance: getrandom::u64().unwrap_or_default(),
         machine: machine(),
         targets: targets.iter().map(Target::announce).collect(),
@@ -342,7 +344,7 @@ struct Joined<'a> {
 
 impl Joined<'_> {
     fn start(&self, join: &str, settings: &mut NodeSettings) -> Result<Ready, Failure> {
-        let space = joining::connect(join, self.secret)?;
+        let space = joining::connect(join, self.secret, joining::BOOT)?;
         let cluster = space.map().cluster;
         let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());

@@ -1,7 +1,7 @@
 //! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
 use nuri_proto::id::NodeId;
-use nuri_proto::map::{Map, Node, Standing, TargetState};
+use nuri_proto::map::{Map, Node, Run, Standing, TargetState};
 use nuri_proto::op::cluster::{ClusterState, Link, Path, Programs, Scrub};
 pub(crate) use nuri_proto::size::human;
 use serde::Serialize;
@@ -97,6 +97,9 @@ pub(crate) struct NodeView {
     pub(crate) address: String,
     pub(crate) state: &'static str,
     pub(crate) roles: Vec<&'static str>,
+    pub(crate) version: String,
+    /// Seconds since 1970 when its process began.
+    pub(crate) since: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -370,7 +373,8 @@ fn node_view(map: &Map, n: &nuri_proto::map::Node) -> NodeView {
         roles.push("targets");
     }
     let state = if n.up { "up" } else { "down" };
-    NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles }
+    let Run { version, since } = n.run.clone();
+    NodeView { id: n.id.0, pid: n.pid, address: n.address.clone(), state, roles, version, since }
 }
 
 fn target_view(whole: &ClusterState, t: &nuri_proto::map::Target) -> TargetView {

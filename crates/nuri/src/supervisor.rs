@@ -57,7 +57,7 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
             if let Some(child) = &mut w.child
                 && let Ok(Some(how)) = child.try_wait()
             {
-                tell_of_end(*role, child.id(), how);
+                tell_of_end(*role, child.id(), how, stopping);
                 w.child = None;
             }
             if *role == Role::Mount {
@@ -76,9 +76,9 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
     }
 }
 
-fn tell_of_end(role: Role, pid: u32, how: ExitStatus) {
-    match how.success() {
-        true => tracing::info!("{role}, process {pid}, has ended"),
+fn tell_of_end(role: Role, pid: u32, how: ExitStatus, is_told_to: bool) {
+    match is_told_to || how.success() {
+        true => tracing::info!("{role}, process {pid}, has ended: {how}"),
         false => tracing::error!("{role}, process {pid}, has ended: {how}"),
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::call;
 use crate::id::{BootId, Epoch, GroupId, Incarnation, NodeId, SessionId, TargetId};
 use crate::layout::Shape;
-use crate::map::{Map, Pace, ScrubPolicy, TargetState};
+use crate::map::{Map, Pace, Run, ScrubPolicy, TargetState};
 
 /// Fetches the map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +21,7 @@ pub struct Join {
     pub address: String,
     pub pid: u32,
     pub serves_meta: MetaRole,
+    pub run: Run,
     /// Of this process: another one with the same number is a copy of the node's directory.
     pub instance: u64,
     /// Of its machine's kernel: another one means that disks may have lost their caches since.

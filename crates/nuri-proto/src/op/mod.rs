@@ -73,7 +73,7 @@ impl Op {
     fn is_for_mounts(self) -> bool {
         match self {
             Op::MapGet | Op::ClusterStatus | Op::MountReport => true,
-            Op::DataDelete | Op::MemberChanged | Op::MemberForget => false,
+            Op::DataDelete | Op::MemberChanged => false,
             other => other as u16 >= Op::DataWrite as u16,
         }
     }
@@ -98,7 +98,8 @@ mod tests {
     fn mounts_work_on_files_and_nothing_else() {
         let all = || (0..=u16::MAX).filter_map(Op::from_wire);
         assert!(all().all(|op| op.is_for(Role::Node)));
-        let for_mounts = [Op::MapGet, Op::DataWrite, Op::MemberInstall, Op::Rename, Op::Echo];
+        // A mount that brings an interrupted write to its end forgets what was cut off.
+        let for_mounts = [Op::MapGet, Op::DataWrite, Op::MemberForget, Op::Rename, Op::Echo];
         assert!(for_mounts.iter().all(|op| op.is_for(Role::Mount)));
         let others = [Op::Join, Op::Heartbeat, Op::MemberSynced, Op::TargetRemove, Op::CopyBegin];
         assert!(others.iter().all(|op| !op.is_for(Role::Mount)));

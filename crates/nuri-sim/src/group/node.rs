@@ -140,6 +140,7 @@ impl Node {
             address: format!("n{}:1", self.number),
             pid: 1,
             serves_meta: MetaRole::None,
+            run: nuri_proto::map::Run::default(),
             instance: self.boots,
             machine: BootId(self.power),
             targets,

@@ -20,9 +20,10 @@ use serde::Serialize;
 
 use super::status;
 use crate::cli::{Df, Fs, Layout, Mount, Umount};
-use crate::show::{human, print_json};
-use crate::space::Space;
-use crate::{Failure, at, logs, supervisor, users};
+use crate::node::NODE;
+use crate::show::{StatusView, human, print_json};
+use crate::space::{SPACE, Space};
+use crate::{Failure, at, joining, logs, supervisor, users};
 use nuri_proto::layout::Shape;
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
@@ -71,7 +72,7 @@ fn mount(args: &Mount) -> Result<(), Failure> {
     let (transport, read_only) = (transport(args.transport)?, args.ro);
     let config = FuseConfig { transport, read_only, ..FuseConfig::default() };
     let (address, secret) = resolve(args)?;
-    let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
+    let cluster = joining::connect(&address, &secret, args.wait())?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = format!("{host}:{}", point.display());
     let (inodes, marks_reads) = (args.inodes as usize, !args.noatime);
@@ -150,7 +151,9 @@ fn report_mount(
 
 fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
-    resolve(args)?;
+    let (address, secret) = resolve(args)?;
+    // Said here: the process in the background says it to its log.
+    joining::connect(&address, &secret, args.wait())?;
     make_point(&point).map_err(Failure::new)?;
     nuri_fuse::mount::check(&point).map_err(Failure::new)?;
     let log_path = logs::of_mount(&point)?;
@@ -185,7 +188,8 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
             return Ok(());
         }
         if let Ok(Some(_)) = child.try_wait() {
-            return Err(Failure(logs::last_error(&log_path, before)));
+            let said = logs::last_error(&log_path, before);
+            return Err(Failure(said.unwrap_or("it ended at once".into())));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -302,20 +306,22 @@ struct DfRow {
 }
 
 fn df(args: &Df) -> Result<(), Failure> {
-    let rows = if args.space.join("space.json").exists() {
-        let view = status::fetch(&args.space)?;
-        let row = |t: &crate::show::TargetView| DfRow {
-            target: t.path.clone(),
-            size: t.size,
-            used: t.used,
-            free: t.size.saturating_sub(t.used),
-        };
-        view.targets.iter().map(row).collect()
-    } else {
-        let name = args.space.display().to_string();
-        let s = rustix::fs::statvfs(&args.space).map_err(at(&name))?;
-        let (size, free) = (s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize);
-        vec![DfRow { target: name, size, used: size - free, free }]
+    let rows = match view_of(args)? {
+        Some(view) => {
+            let row = |t: &crate::show::TargetView| DfRow {
+                target: t.path.clone(),
+                size: t.size,
+                used: t.used,
+                free: t.size.saturating_sub(t.used),
+            };
+            view.targets.iter().map(row).collect()
+        }
+        None => {
+            let name = args.space.display().to_string();
+            let s = rustix::fs::statvfs(&args.space).map_err(at(&name))?;
+            let (size, free) = (s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize);
+            vec![DfRow { target: name, size, used: size - free, free }]
+        }
     };
     if args.json {
         return print_json(&rows);
@@ -325,4 +331,18 @@ fn df(args: &Df) -> Result<(), Failure> {
         println!("{size:>12} {used:>12} used {free:>12} free  {}", r.target);
     }
     Ok(())
+}
+
+/// Of a space that is named by its directory, that of a node, or an address; none of a path on a
+/// mount.
+fn view_of(args: &Df) -> Result<Option<StatusView>, Failure> {
+    let is_directory = [SPACE, NODE].iter().any(|file| args.space.join(file).exists());
+    if is_directory {
+        return status::fetch(&args.space).map(Some);
+    }
+    let name = args.space.to_string_lossy();
+    if args.space.exists() || !name.contains(':') {
+        return Ok(None);
+    }
+    status::fetch_at(&name, args.token_file.as_deref()).map(Some)
 }

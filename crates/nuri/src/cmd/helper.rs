@@ -147,6 +147,7 @@ fn words_of(option: &str) -> Result<Option<Vec<String>>, Failure> {
         "token" => with_value("--token-file"),
         "transport" => with_value("--transport"),
         "inodes" => with_value("--inodes"),
+        "wait" => with_value("--wait"),
         "remount" => Err(Failure("a mount cannot be changed: unmount it and mount it anew".into())),
         _ if OTHERS.contains(&name) || name.starts_with("x-") || name == "comment" => {
             Ok(Some(Vec::new()))

@@ -6,6 +6,7 @@ mod flow;
 mod fs;
 pub(crate) mod helper;
 mod lab;
+mod list;
 mod moving;
 mod repair;
 mod restore;
@@ -59,7 +60,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let _role = supervisor::enter_role()?;
             node::run(args)
         }
-        Command::Node(Node::List(args)) | Command::Target(Target::List(args)) => status::run(&args),
+        Command::Node(Node::List(args)) => list::nodes(&args),
+        Command::Target(Target::List(args)) => list::targets(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),
         Command::Target(Target::Remove(args)) => moving::remove(&args).map(done),

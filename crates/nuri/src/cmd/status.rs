@@ -54,15 +54,20 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
 }
 
 /// The status of the space that the command names.
-fn fetch_from(whence: &cli::Whence) -> Result<StatusView, Failure> {
+pub(super) fn fetch_from(whence: &cli::Whence) -> Result<StatusView, Failure> {
     let address = match (&whence.at, &whence.mount) {
         (Some(address), _) => address.clone(),
         (None, Some(mount)) => super::fs::attribute(mount, "nuri.space")?,
         (None, None) => return fetch(&whence.dir),
     };
-    let file = whence.token_file.as_ref();
-    let file = file.ok_or_else(|| Failure("say where the secret is: --token-file FILE".into()))?;
-    ask(&address, &address, &Secret::load(file).map_err(Failure::new)?)
+    fetch_at(&address, whence.token_file.as_deref())
+}
+
+/// The status that the first node at an address gives to who has the token.
+pub(super) fn fetch_at(address: &str, token: Option<&Path>) -> Result<StatusView, Failure> {
+    let token =
+        token.ok_or_else(|| Failure("say where the secret is: --token-file FILE".into()))?;
+    ask(address, address, &Secret::load(token).map_err(Failure::new)?)
 }
 
 /// The status that the first node at an address gives.

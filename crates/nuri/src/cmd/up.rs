@@ -17,7 +17,7 @@ use crate::node::{META_LOG, NEEDS_WORD, NODE};
 use crate::show::{StatusView, human};
 use crate::space::{NodeSettings, Role, Settings, Space, load_json, save_json};
 use crate::targets::{say_it, sizes_of};
-use crate::{Failure, at, supervisor};
+use crate::{Failure, at, logs, supervisor};
 
 /// Where a space listens when nobody said where.
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -233,7 +233,8 @@ fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
     if plan.iter().any(Vec::is_empty) {
         return Err(Failure(format!("{nodes} nodes need at least {nodes} targets, not {count}")));
     }
-    let shape = Shape::for_targets(args.shape, count as usize).map_err(Failure::new)?;
+    // More targets may join.
+    let shape = args.shape.unwrap_or_else(|| Shape::best_for(count as usize));
     let listen = args.listen.clone().unwrap_or(LOOPBACK.into());
     let (placement, target_size) =
         (args.placement.unwrap_or_default(), args.target_size.unwrap_or(0));
@@ -315,13 +316,8 @@ fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
 /// The last line of a process that could not start, where one is not running.
 fn fatal_words(space: &Space, settings: &Settings) -> Option<String> {
     let ended = |role: &Role| space.running(*role).is_none();
-    supervisor::roles(settings).into_iter().filter(ended).find_map(|role| last_line(space, role))
-}
-
-fn last_line(space: &Space, role: Role) -> Option<String> {
-    let text = std::fs::read_to_string(space.log_path(role)).ok()?;
-    let line = text.lines().rfind(|l| l.starts_with("nuri: "))?;
-    Some(line.trim_start_matches("nuri: ").to_string())
+    let said = |role| logs::last_error(&space.log_path(role), 0);
+    supervisor::roles(settings).into_iter().filter(ended).find_map(said)
 }
 
 fn last_words(space: &Space) -> String {

@@ -49,12 +49,11 @@ pub(crate) fn of_mount(point: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// What the process that wrote the log said last, beyond so many bytes, before it ended.
-pub(crate) fn last_error(log: &Path, before: u64) -> String {
+pub(crate) fn last_error(log: &Path, before: u64) -> Option<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let new = bytes.get(before as usize..).unwrap_or_default();
     let text = String::from_utf8_lossy(new).into_owned();
-    let said = text.lines().rev().find_map(line::error_in);
-    said.unwrap_or("it ended at once").to_string()
+    text.lines().rev().find_map(line::error_in).map(str::to_owned)
 }
 
 fn name_of(point: &Path) -> String {
@@ -98,8 +97,9 @@ mod tests {
             |level: &str, said: &str| format!("2026-11-26T05:12:03Z {level} mount[7] {said}\n");
         let text = [line("ERROR", "old"), line("ERROR", "new [1] one"), line(" WARN", "more")];
         log.write_all(text.concat().as_bytes()).unwrap();
-        assert_eq!(last_error(log.path(), text[0].len() as u64), "new [1] one");
-        assert_eq!(last_error(log.path(), 10_000), "it ended at once");
+        let last = last_error(log.path(), text[0].len() as u64);
+        assert_eq!(last.as_deref(), Some("new [1] one"));
+        assert_eq!(last_error(log.path(), 10_000), None);
     }
 
     #[test]

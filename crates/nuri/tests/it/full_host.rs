@@ -142,7 +142,7 @@ fn full_disk_under_a_target_refuses_and_recovers() {
 fn too_little_room_for_a_new_target_is_told() {
     let (host, space) = (Host::new(48), Space::bare());
     let (dir, target) = (space.dir(), host.str("t"));
-    let up = ["up", "--create", "--dir", &dir, "--target", &target, "--target-size", "2G"];
+    let up = ["up", "--create", "--dir", &dir, "--target", &target, "--target-size", "8G"];
     refused(&up, "too little room");
     let said = text(&nuri(&up).stderr);
     assert!(said.contains("make room") && said.contains(&target), "{said}");

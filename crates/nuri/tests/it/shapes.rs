@@ -24,7 +24,8 @@ fn the_default_shape_can_be_changed_later() {
     space.wait_status("it says that there is no redundancy", SOON, says_none);
     fs::write(space.mnt().join("before"), vec![1; 1 << 20]).unwrap();
     let set = ["space", "set", "--dir", &dir, "--shape"];
-    refused(&[&set[..], &["mirror:3"]].concat(), "mirror:3 needs 3 targets");
+    let out = nuri(&[&set[..], &["mirror:3"]].concat());
+    assert!(text(&out.stdout).contains("mirror:3 needs 3 targets, and there are 2"));
     let out = nuri(&[&set[..], &["mirror:2"]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     fs::write(space.mnt().join("after"), vec![2; 1 << 20]).unwrap();
@@ -38,6 +39,36 @@ fn the_default_shape_can_be_changed_later() {
     assert!(layout(&space, "later").contains("shape=mirror:2"), "{}", layout(&space, "later"));
     assert_eq!(fs::read(space.mnt().join("before")).unwrap(), vec![1; 1 << 20]);
     space.down_clean();
+}
+
+/// Machines with one target each, that join one after the other.
+#[test]
+fn a_shape_may_be_said_before_there_are_targets_enough() {
+    let mut space = Space::up(&["--targets", "1", "--target-size", "256M", "--shape", "mirror:2"]);
+    let words = "mirror:2 needs 2 targets, and there are 1";
+    let waits =
+        |status: &serde_json::Value| status["health"]["sentences"].to_string().contains(words);
+    assert!(waits(&space.status()));
+    fs::write(space.mnt().join("early"), vec![1; 1 << 20]).unwrap();
+    assert!(layout(&space, "early").contains("shape=stripe"), "{}", layout(&space, "early"));
+    let first = space.status()["nodes"][0]["address"].as_str().unwrap().to_string();
+    let [node, target, token] = ["node", "more", "space/token"].map(|name| space.str(name));
+    let mut join = Command::new(NURI);
+    join.args(["node", "run", "--create", "--dir", &node, "--target", &target]);
+    join.args(["--target-size", "256M", "--join", &first, "--token-file", &token]);
+    space.own_node(join);
+    space.wait_status("there are targets enough", SOON, |status| !waits(status));
+    fs::write(space.mnt().join("late"), vec![2; 1 << 20]).unwrap();
+    assert!(layout(&space, "late").contains("shape=mirror:2"), "{}", layout(&space, "late"));
+    let list = |noun: &str| {
+        let out = nuri(&[noun, "list", "--dir", &node]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let (nodes, targets) = (list("node"), list("target"));
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(nodes.lines().count() == 3 && nodes.matches(version).count() == 2, "{nodes}");
+    assert!(targets.lines().count() == 3 && targets.contains(&target), "{targets}");
 }
 
 #[test]

@@ -1,0 +1,239 @@
+//! `nuri fs ...`: what it can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use nuri_client::flow;
+use nuri_fuse::Transport;
+use nuri_proto::layout::Shape;
+use nuri_proto::size::parse as parse_size;
+
+use super::DEFAULT_DIR;
+
+#[derive(Subcommand)]
+pub(crate) enum Fs {
+    /// Mount a space
+    Mount(Mount),
+    /// Unmount
+    Umount(Umount),
+    /// Show or set how files are spread
+    #[command(subcommand)]
+    Layout(Layout),
+    /// Show or force how a mount moves bulk data: flow buffers, reading ahead, writing behind
+    #[command(subcommand)]
+    Flow(Flow),
+    /// Show capacity by target
+    Df(Df),
+}
+
+#[derive(Args)]
+pub(crate) struct Mount {
+    /// The space: the directory given to `up`, or HOST:PORT of its first node
+    pub(crate) space: String,
+    /// An empty directory; made where it does not exist
+    pub(crate) mountpoint: PathBuf,
+    /// File with the space's secret (needed with HOST:PORT)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// How the kernel hands requests over: auto (uring where it can be had), classic, uring
+    ///
+    /// uring is FUSE over io_uring: quicker, needs Linux 6.14 and fuse.enable_uring=Y, which
+    /// auto and uring set themselves (as root). Mounts that `up` made take the variable.
+    #[arg(long, env = "NURI_TRANSPORT", default_value = "auto", verbatim_doc_comment)]
+    pub(crate) transport: Transport,
+    /// Files and directories that the mount remembers, at most, beside those that programs use
+    ///
+    /// Each costs about half a KiB of memory here and one in the kernel. Needs Linux 6.18; before,
+    /// the kernel forgets by its own need of memory. Mounts that `up` made take the variable.
+    #[arg(long, value_name = "N", env = "NURI_INODES", default_value_t = 200_000,
+        value_parser = clap::value_parser!(u32).range(100..))]
+    pub(crate) inodes: u32,
+    /// Programs there may run with the rights of their owner (setuid)
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Device files there may be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
+    /// No program there may be started
+    #[arg(long)]
+    pub(crate) noexec: bool,
+    /// Reads leave access times as they are
+    #[arg(long)]
+    pub(crate) noatime: bool,
+    /// What the table of mounts shows as its source
+    #[arg(long, value_name = "TEXT", default_value = "nuri", hide = true)]
+    pub(crate) source: String,
+    /// Nothing can be changed through this mount
+    #[arg(long)]
+    pub(crate) ro: bool,
+    /// How long to wait for the first node to answer, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) wait: u16,
+    /// Stay in the foreground
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+impl Mount {
+    pub(crate) fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait.into())
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Umount {
+    pub(crate) mountpoint: PathBuf,
+    /// Detach at once, also while programs use it
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Layout {
+    /// Show the layout of a file, or what a directory's new files inherit
+    Get {
+        path: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Set what a directory's new files inherit
+    Set {
+        path: PathBuf,
+        /// Bytes per chunk, a power of two from 64K to 64M
+        #[arg(long, value_parser = parse_size)]
+        chunk_size: Option<u64>,
+        /// Over how many groups a file rotates (0: all)
+        #[arg(long)]
+        width: Option<u16>,
+        /// stripe, mirror:N (N copies) or parity:K+M (K data and M parity members)
+        #[arg(long)]
+        shape: Option<Shape>,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Flow {
+    /// Show what is forced, what is used now, and what the paths carry
+    Get {
+        /// A mount, or anything in it
+        path: PathBuf,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Force a setting, until it is set to auto or the mount ends
+    ///
+    /// A mount fits its flow buffers to what the path carries, and the rest suits most programs; to
+    /// force it is for measuring (nuri lab tune) and for programs that differ.
+    Set(FlowSet),
+}
+
+#[derive(Args)]
+pub(crate) struct FlowSet {
+    /// A mount, or anything in it
+    pub(crate) path: PathBuf,
+    #[command(flatten)]
+    pub(crate) wishes: Wishes,
+}
+
+#[derive(Args)]
+pub(crate) struct Wishes {
+    /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
+    pub(crate) buffer: Option<Wish>,
+    /// Flow buffers on their way at once, and so threads that write, from 1 to 8, or auto
+    #[arg(long, value_name = "N", value_parser = parse_streams)]
+    pub(crate) streams: Option<Wish>,
+    /// Bytes to read ahead, a multiple of 64K up to 8M, or auto; for files opened later
+    #[arg(long, value_name = "SIZE", value_parser = parse_ahead)]
+    pub(crate) read_ahead: Option<Wish>,
+    /// Bytes to buffer for writing, from 4M to 256M, or auto
+    #[arg(long, value_name = "SIZE", value_parser = parse_behind)]
+    pub(crate) write_behind: Option<Wish>,
+    /// Threads that read ahead for programs that bypass the kernel's cache, from 1 to 8, or auto
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    pub(crate) threads: Option<Wish>,
+}
+
+/// A number that is forced, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish(pub(crate) Option<u64>);
+
+#[derive(Args)]
+pub(crate) struct Df {
+    /// The space's directory, a path on a mounted space, or HOST:PORT of the first node
+    #[arg(default_value = DEFAULT_DIR)]
+    pub(crate) space: PathBuf,
+    /// File with the space's secret (needed with HOST:PORT)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const AUTO: &str = "auto";
+
+fn parse_buffer(text: &str) -> Result<Wish, String> {
+    wish(text, parse_size, flow::is_size, "a power of two from 64K to 1M")
+}
+
+fn parse_streams(text: &str) -> Result<Wish, String> {
+    wish(text, parse_count, flow::is_count, "from 1 to 8")
+}
+
+fn parse_ahead(text: &str) -> Result<Wish, String> {
+    wish(text, parse_size, flow::is_ahead, "a multiple of 64K up to 8M")
+}
+
+fn parse_behind(text: &str) -> Result<Wish, String> {
+    wish(text, parse_size, flow::is_behind, "from 4M to 256M")
+}
+
+fn parse_threads(text: &str) -> Result<Wish, String> {
+    wish(text, parse_count, flow::is_crew, "from 1 to 8")
+}
+
+/// A number within its bounds, or `auto`.
+fn wish<T: TryFrom<u64> + Copy>(
+    text: &str,
+    parse: fn(&str) -> Result<u64, String>,
+    is_good: fn(T) -> bool,
+    bounds: &str,
+) -> Result<Wish, String> {
+    if text == AUTO {
+        return Ok(Wish(None));
+    }
+    let number = parse(text)?;
+    match T::try_from(number) {
+        Ok(small) if is_good(small) => Ok(Wish(Some(number))),
+        _ => Err(format!("{bounds}, or auto")),
+    }
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is neither a number nor \"auto\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bounds that sentences name are those that a mount obeys.
+    #[test]
+    fn settings_of_a_mount_have_bounds() {
+        let number = |parsed: Result<Wish, String>| parsed.ok().and_then(|wish| wish.0);
+        assert_eq!(number(parse_behind("4M")), Some(flow::LEAST_BEHIND));
+        assert_eq!(number(parse_behind("256M")), Some(flow::MOST_BEHIND));
+        assert_eq!(number(parse_ahead("8M")), Some(flow::MOST_AHEAD.into()));
+        assert_eq!(number(parse_ahead("64K")), Some(flow::AHEAD_STEP.into()));
+        assert_eq!(number(parse_threads("8")), Some(flow::MOST_THREADS.into()));
+        assert_eq!(number(parse_streams("8")), Some(flow::MOST_STREAMS.into()));
+        assert_eq!(number(parse_ahead("0")), Some(0));
+        for odd in ["3M", "257M", "x"] {
+            assert!(parse_behind(odd).is_err(), "{odd}");
+        }
+        assert!(parse_ahead("65k").is_err() && parse_ahead("9M").is_err());
+        assert!(parse_threads("9").is_err() && parse_streams("many").is_err());
+        assert!(parse_threads("auto").is_ok_and(|wish| wish.0.is_none()));
+    }
+}
