@@ -172,7 +172,7 @@ pub(crate) fn show_layout(layout: &LayoutReply) -> Vec<u8> {
         LayoutReply::Directory(p) => {
             format!("shape={} chunk_size={} width={}", p.shape, p.chunk_size.bytes(), p.width)
         }
-        LayoutReply::File(object, layout) => {
+        LayoutReply::File(object, layout, _) => {
             let part = |c: &nuri_proto::layout::Component| {
                 let groups: Vec<_> = c.groups.iter().map(ToString::to_string).collect();
                 let (size, width) = (c.chunk_size.bytes(), c.groups.len());

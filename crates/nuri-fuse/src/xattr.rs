@@ -27,6 +27,8 @@ const LINKS_ATTRIBUTE: &[u8] = b"nuri.links";
 const SPACE_ATTRIBUTE: &[u8] = b"nuri.space";
 /// Shows which way requests come, and how many references the kernel has given back.
 pub(crate) const TRANSPORT_ATTRIBUTE: &[u8] = b"nuri.transport";
+/// Shows how many bytes of a file cannot be read now.
+const LOST_ATTRIBUTE: &[u8] = b"nuri.lost";
 /// Only root is told of these.
 const TRUSTED: &[u8] = b"trusted.";
 const CLASSES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
@@ -131,6 +133,8 @@ impl Dispatcher {
             shown?
         } else if name == LAYOUT_ATTRIBUTE {
             crate::directory::show_layout(&self.client.layout(ino)?)
+        } else if name == LOST_ATTRIBUTE {
+            self.client.out_of_reach(ino)?.to_string().into_bytes()
         } else {
             check_class(name)?;
             self.client.xattr_get(ino, name)?

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nuri_client::{Cluster, ConnectError};
@@ -14,6 +15,7 @@ use nuri_rpc::{HandshakeError, Secret};
 use nuri_target::target::Target;
 
 use crate::Failure;
+use crate::space::NodeSettings;
 
 /// How long the first node tries to connect back.
 const REACH: Duration = Duration::from_secs(2);
@@ -62,6 +64,25 @@ pub(crate) fn connect(first: &str, secret: &Secret, most: Duration) -> Result<Cl
     };
     let what = format!("the first node {first}");
     patiently((&what, most), || Cluster::connect(first, secret), is_silent).map_err(Failure::new)
+}
+
+/// A first node that is to listen elsewhere than the last time. Where it still answers there, this
+/// is a copy of its directory.
+pub(crate) fn refuse_copy(
+    dir: &Path,
+    known: &NodeSettings,
+    secret: &Secret,
+) -> Result<(), Failure> {
+    let (Some(before), Some(own)) = (&known.address, &known.cluster) else { return Ok(()) };
+    let Ok(space) = Cluster::connect(before, secret) else { return Ok(()) };
+    if space.map().cluster.to_string() != *own {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "the first node of this space runs at {before}, and {} is a copy of its directory: stop \
+         that one first, or remove the copy",
+        dir.display()
+    )))
 }
 
 /// A loopback address reaches nobody on another machine: everybody is given the address as it is.

@@ -116,7 +116,8 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
              with nuri up --dir {dir}, or give this node a directory of its own"
         )));
     }
-    let mut settings = merge(args)?;
+    let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
+    let mut settings = merge(known.clone().unwrap_or_default(), args)?;
     if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
         tracing::error!("{words}");
         return Ok(ExitCode::from(NEEDS_WORD));
@@ -126,6 +127,10 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
     let _lock = ExclusiveLock::acquire(&dir).map_err(Failure::new)?;
     let token = settings.token_file.clone().unwrap_or(dir.join("token"));
     let secret = Secret::load_own(&token).map_err(Failure::new)?;
+    let is_first = settings.join.is_none();
+    if let Some(known) = known.filter(|known| is_first && known.address != settings.address) {
+        joining::refuse_copy(&dir, &known, &secret)?;
+    }
     let listener = listen(&mut settings)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
@@ -154,9 +159,7 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
 }
 
 /// Settings of an earlier run, overridden by what is said now.
-fn merge(args: NodeRun) -> Result<NodeSettings, Failure> {
-    let known: Option<NodeSettings> = load_json(&args.dir.join(NODE))?;
-    let mut settings = known.unwrap_or_default();
+fn merge(mut settings: NodeSettings, args: NodeRun) -> Result<NodeSettings, Failure> {
     if settings.format > FORMAT {
         let (found, dir) = (settings.format, args.dir.display());
         return Err(Failure(format!("{dir}/node.json has format {found}; use a newer nuri")));

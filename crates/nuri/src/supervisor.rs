@@ -183,7 +183,9 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
                 return Err(Failure("no mount point is set".into()));
             };
             clear_stale(point);
-            command.args(["fs", "mount", "--foreground"]).arg(&space.dir).arg(point);
+            // It is started when the first node answers, and anew if that was too early.
+            command.args(["fs", "mount", "--foreground", "--wait", "0"]);
+            command.arg(&space.dir).arg(point);
             command.args(settings.suid.then_some("--suid")).args(settings.dev.then_some("--dev"));
         }
     }
@@ -222,10 +224,17 @@ pub(crate) fn end_all(space: &Space, settings: &Settings, force: bool) -> Result
         Err(_) if force => {}
         outcome => outcome?,
     }
-    for role in roles(settings).into_iter().rev() {
-        end(space, role, force)?;
+    let start = Instant::now();
+    loop {
+        // Again and again: one may have been started a moment before the supervisor was to stop.
+        for role in roles(settings).into_iter().rev() {
+            end(space, role, force)?;
+        }
+        match wait_ended(space, Role::Supervisor, TICK * 4) {
+            Err(_) if start.elapsed() < END_WAIT => {}
+            outcome => return outcome,
+        }
     }
-    wait_ended(space, Role::Supervisor, END_WAIT)
 }
 
 /// Ends a role's process; the supervisor starts it anew, with the settings of then.

@@ -39,7 +39,7 @@ fn without_the_kernels_permission_mounts_are_classic() {
     let demanded = mount_without_the_switch(&space, "uring").wait_with_output().unwrap();
     assert!(!demanded.status.success());
     let said = text(&demanded.stderr);
-    assert!(said.contains("nuri: no FUSE over io_uring: fuse.enable_uring is N"), "{said}");
+    assert!(said.contains("no FUSE over io_uring: fuse.enable_uring is N"), "{said}");
 
     let mut child = mount_without_the_switch(&space, "auto");
     // The mount is in the name space of its process.

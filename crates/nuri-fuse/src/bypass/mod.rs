@@ -39,6 +39,9 @@ use wire::{LARGEST, Ticket};
 /// Connections of all users, and of one.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 16;
+/// The last of them are for users who have fewer than so many.
+const KEPT: usize = 16;
+const FEW: usize = 2;
 
 /// See the module's text.
 pub(crate) struct Bypass {
@@ -128,7 +131,7 @@ impl Bypass {
         {
             let mut guests = self.guests.lock();
             let (all, own) = (guests.values().sum::<usize>(), guests.entry(uid).or_default());
-            if all >= MOST || uid != 0 && *own >= MOST_OF_ONE {
+            if !has_place(all, *own, uid == 0) {
                 return;
             }
             *own += 1;
@@ -147,6 +150,16 @@ impl Bypass {
     }
 }
 
+/// Whether one more connection finds a place, of all and of its user.
+fn has_place(all: usize, own: usize, is_root: bool) -> bool {
+    let most_of_one = match all {
+        _ if is_root => MOST,
+        all if all >= MOST - KEPT => FEW,
+        _ => MOST_OF_ONE,
+    };
+    all < MOST && own < most_of_one
+}
+
 /// One connection's place; free again when dropped.
 struct Place {
     bypass: Arc<Bypass>,
@@ -163,5 +176,31 @@ impl Drop for Place {
                 guests.remove(&self.uid);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Users who open as many as they can, one after the other: places that each gets.
+    fn taken(users: usize) -> Vec<usize> {
+        let mut all = 0;
+        let take = |_| {
+            let mut own = 0;
+            while has_place(all, own, false) {
+                (all, own) = (all + 1, own + 1);
+            }
+            own
+        };
+        (0..users).map(take).collect()
+    }
+
+    #[test]
+    fn a_few_users_leave_places_for_others() {
+        assert_eq!(taken(5), [16, 16, 16, 2, 2]);
+        assert_eq!(taken(12)[11], 0, "all are taken");
+        assert!(taken(11).iter().all(|own| *own >= FEW));
+        assert!(has_place(MOST - 1, 40, true) && !has_place(MOST, 0, true));
     }
 }

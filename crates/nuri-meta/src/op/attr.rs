@@ -150,8 +150,12 @@ impl MetaOp for LayoutGet {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LayoutReply, Status> {
-        match txn.inode(self.ino)?.body {
-            Body::File(file) => Ok(LayoutReply::File(file.object, file.layout)),
+        let inode = txn.inode(self.ino)?;
+        match inode.body {
+            Body::File(file) => {
+                let on_targets = if file.inline { 0 } else { inode.attr.size };
+                Ok(LayoutReply::File(file.object, file.layout, on_targets))
+            }
             Body::Directory(dir) => {
                 Ok(LayoutReply::Directory(dir.policy.unwrap_or_else(|| txn.default_policy())))
             }

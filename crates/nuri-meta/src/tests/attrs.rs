@@ -198,7 +198,7 @@ fn layouts_are_inherited_at_creation() {
     let sub = c.dir(d, "sub");
     assert_eq!(c.get(LayoutGet { ino: sub }).unwrap(), LayoutReply::Directory(policy));
     let f = c.file(sub, "f");
-    let LayoutReply::File(_, layout) = c.get(LayoutGet { ino: f }).unwrap() else { panic!() };
+    let LayoutReply::File(_, layout, _) = c.get(LayoutGet { ino: f }).unwrap() else { panic!() };
     assert_eq!(layout.components[0].groups.len(), 2);
     let wide = nuri_proto::layout::LayoutPolicy { width: 300, ..policy };
     assert_eq!(c.put(LayoutSet { ino: d, policy: wide }), Err(Status::INVAL));

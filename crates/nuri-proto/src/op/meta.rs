@@ -597,8 +597,8 @@ call!(LayoutGet => LayoutReply);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LayoutReply {
-    /// Whose data lie so.
-    File(ObjectId, Layout),
+    /// Whose data lie so, and how many bytes do: none of a file that lies with the metadata.
+    File(ObjectId, Layout, u64),
     Directory(LayoutPolicy),
 }
 

@@ -25,6 +25,8 @@ pub(crate) enum Fs {
     Flow(Flow),
     /// Show capacity by target
     Df(Df),
+    /// Files below a path on a mount that cannot be read whole now, and how many bytes of each
+    Lost(Lost),
 }
 
 #[derive(Args)]
@@ -158,6 +160,14 @@ pub(crate) struct Wishes {
 /// A number that is forced, or none.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish(pub(crate) Option<u64>);
+
+#[derive(Args)]
+pub(crate) struct Lost {
+    /// A directory or file on a mounted space
+    pub(crate) path: PathBuf,
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Args)]
 pub(crate) struct Df {

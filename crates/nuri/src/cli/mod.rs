@@ -9,7 +9,7 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
 use nuri_proto::size::parse as parse_size;
 
-pub(crate) use self::fs::{Df, Flow, FlowSet, Fs, Layout, Mount, Umount, Wish, Wishes};
+pub(crate) use self::fs::{Df, Flow, FlowSet, Fs, Layout, Lost, Mount, Umount, Wish, Wishes};
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";

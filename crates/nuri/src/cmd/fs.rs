@@ -1,25 +1,29 @@
 //! `nuri fs`: mount, umount, layout, df.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use nuri_client::flow::READ_AHEAD;
 use nuri_client::{Client, ClientConfig, Cluster};
 use nuri_fuse::mount::{How, Writes, abort, detach, is_mounted, make_point, unmount};
 use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, MountError, Transport};
+use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
 use nuri_proto::op::cluster::MountReport;
-use nuri_rpc::Secret;
+use nuri_rpc::{Peer, Secret};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::status;
-use crate::cli::{Df, Fs, Layout, Mount, Umount};
+use crate::cli::{Cli, Command, Df, Fs, Layout, Mount, Umount};
 use crate::node::NODE;
 use crate::show::{StatusView, human, print_json};
 use crate::space::{SPACE, Space};
@@ -29,10 +33,11 @@ use nuri_proto::layout::Shape;
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
 const SYNC_ATTRIBUTE: &str = "nuri.sync";
 const MOUNT_WAIT: Duration = Duration::from_secs(35);
+const FIRST_NODE_WAIT: Duration = Duration::from_secs(3);
 const SESSION_WAIT: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
-    match fs {
+pub(crate) fn run(fs: Fs) -> Result<ExitCode, Failure> {
+    let done = match fs {
         Fs::Mount(args) if args.foreground => mount(&args),
         Fs::Mount(args) => mount_in_background(&args),
         Fs::Umount(args) => umount(&args),
@@ -42,7 +47,9 @@ pub(crate) fn run(fs: Fs) -> Result<(), Failure> {
         }
         Fs::Flow(flow) => super::flow::run(flow),
         Fs::Df(args) => df(&args),
-    }
+        Fs::Lost(args) => return super::lost::run(&args),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Where a space is and how to prove that we may use it.
@@ -161,7 +168,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     let before = log.metadata().map_err(at(log_path.display()))?.len();
     let err = log.try_clone().map_err(at("cannot open the log"))?;
     let program = std::env::current_exe().map_err(at("cannot find nuri itself"))?;
-    let mut command = Command::new("setsid");
+    let mut command = process::Command::new("setsid");
     command.arg(program).args(["fs", "mount", "--foreground"]);
     if let Some(token) = &args.token_file {
         let token = std::path::absolute(token).map_err(at(token.display()))?;
@@ -217,10 +224,13 @@ pub(crate) fn sync_mount(point: &Path) -> Result<(), Failure> {
 
 fn umount(args: &Umount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
+    let server = users::server(&point);
     if !args.force {
+        if let Some(pid) = server {
+            look_for_first_node(pid, &point)?;
+        }
         sync_mount(&point)?;
     }
-    let server = users::server(&point);
     match unmount(&point) {
         Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),
         Err(MountError::Busy(_)) => {
@@ -236,6 +246,27 @@ fn umount(args: &Umount) -> Result<(), Failure> {
         eprintln!("nuri: the mount's process {pid} is still ending its session: its log says why");
     }
     Ok(())
+}
+
+/// What a mount has not written yet it cannot write while the first node is gone; it would wait for
+/// that a long time.
+fn look_for_first_node(pid: u32, point: &Path) -> Result<(), Failure> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = line.strip_suffix(&[0]).unwrap_or(&line);
+    let words = line.split(|b| *b == 0).map(OsStr::from_bytes);
+    let Ok(Cli { command: Command::Fs(Fs::Mount(mount)) }) = Cli::try_parse_from(words) else {
+        return Ok(());
+    };
+    let Ok((address, secret)) = resolve(&mount) else { return Ok(()) };
+    match Peer::new(&address, &secret).reach_within(FIRST_NODE_WAIT) {
+        Err(Status::UNREACHABLE) => Err(Failure(format!(
+            "{}: the first node, {address}, does not answer, so what this mount has not written \
+             yet cannot be written: start that node, or leave those bytes behind: \
+             nuri fs umount --force",
+            point.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// What a mount says of itself, or of a file.

@@ -7,6 +7,7 @@ mod fs;
 pub(crate) mod helper;
 mod lab;
 mod list;
+mod lost;
 mod moving;
 mod repair;
 mod restore;
@@ -69,7 +70,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Target(Target::Rebalance(args)) => moving::rebalance(&args).map(done),
         Command::Target(Target::Resync(args)) => repair::set_pace(&args).map(done),
         Command::Target(Target::Scrub(args)) => scrub::run(&args),
-        Command::Fs(args) => fs::run(args).map(done),
+        Command::Fs(args) => fs::run(args),
         Command::Lab { args } => lab::run(&args),
         Command::Supervise(args) => supervisor::run(&Space::at(&args.dir)).map(done),
     }

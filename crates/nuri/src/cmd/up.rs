@@ -17,7 +17,7 @@ use crate::node::{META_LOG, NEEDS_WORD, NODE};
 use crate::show::{StatusView, human};
 use crate::space::{NodeSettings, Role, Settings, Space, load_json, save_json};
 use crate::targets::{say_it, sizes_of};
-use crate::{Failure, at, logs, supervisor};
+use crate::{Failure, at, joining, logs, supervisor};
 
 /// Where a space listens when nobody said where.
 const LOOPBACK: &str = "127.0.0.1:0";
@@ -204,6 +204,7 @@ fn move_to(space: &Space, was: &str, listen: &str) -> Result<(), Failure> {
     let path = space.node_dir(0).join(NODE);
     let node: Option<NodeSettings> = load_json(&path)?;
     let Some(node) = node else { return Ok(()) };
+    joining::refuse_copy(&space.dir, &node, &space.secret()?)?;
     save_json(&path, &NodeSettings { address: Some(listen.into()), ..node })?;
     println!("moved    the first node listens on {listen}; tell the other machines, once each:");
     println!("         nuri node run --dir DIR --join {listen}; nuri fs mount {listen} MOUNTPOINT");
@@ -286,6 +287,10 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
 
 /// Whether all nodes are up and have said of their targets how they are.
 fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
+    // Whoever answers at its address otherwise is of a copy of this directory.
+    if space.running(Role::Node(0)).is_none() {
+        return Err(Failure("node0 does not run".into()));
+    }
     let state = Cluster::connect(&space.address()?, &space.secret()?)
         .map_err(Failure::new)?
         .state()

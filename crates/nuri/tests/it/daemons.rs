@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{NURI, Space, freeze, is_mounted, nuri, run, text, wait};
+use crate::support::{NURI, Space, freeze, is_mounted, nuri, refused, run, text, wait};
 use crate::wire::Wire;
 
 fn proc(pid: i32, name: &str) -> String {
@@ -68,6 +68,24 @@ fn too_few_descriptors_are_told() {
     let said = text(&out.stderr);
     assert!(!out.status.success() && said.contains("only 256 files"), "{said}");
     assert!(!Path::new(&space.dir()).exists());
+}
+
+/// It would wait half a minute for what it cannot write, and then say that it is lost.
+#[test]
+fn an_unmount_without_the_first_node_says_so_at_once() {
+    let mut space = Space::up(&["--nodes", "2"]);
+    let point = space.mount("second");
+    fs::write(point.join("f"), vec![1; 100_000]).unwrap();
+    let frozen = freeze(&space, "node0");
+    let asked = Instant::now();
+    let mnt = point.display().to_string();
+    refused(&["fs", "umount", &mnt], "does not answer");
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    drop(frozen);
+    wait("it unmounts", Duration::from_secs(20), || nuri(&["fs", "umount", &mnt]).status.success());
+    assert_eq!(fs::read(space.mnt().join("f")).unwrap(), vec![1; 100_000]);
+    space.down_clean();
 }
 
 /// Whether it begins with time, level and process.

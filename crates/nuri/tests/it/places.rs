@@ -248,6 +248,26 @@ fn a_copy_of_a_node_is_refused_and_both_are_named() {
     assert!(is_readable(&space));
 }
 
+/// The first node has all that a space is: two of them would be two spaces of one name.
+#[test]
+fn a_copy_of_the_first_node_is_refused_while_it_runs() {
+    let space = Space::bare();
+    let up = ["up", "--create", "--targets", "1", "--target-size", "64M", "--dir"];
+    run(NURI, &[&up[..], &[&space.dir()]].concat());
+    let address = space.status()["nodes"][0]["address"].as_str().unwrap().to_string();
+    let copy = space.str("copy");
+    run("cp", &["-a", "--sparse=always", &space.dir(), &copy]);
+    fs::remove_dir_all(format!("{copy}/run")).unwrap();
+    let words = format!("runs at {address}, and {copy} is a copy");
+    refused(&["up", "--dir", &copy, "--listen", "127.0.0.2:0"], &words);
+    refused(&["up", "--dir", &copy], &format!("{address} is taken by another program"));
+    let [node, token] = ["node0", "token"].map(|name| format!("{copy}/{name}"));
+    let alone = ["node", "run", "--dir", &node, "--token-file", &token, "--listen", "127.0.0.1:0"];
+    refused(&alone, &format!("runs at {address}, and {node} is a copy"));
+    assert_eq!(space.status()["health"]["state"], "ok");
+    space.down_clean();
+}
+
 #[test]
 fn a_node_joins_with_an_address_that_others_reach() {
     let wire = Wire::new("reach");

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{NURI, Space, nuri, refused, text, wait};
+use crate::support::{NURI, Space, freeze, nuri, refused, text, wait};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -38,6 +38,40 @@ fn the_default_shape_can_be_changed_later() {
     fs::write(space.mnt().join("later"), vec![3; 1 << 20]).unwrap();
     assert!(layout(&space, "later").contains("shape=mirror:2"), "{}", layout(&space, "later"));
     assert_eq!(fs::read(space.mnt().join("before")).unwrap(), vec![1; 1 << 20]);
+    space.down_clean();
+}
+
+/// Of two nodes one is gone: half of the chunks of a striped file, and no byte of a mirrored one.
+#[test]
+fn files_that_cannot_be_read_are_listed() {
+    let space = Space::up(&["--nodes", "2", "--targets", "2", "--shape", "stripe"]);
+    let (mnt, point) = (space.mnt(), space.str("mnt"));
+    fs::create_dir(mnt.join("safe")).unwrap();
+    let safe = format!("{point}/safe");
+    let set = nuri(&["fs", "layout", "set", &safe, "--shape", "mirror:2"]);
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    for (name, bytes) in [("small", 100), ("striped", 3 << 20), ("safe/mirrored", 3 << 20)] {
+        fs::write(mnt.join(name), vec![1; bytes]).unwrap();
+    }
+    rustix::fs::syncfs(fs::File::open(&mnt).unwrap()).unwrap();
+    fs::File::open(mnt.join("striped")).unwrap().sync_all().unwrap();
+    fs::File::open(mnt.join("safe/mirrored")).unwrap().sync_all().unwrap();
+    let list = || {
+        let out = nuri(&["fs", "lost", &point]);
+        (out.status.code(), text(&out.stdout))
+    };
+    assert_eq!(list(), (Some(0), "all 3 files can be read\n".into()));
+    let node1 = freeze(&space, "node1");
+    space.wait_status("it is missed", SOON, |status| status["nodes"][1]["state"] == "down");
+    let (code, said) = list();
+    assert!(code == Some(1) && said.contains("1 of 3 files"), "{said}");
+    let row = said.lines().next().unwrap();
+    assert!(row.contains("striped") && row.contains("of    3.0 MiB"), "{row}");
+    assert!(row.contains("1.0 MiB of") || row.contains("2.0 MiB of"), "{row}");
+    drop(node1);
+    space.wait_status("it is back", SOON, |status| status["nodes"][1]["state"] == "up");
+    wait("all is there", SOON, || list().0 == Some(0));
+    refused(&["fs", "lost", "/proc"], "is not on a mounted space");
     space.down_clean();
 }
 
