@@ -287,10 +287,6 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
 
 /// Whether all nodes are up and have said of their targets how they are.
 fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
-    // Whoever answers at its address otherwise is of a copy of this directory.
-    if space.running(Role::Node(0)).is_none() {
-        return Err(Failure("node0 does not run".into()));
-    }
     let state = Cluster::connect(&space.address()?, &space.secret()?)
         .map_err(Failure::new)?
         .state()
@@ -298,7 +294,10 @@ fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
     for (n, targets) in settings.nodes.iter().enumerate() {
         let node: Option<NodeSettings> = load_json(&space.node_dir(n).join(NODE))?;
         let id = node.and_then(|node| node.id).map(NodeId);
-        if !id.and_then(|id| state.map.node(id)).is_some_and(|node| node.up) {
+        // Another process of that number belongs to a copy of this directory, or has ended.
+        let own = space.running(Role::Node(n));
+        let is_own = |node: &&nuri_proto::map::Node| node.up && Some(node.pid) == own;
+        if id.and_then(|id| state.map.node(id)).filter(is_own).is_none() {
             return Err(Failure(format!("node{n} is not up")));
         }
         for path in targets.iter().map(|path| path.display().to_string()) {

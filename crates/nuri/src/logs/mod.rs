@@ -53,7 +53,7 @@ pub(crate) fn last_error(log: &Path, before: u64) -> Option<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let new = bytes.get(before as usize..).unwrap_or_default();
     let text = String::from_utf8_lossy(new).into_owned();
-    text.lines().rev().find_map(line::error_in).map(str::to_owned)
+    text.lines().rev().find_map(line::error_in)
 }
 
 fn name_of(point: &Path) -> String {

@@ -125,6 +125,35 @@ fn logs_tell_when_who_and_what() {
     }
 }
 
+#[test]
+fn logs_can_be_read_by_programs() {
+    let mut space = Space::bare();
+    let up = ["up", "--create", "--targets", "1", "--target-size", "64M", "--dir"];
+    let (dir, mnt) = (space.dir(), space.path("mnt"));
+    let mut command = Command::new(NURI);
+    command.args(up).arg(&dir).arg("--mount").arg(&mnt).env("NURI_LOG_FORMAT", "json");
+    assert!(command.output().unwrap().status.success());
+    space.own_mount(mnt);
+    for role in ["node0", "mount"] {
+        let path = space.path("space/log").join(format!("{role}.log"));
+        let text = || fs::read_to_string(&path).unwrap();
+        wait("it says something", Duration::from_secs(10), || text().ends_with('\n'));
+        for line in text().lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            let process = row["process"].as_str().unwrap();
+            assert!(process.starts_with(role) && row["level"] == "INFO", "{line}");
+            assert!(row["time"].is_string() && row["said"].is_string(), "{line}");
+        }
+    }
+    // An error is found in it too.
+    space.down();
+    fs::write(space.path("space/target0/store"), vec![7; 1 << 20]).unwrap();
+    let mut again = Command::new(NURI);
+    again.args(["up", "--dir", &dir]).env("NURI_LOG_FORMAT", "json");
+    let said = text(&again.output().unwrap().stderr);
+    assert!(said.contains("superblock") || said.contains("damaged"), "{said}");
+}
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o777
 }
