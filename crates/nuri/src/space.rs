@@ -277,12 +277,16 @@ impl Space {
         if !self.token_path().exists() {
             Secret::create(&self.token_path()).map_err(Failure::new)?;
         }
-        let for_mounts = self.dir.join(MOUNT_TOKEN);
-        if !for_mounts.exists() {
-            let secret = self.secret()?.for_mounts();
-            secret.write(&for_mounts).map_err(Failure::new)?;
+        self.give_mounts_a_token()
+    }
+
+    /// Writes the token for mounts, if it is not there: a space may be older, or restored.
+    pub(crate) fn give_mounts_a_token(&self) -> Result<(), Failure> {
+        let path = self.dir.join(MOUNT_TOKEN);
+        if path.exists() {
+            return Ok(());
         }
-        Ok(())
+        self.secret()?.for_mounts().write(&path).map_err(Failure::new)
     }
 
     /// Settings of a new space.

@@ -43,6 +43,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode, Failure> {
         }
     };
     space.protect()?;
+    space.give_mounts_a_token()?;
     (settings.suid, settings.dev) = (settings.suid || args.suid, settings.dev || args.dev);
     if let Some(point) = &settings.mount
         && space.running(Role::Mount).is_none()

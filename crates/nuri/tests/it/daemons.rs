@@ -168,7 +168,14 @@ fn a_space_is_for_its_owner_alone() {
     for name in ["", "run", "log", "node0", "target0"] {
         assert_eq!(mode(&dir.join(name)), 0o700, "{name}");
     }
-    for name in ["space.json", "token", "node0/node.json", "node0/map.json", "node0/meta.log"] {
+    for name in [
+        "space.json",
+        "token",
+        "mount.token",
+        "node0/node.json",
+        "node0/map.json",
+        "node0/meta.log",
+    ] {
         assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
     }
     for entry in fs::read_dir(dir.join("log")).unwrap().flatten() {
