@@ -57,8 +57,13 @@ pub struct Target {
 impl Target {
     /// New files had better lie elsewhere.
     pub fn is_nearly_full(&self) -> bool {
-        self.size > 0 && self.used >= self.size / 10 * 9
+        is_nearly_full(self.used, self.size)
     }
+}
+
+/// Whether so many bytes of a target of this size are nearly all.
+pub fn is_nearly_full(used: u64, size: u64) -> bool {
+    size > 0 && used >= size / 10 * 9
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

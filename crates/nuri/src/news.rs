@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nuri_cluster::news::{Tone, news};
 use nuri_proto::id::TargetId;
-use nuri_proto::map::Map;
+use nuri_proto::map::{Map, is_nearly_full};
 use nuri_proto::op::cluster::TargetReport;
 
 /// What was told already.
@@ -42,7 +42,7 @@ impl Told {
     /// Tells of this node's targets that became nearly full, or are so no more.
     pub(crate) fn of_targets(&mut self, reports: &[TargetReport]) {
         for report in reports {
-            let is_full = report.size > 0 && report.used >= report.size / 10 * 9;
+            let is_full = is_nearly_full(report.used, report.size);
             let (used, size) = (report.used >> 20, report.size >> 20);
             match is_full {
                 true if self.full.insert(report.id) => tracing::warn!(

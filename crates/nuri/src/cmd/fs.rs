@@ -338,6 +338,10 @@ struct DfRow {
 
 fn df(args: &Df) -> Result<(), Failure> {
     let rows = match view_of(args)? {
+        // It is stopped, or does not answer.
+        Some(view) if view.nodes.is_empty() => {
+            return Err(Failure(view.health.sentences.join("; ")));
+        }
         Some(view) => {
             let row = |t: &crate::show::TargetView| DfRow {
                 target: t.path.clone(),

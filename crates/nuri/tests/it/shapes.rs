@@ -111,6 +111,9 @@ fn a_stopped_space_is_not_damaged() {
     space.down();
     let status = space.status();
     assert_eq!(status["health"]["state"], "stopped", "{status}");
+    refused(&["fs", "df", &space.dir()], "the space is stopped");
+    let token = space.str("space/mount.token");
+    refused(&["fs", "df", "127.0.0.1:1", "--token-file", &token], "does not answer");
     let said = status["health"]["sentences"].to_string();
     assert!(
         said.contains(&format!("the space is stopped: nuri up --dir {}", space.dir())),
