@@ -5,6 +5,7 @@ mod apps;
 mod bench;
 mod broken;
 mod ci;
+mod circles;
 mod faults;
 mod install;
 mod litmus;

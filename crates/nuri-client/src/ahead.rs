@@ -15,9 +15,9 @@ use nuri_rpc::Deadline;
 use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::BLOCK;
-use crate::flow::THREADS;
 use crate::fs::Shared;
 use crate::node::{FileData, Node};
+use nuri_volume::transfer::THREADS;
 
 /// Blocks fetched beyond the one that is read, per file, where nothing is forced.
 const WINDOW: u64 = 4;
@@ -196,7 +196,7 @@ impl Shared {
 
     /// Blocks to have beyond the one that is read.
     fn window(&self) -> u64 {
-        let forced = self.data.flow.forced().read_ahead;
+        let forced = self.data.flow().forced().read_ahead;
         forced.map_or(WINDOW, |bytes| u64::from(bytes).div_ceil(BLOCK))
     }
 
@@ -204,7 +204,7 @@ impl Shared {
     /// has threads for it.
     pub(crate) fn fetch_worker(&self) {
         while !self.stopping() {
-            let threads = usize::from(self.data.flow.forced().threads.unwrap_or(THREADS));
+            let threads = usize::from(self.data.flow().forced().threads.unwrap_or(THREADS));
             let Some(fetch) = self.fetcher.next(threads) else { continue };
             let mut buf = self.fetcher.buffers.take();
             buf.set_len(fetch.len);

@@ -6,8 +6,8 @@ use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{LeaseMode, SetAttr};
 
 use crate::fs::Client;
-use crate::hole::Room;
 use crate::writeback::SyncScope;
+use nuri_volume::punch::Room;
 
 /// What `fallocate` shall do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::flow::WRITE_BEHIND;
+use nuri_volume::transfer::WRITE_BEHIND;
 
 /// Bytes that may be buffered.
 pub(crate) struct Budget {

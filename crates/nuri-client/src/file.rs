@@ -39,6 +39,12 @@ pub enum Access {
     Both,
 }
 
+impl Access {
+    fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
@@ -79,6 +85,7 @@ impl Client {
                 return Err(Status::STALE);
             }
             state.opens += 1;
+            state.writers += u32::from(access.writes());
             state.errors
         };
         drop(entered);
@@ -115,6 +122,7 @@ impl Client {
         let orphan = {
             let mut state = node.state.lock();
             state.opens -= 1;
+            state.writers -= u32::from(handle.access.writes());
             let stays = state.lingers && !broken!("gone_when_closed");
             state.opens == 0 && state.orphan && !stays
         };

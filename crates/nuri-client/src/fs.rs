@@ -19,15 +19,11 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::access::Accesses;
 use crate::ahead::Fetcher;
-use crate::cluster::Cluster;
 use crate::crew::Crew;
-use crate::data::DataPlane;
 use crate::file::Handle;
-use crate::flow::{FlowView, Forced, MOST_STREAMS, MOST_THREADS, WRITE_BEHIND};
 use crate::found::FoundNames;
 use crate::invalidate::Awaiting;
 use crate::linger::Lingering;
-use crate::links::Links;
 use crate::lock::Locks;
 use crate::log::Log;
 use crate::node::{FileData, Looking, Node, NodeState};
@@ -37,6 +33,8 @@ use crate::room::Room;
 use crate::session::MetaSession;
 use crate::trim::Trim;
 use crate::writeback::Pipeline;
+use nuri_volume::transfer::{Links, MOST_STREAMS, MOST_THREADS};
+use nuri_volume::{Cluster, DataPlane};
 
 /// Closed files whose data records are kept for the next open. Beyond it only leases and
 /// attributes stay.
@@ -499,17 +497,6 @@ impl Client {
     /// Where the node that answers for the cluster listens.
     pub fn authority(&self) -> String {
         self.shared.cluster.authority().to_owned()
-    }
-
-    /// How bulk data moves.
-    pub fn flow(&self) -> FlowView {
-        self.shared.data.flow.view()
-    }
-
-    /// Leaves all of it to the mount, but for what is said here.
-    pub fn force_flow(&self, forced: Forced) {
-        self.shared.pipeline.budget.limit_to(forced.write_behind.unwrap_or(WRITE_BEHIND));
-        self.shared.data.flow.force(forced);
     }
 
     /// Writes out everything that is buffered and publishes it.

@@ -1,8 +1,8 @@
-//! One client library behind every door: files and directories of a space, cached under leases.
+//! The client library behind every front end: files and directories of a space under leases.
 //!
 //! [`Client`] is the API. [`node`] holds what is known of one inode: its lease, its attributes,
 //! its buffered data. [`writeback`] pushes, flushes and publishes; [`recall`] gives leases back;
-//! [`session`] talks to the metadata server and [`data`] to the targets.
+//! [`session`] talks to the metadata server; the crate `nuri-volume` to the targets.
 
 mod access;
 mod ahead;
@@ -11,21 +11,15 @@ mod brought;
 mod budget;
 mod buffer;
 mod charge;
-mod cluster;
 mod cost;
 mod crew;
-mod data;
 mod file;
-pub mod flow;
 mod found;
 mod fs;
-pub mod group;
 pub mod hold;
-mod hole;
 mod invalidate;
 mod layout;
 mod linger;
-mod links;
 mod lock;
 mod lock_record;
 mod log;
@@ -43,17 +37,15 @@ mod share;
 mod suspend;
 mod through;
 mod trim;
+mod tuning;
 mod write;
 mod writeback;
 mod xattr;
 
 pub use allocate::Allocate;
 pub use brought::{Brought, OwnBlock};
-pub use cluster::{Cluster, ConnectError};
-pub use data::DataPlane;
 pub use file::{Access, Position, Sync};
 pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
-pub use links::{Carries, Link, LinksView, Untold};
 pub use lock::LockPlace;
 pub use log::queue;
 pub use recall::KernelCache;

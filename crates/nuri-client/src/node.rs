@@ -82,6 +82,8 @@ pub(crate) struct NodeState {
     /// References of the kernel, and open handles.
     pub(crate) lookups: u64,
     pub(crate) opens: u32,
+    /// Of those, the ones that may write.
+    pub(crate) writers: u32,
     /// Lost its last name: the server waits for our last close.
     pub(crate) orphan: bool,
     /// Its last name went while it was not open: it is as good as gone.

@@ -12,11 +12,11 @@ use nuri_proto::op::data::Room;
 use nuri_stripe::locate::{Piece, row_blocks, short_pieces};
 
 use crate::buffer::{BLOCK, Push};
-use crate::data::stripe_of;
-use crate::flow::Way;
 use crate::fs::Shared;
-use crate::group::{Guess, Part, Written};
 use crate::node::Node;
+use nuri_volume::group::{Guess, Part, Written};
+use nuri_volume::stripe_of;
+use nuri_volume::transfer::Way;
 
 /// So many new rows one after the other, and the next one is taken to be new.
 const CONVINCED: u32 = 4;
@@ -88,9 +88,9 @@ impl Shared {
         let Some(row) = take_row(node, block, rows) else { return false };
         let last = row.pushes.iter().map(|p| p.block).max().unwrap_or(block);
         let announced = self.announce_growth(node, last);
-        for set in sets(&row, self.data.flow.buffer(Way::Write)) {
+        for set in sets(&row, self.data.flow().buffer(Way::Write)) {
             let write = || self.write_set(&row, &set, Room::Promised);
-            let carry = |()| self.data.flow.carry(Way::Write, set.bytes(), write);
+            let carry = |()| self.data.flow().carry(Way::Write, set.bytes(), write);
             let mut outcome = announced.and_then(carry);
             for bit in &set.bits {
                 self.push_ended(node, bit.block, bit.range, outcome);

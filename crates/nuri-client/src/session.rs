@@ -13,8 +13,8 @@ use nuri_proto::op::meta::{Attr, Events, EventsReply, SessionClose, SessionOpen,
 use nuri_rpc::{CallContext, Deadline};
 use parking_lot::{Condvar, Mutex};
 
-use crate::cluster::Cluster;
 use crate::hold::Standing;
+use nuri_volume::Cluster;
 
 /// Recalls remembered for inodes that are not known (yet).
 const REMEMBER: Duration = Duration::from_secs(60);

@@ -22,13 +22,13 @@ use nuri_stripe::locate::pieces;
 use crate::brought::Brought;
 use crate::buffer::{BLOCK, Push, WriteBuffer};
 use crate::file::Position;
-use crate::flow::LARGEST;
 use crate::fs::Shared;
-use crate::hole;
 use crate::node::{FileData, Node};
 use crate::part::span_of;
 use crate::push_row::{Row, sets};
 use crate::write::{Went, Why, Wrote, buffer_pieces};
+use nuri_volume::punch;
+use nuri_volume::transfer::LARGEST;
 
 /// The file is written through; ends when dropped.
 pub(crate) struct Alone<'a>(&'a Node);
@@ -165,7 +165,7 @@ impl Shared {
         let len = end.saturating_sub(from);
         let cut = || {
             let file = (&*row.layout, row.object);
-            self.data.punch(row.session, file, (from, len), hole::Room::GivenBack).is_ok()
+            self.data.punch(row.session, file, (from, len), punch::Room::GivenBack).is_ok()
         };
         len == 0 || cut()
     }

@@ -26,10 +26,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{Budget, Pressure};
 use crate::buffer::{BLOCK, PAGE, Push};
-use crate::flow::Way;
 use crate::fs::Shared;
 use crate::node::{FileData, Node, NodeState};
 use crate::push_row::Rows;
+use nuri_volume::transfer::Way;
 
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
@@ -89,7 +89,7 @@ impl Shared {
         let mut queue = self.pipeline.queue.lock();
         queue.jobs.push_back((node.clone(), block, rows));
         // Else it is taken by who ends next.
-        if queue.busy < self.data.flow.streams() {
+        if queue.busy < self.data.flow().streams() {
             self.pipeline.queued.notify_one();
         }
     }
@@ -100,7 +100,7 @@ impl Shared {
         let pipeline = &self.pipeline;
         let mut queue = pipeline.queue.lock();
         loop {
-            let may = queue.busy < self.data.flow.streams();
+            let may = queue.busy < self.data.flow().streams();
             let Some((node, block, rows)) = queue.jobs.pop_front_if(|_| may) else {
                 if self.stopping() && queue.jobs.is_empty() {
                     return;
@@ -144,13 +144,13 @@ impl Shared {
             }
             let at = block * BLOCK + u64::from(start);
             let range = (at, u64::from(end - start));
-            for piece in short_pieces(&layout, object, range, self.data.flow.buffer(Way::Write)) {
+            for piece in short_pieces(&layout, object, range, self.data.flow().buffer(Way::Write)) {
                 let from = (piece.file_offset - block * BLOCK) as usize;
                 let bytes = &data[from..from + piece.len as usize];
                 let range = (from as u32, from as u32 + piece.len);
                 let write =
                     || self.data.write(session, &piece, bytes, (durability, Room::Promised));
-                let outcome = self.data.flow.carry(Way::Write, u64::from(piece.len), write);
+                let outcome = self.data.flow().carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
                 self.room.heard(piece.group, took, Instant::now());
                 match outcome {
@@ -217,11 +217,12 @@ impl Shared {
         }
     }
 
-    /// Bytes of the file could not be kept: told to who has it open, else to who unmounts; nobody
-    /// misses those of a removed file that no one can read again.
+    /// Bytes of the file could not be kept. A program that has it open for writing is told at its
+    /// next sync or close. Where there is none the unmount tells; one that only reads would take
+    /// the error for nothing. Nobody misses bytes of a removed file that no one can read again.
     pub(crate) fn note_loss(&self, state: &mut NodeState, status: Status) {
         state.note_error(status);
-        if state.opens == 0 && !state.is_beyond_reach() {
+        if state.writers == 0 && !state.is_beyond_reach() {
             self.pipeline.untold.fetch_add(1, Ordering::SeqCst);
         }
     }

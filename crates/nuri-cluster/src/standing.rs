@@ -95,7 +95,7 @@ pub fn doubt(map: &mut Map, target: TargetId) {
     });
 }
 
-/// A target was compared with the other members of groups (`nuri-client/src/group/prove.rs`). It
+/// A target was compared with the other members of groups (`nuri-volume/src/group/prove.rs`). It
 /// leaves those in which it lacks something, where it is not needed (G2), and is as good as any
 /// other in those where it is proven; no epoch of these is over by that, since others compare
 /// themselves meanwhile. What was found in an epoch that is over counts for nothing.
@@ -232,7 +232,7 @@ pub fn remove(map: &mut Map, target: TargetId) -> Result<(), Status> {
     Ok(())
 }
 
-/// A target that has a copy takes another one's place (`nuri-client/src/group/hand_over.rs`).
+/// A target that has a copy takes another one's place (`nuri-volume/src/group/hand_over.rs`).
 ///
 /// # Errors
 /// [`Status::NOENT`] where there is no such place or target; [`Status::EXIST`] where the target is

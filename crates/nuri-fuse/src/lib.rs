@@ -1,32 +1,18 @@
-//! The FUSE door: our own loop on the kernel's protocol.
+//! The FUSE front end: our own loop on the kernel's protocol.
 //!
-//! [`mount`] attaches, [`dispatch`] turns opcodes into calls of the client library, [`notify`]
-//! invalidates what the kernel caches. Requests come by one of two transports, as [`transport`]
-//! finds: [`classic`] readers of [`device`], or [`rings`] whose entries are in [`uring`]. Byte
-//! layouts are in [`abi`]. Large reads and writes of programs that ask for it go past the kernel:
-//! [`bypass`]. What may be set of a running mount is in [`steer`].
+//! [`mount`] attaches, [`server`] settles the handshake and serves. [`protocol`] has the byte
+//! layouts. Requests come by one of two ways of [`transport`], which also tells the kernel what it
+//! must not cache any longer. [`op`] turns requests into calls of the client library. Large reads
+//! and writes of programs that ask for it go past the kernel: [`bypass`]. What may be set of a
+//! running mount is in [`mount_tuning`].
 
-pub mod abi;
 mod bypass;
-mod cached;
-mod classic;
-pub mod device;
-mod directory;
-mod dispatch;
-mod file_ops;
-mod lock_ops;
 pub mod mount;
-mod notify;
-mod reads;
-mod refresh;
-mod reply;
-mod request;
-mod rings;
+mod mount_tuning;
+mod op;
+pub mod protocol;
 pub mod server;
-mod steer;
 pub mod transport;
-mod uring;
-mod xattr;
 
 pub use bypass::Passed;
 pub use mount::{MountError, mount, unmount};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::device::Device;
-use crate::server::MAX_WRITE;
+use crate::protocol::limits::MAX_WRITE;
+use crate::transport::device::Device;
 
 /// Why a mount point cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -5,30 +5,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nuri_client::{Client, KernelCache};
-use parking_lot::{Condvar, Mutex};
 use zerocopy::IntoBytes;
 
-use crate::abi::{
-    ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
-    DONT_MASK, EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, FLOCK_LOCKS, HANDLE_KILLPRIV_V2, INIT_EXT,
-    MAX_PAGES, OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, POSIX_LOCKS, READDIRPLUS_AUTO,
-    SETXATTR_EXT,
-};
-use crate::abi::{INIT, InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_EPOCH, MINOR_PRUNE};
 use crate::bypass::{Bypass, Passed};
-use crate::classic::{BUFFER, Readers, send};
-use crate::device::Device;
-use crate::dispatch::{Dispatcher, Kernel, Own};
-use crate::notify::Notifier;
-use crate::refresh::{Forgotten, Refresher};
-use crate::reply::{Body, Reply};
-use crate::request::Request;
-use crate::rings::{Load, Probe, Rings};
-use crate::steer::Steering;
+use crate::mount_tuning::MountTuning;
+use crate::op::{Dispatcher, Kernel, Own};
+use crate::protocol::abi::{
+    ASYNC_DIO, ASYNC_READ, BIG_WRITES, CACHE_SYMLINKS, DIRECT_IO_ALLOW_MMAP, DO_READDIRPLUS,
+    DONT_MASK, EXPLICIT_INVAL_DATA, EXPORT_SUPPORT, FLOCK_LOCKS, HANDLE_KILLPRIV_V2, INIT,
+    INIT_EXT, InHeader, InitIn, InitOut, MAJOR, MAX_PAGES, MINOR, MINOR_EPOCH, MINOR_PRUNE,
+    OVER_IO_URING, PARALLEL_DIROPS, POSIX_ACL, POSIX_LOCKS, READDIRPLUS_AUTO, SETXATTR_EXT,
+};
+use crate::protocol::limits::MAX_WRITE;
+use crate::protocol::reply::{Body, Reply};
+use crate::protocol::request::Request;
+use crate::transport::attr_refresh::{Forgotten, Refresher};
+use crate::transport::dev_fuse::{BUFFER, Readers, send};
+use crate::transport::device::Device;
+use crate::transport::load::Load;
+use crate::transport::notify::Notifier;
+use crate::transport::probe::Probe;
+use crate::transport::ring::Rings;
+use crate::transport::serving::Serving;
 use crate::transport::{NoRings, Transport};
 
-/// Largest transfer of one request, bytes.
-pub const MAX_WRITE: u32 = 1 << 20;
 /// Readers of the device that wait at first; beside rings one is enough.
 const FIRST_READERS: usize = 4;
 
@@ -48,34 +48,6 @@ impl Default for FuseConfig {
     fn default() -> Self {
         let (transport, passed) = Default::default();
         FuseConfig { max_readahead: 8 << 20, transport, read_only: false, passed }
-    }
-}
-
-/// Counts the threads that serve a mount.
-#[derive(Clone, Default)]
-pub(crate) struct Serving(Arc<(Mutex<usize>, Condvar)>);
-
-/// One serving thread; ends with the value.
-pub(crate) struct Part(Serving);
-
-impl Serving {
-    pub(crate) fn enter(&self) -> Part {
-        *self.0.0.lock() += 1;
-        Part(self.clone())
-    }
-
-    fn wait_for_the_last(&self) {
-        let mut count = self.0.0.lock();
-        while *count > 0 {
-            self.0.1.wait(&mut count);
-        }
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        *self.0.0.0.lock() -= 1;
-        self.0.0.1.notify_all();
     }
 }
 
@@ -119,7 +91,7 @@ pub fn serve(
         bypass.inspect_err(|why| tracing::info!("fuse: no way past the kernel: {why}")).ok();
     let refresher = Refresher::new(forgotten, load.clone(), point.to_owned());
     let own =
-        Own { bypass: bypass.clone(), steering: Steering::of(point), refresher, pages: notifier };
+        Own { bypass: bypass.clone(), tuning: MountTuning::of(point), refresher, pages: notifier };
     let dispatcher = Arc::new(Dispatcher::new(client, kernel, own));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));

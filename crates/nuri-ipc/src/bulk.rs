@@ -15,8 +15,6 @@ use crate::ring::Corrupt;
 use crate::span::Gather;
 use crate::trial::Trial;
 
-/// Bytes copied between two looks at the other end.
-pub(crate) const CHUNK: usize = 16 << 10;
 const LINE: u64 = 64;
 /// Messages up to this are written through the cache also where the peer's core is far: they are
 /// read before they leave it.

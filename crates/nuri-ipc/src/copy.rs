@@ -8,6 +8,9 @@
 
 #![allow(unsafe_code)]
 
+/// Bytes copied between two looks at the other end.
+pub(crate) const CHUNK: usize = 16 << 10;
+
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stores {

@@ -19,6 +19,7 @@
 //! # Ok::<(), nuri_ipc::Error>(())
 //! ```
 
+mod arrival;
 mod bell;
 mod bulk;
 mod cma;

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::arrival::Arrival;
 use crate::bell::{self, Bell};
 use crate::bulk;
 use crate::cma;
 use crate::config::{self, Config};
 use crate::copy::Stores;
 use crate::distance::Distance;
-use crate::engine::Flow;
 use crate::error::{Error, Result, system};
 use crate::heap::{Heap, Lending};
 use crate::region::{PAGE, Region, Share};
@@ -120,7 +120,7 @@ pub(crate) struct Incoming {
     pub(crate) bell: Bell,
     pub(crate) heap: Arc<Region>,
     /// The long message on its way.
-    pub(crate) flow: Option<Flow>,
+    pub(crate) flow: Option<Arrival>,
     /// The sender is gone; what it wrote is still read.
     pub(crate) gone: bool,
 }

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bulk::CHUNK;
+use crate::copy::CHUNK;
 use crate::copy::Stores;
 
 /// Chunks before the first trial, in which memory is met for the first time.

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use nuri_netns::Network;
 use serde::Serialize;
 
-use crate::guard::Stop;
 use crate::hosts::Hosts;
+use crate::job::{Job, Moved, Order};
 use crate::machine::Usage;
-use crate::rank::{Done, Job, Moved, Order, Said, Seen, Told};
+use crate::rank::{Done, Said, Seen, Told};
 use crate::record::VERSION;
+use crate::stop::Stop;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, at, clock};
 

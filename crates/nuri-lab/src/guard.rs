@@ -9,26 +9,11 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::stop::Stop;
 use crate::{LabError, Result, at, testbed, tune, work};
 
 const INNER: &str = "NURI_LAB_INNER";
-
-/// Whether the run is to end early.
-#[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn ask(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Runs `work` in the inner process, and waits for it in the outer one. `dirs` are those in which
 /// it makes working directories.

@@ -6,8 +6,8 @@ use nuri_watch::unit::Unit;
 
 use crate::caches::{self, Caches};
 use crate::crew::{Control, Crew, Hands, Timed};
+use crate::job::Order;
 use crate::machine::Usage;
-use crate::rank::Order;
 use crate::record::Costs;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, tool};
@@ -146,7 +146,7 @@ fn costs(timed: Timed) -> Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rank::Moved;
+    use crate::job::Moved;
 
     fn timed(seconds: f64, bytes: u64, operations: u64) -> Timed {
         let moved = Moved { bytes, operations };

@@ -3,44 +3,17 @@
 //! none outlives the run.
 
 use std::io::{BufRead, Write};
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::{Job, Moved, Order, Part};
 use crate::machine::Usage;
 use crate::record::VERSION;
-use crate::workload::{Phase, Workload};
+use crate::workload::Phase;
 use crate::{LabError, Result, at, caches, clock, machine};
 
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The first line that a rank reads.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
-    pub workload: Workload,
-    pub rank: usize,
-    /// The working directory as each mount shows it; ranks take turns with them.
-    pub dirs: Vec<PathBuf>,
-}
-
-impl Job {
-    /// Where this rank works.
-    pub fn dir(&self) -> &Path {
-        self.dir_of(self.rank)
-    }
-
-    pub fn dir_of(&self, rank: usize) -> &Path {
-        &self.dirs[rank % self.dirs.len()]
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Order {
-    pub phase: Phase,
-    /// Of the data that is written or expected.
-    pub seed: u64,
-}
 
 /// What a rank is told after its job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -92,24 +65,6 @@ impl Done {
     pub(crate) fn moved_by(self, nanos: i64) -> Done {
         let moved = |time: u64| time.wrapping_add_signed(nanos);
         Done { start: moved(self.start), end: moved(self.end), ..self }
-    }
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Moved {
-    pub bytes: u64,
-    pub operations: u64,
-}
-
-/// One rank's part of a workload.
-pub trait Part {
-    /// What is not timed: buffers, lists.
-    fn prepare(&mut self, order: Order) -> Result<()>;
-    /// What is timed.
-    fn run(&mut self) -> Result<Moved>;
-    /// What follows and is not timed.
-    fn rest(&mut self) -> Result<()> {
-        Ok(())
     }
 }
 

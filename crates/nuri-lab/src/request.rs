@@ -8,10 +8,10 @@ use nuri_watch::calendar;
 
 use crate::bed::Bed;
 use crate::crew::Control;
-use crate::guard::Stop;
 use crate::hosts::Hosts;
 use crate::output::Output;
 use crate::plan::{Axis, Plan};
+use crate::stop::Stop;
 use crate::workload::Workload;
 use crate::{LabError, Result, at, testbed};
 

@@ -9,7 +9,6 @@ use nuri_watch::unit::Unit;
 use crate::bed::Cluster;
 use crate::crew::Control;
 use crate::ground::{Ground, room};
-use crate::guard::Stop;
 use crate::hosts::Hosts;
 use crate::limit::{DISK_READ, DISK_WRITE, Limits, MEMORY, STREAM, WIRE, free};
 use crate::measure::{Sample, measure};
@@ -19,6 +18,7 @@ use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
 use crate::record::{Limit, Record};
 use crate::request::Request;
 use crate::results::{Origin, Subject, recalled, records};
+use crate::stop::Stop;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result};
 

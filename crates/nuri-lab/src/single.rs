@@ -7,7 +7,6 @@ use clap::Args;
 use nuri_watch::calendar;
 
 use crate::crew::Control;
-use crate::guard::Stop;
 use crate::hosts::Hosts;
 use crate::measure::measure;
 use crate::plan::Point;
@@ -15,6 +14,7 @@ use crate::record::Record;
 use crate::request::{Patience, check_dirs};
 use crate::results::{Origin, Subject, records};
 use crate::run::fits;
+use crate::stop::Stop;
 use crate::work::WorkDir;
 use crate::workload::Workload;
 use crate::{LabError, Result, host, score};

@@ -10,6 +10,7 @@ pub mod ior;
 pub mod ipc;
 mod library;
 pub mod mdtest;
+mod opened;
 mod pattern;
 pub(crate) mod striping;
 mod transfer;
@@ -27,7 +28,7 @@ use nuri_watch::unit::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::hosts::Hosts;
-use crate::rank::{Job, Moved, Part};
+use crate::job::{Job, Moved, Part};
 use crate::{LabError, Result, at};
 
 const MOST_PROCESSES: usize = 4096;

@@ -128,6 +128,12 @@ impl MetaServer {
         Ok(())
     }
 
+    /// Lets go the inodes whose deferred unlink is due, unless somebody opened them.
+    pub(crate) fn end_deferred(&self, core: &mut Core) -> Result<(), Status> {
+        let over = core.deferred.over(self.clock.monotonic());
+        self.reap_all(core, SessionId(0), &over)
+    }
+
     /// Drops those of the inodes that are orphans nobody has open, in batches that the log takes.
     pub(crate) fn reap_all(
         &self,
@@ -143,7 +149,7 @@ impl MetaServer {
             let Finished { batch, lingers, found, .. } = txn.finish()?;
             self.commit(core, batch, &found)?;
             let now = self.clock.monotonic();
-            lingers.into_iter().for_each(|ino| core.linger.wait(ino, now));
+            lingers.into_iter().for_each(|ino| core.deferred.wait(ino, now));
         }
         Ok(())
     }

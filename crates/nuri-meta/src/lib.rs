@@ -8,11 +8,11 @@
 mod acl;
 mod commit;
 mod crowd;
+mod deferred_unlink;
 mod eviction;
 pub mod fsck;
 pub mod gc;
 pub mod lease;
-mod linger;
 pub mod lock;
 mod locks;
 mod op;

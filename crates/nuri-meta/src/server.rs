@@ -31,9 +31,9 @@ use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::deferred_unlink::DeferredUnlinks;
 use crate::eviction::Eviction;
 use crate::lease::LeaseTable;
-use crate::linger::Linger;
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
 use crate::recent::RecentNames;
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) lists: u64,
     /// What operations read waits for these commits.
     pub(crate) unsettled: Unsettled,
-    pub(crate) linger: Linger,
+    pub(crate) deferred: DeferredUnlinks,
     pub(crate) recent: RecentNames,
     pub(crate) turns: Turns,
 }
@@ -135,7 +135,7 @@ impl MetaServer {
             evictions: HashMap::new(),
             lists: 0,
             unsettled: Unsettled::new(engine.last_commit()),
-            linger: Linger::default(),
+            deferred: DeferredUnlinks::default(),
             recent: RecentNames::default(),
             turns: Turns::default(),
         };
@@ -345,7 +345,7 @@ impl MetaServer {
             now,
             batch: Batch::new(),
             orphaned: Vec::new(),
-            linger: &mut core.linger,
+            deferred: &mut core.deferred,
             lingers: Vec::new(),
             recent: &mut core.recent,
             named: Vec::new(),
@@ -404,7 +404,7 @@ impl MetaServer {
             s.slots.insert(context.slot, record);
         }
         let now = self.clock.monotonic();
-        lingers.into_iter().for_each(|ino| core.linger.wait(ino, now));
+        lingers.into_iter().for_each(|ino| core.deferred.wait(ino, now));
         named.into_iter().for_each(|(dir, named)| core.recent.note(dir, named));
         if let Some(taken) = taken {
             core.turns.begin(taken, session, now);
@@ -496,7 +496,7 @@ impl MetaServer {
         self.end_grace(&mut core)?;
         self.relax_locks(&mut core);
         self.relieve(&mut core);
-        self.end_lingering(&mut core)?;
+        self.end_deferred(&mut core)?;
         self.expire(&mut core)
     }
 }

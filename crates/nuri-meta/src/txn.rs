@@ -19,8 +19,8 @@ use nuri_rules::broken;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::deferred_unlink::DeferredUnlinks;
 use crate::lease::LeaseTable;
-use crate::linger::Linger;
 use crate::recent::{Named, RecentNames};
 use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
@@ -118,7 +118,7 @@ pub struct Txn<'a> {
     pub(crate) batch: Batch,
     /// Inodes that lost their last name in this transaction.
     pub(crate) orphaned: Vec<Ino>,
-    pub(crate) linger: &'a mut Linger,
+    pub(crate) deferred: &'a mut DeferredUnlinks,
     /// Inodes that lost their last name and stay for a while.
     pub(crate) lingers: Vec<Ino>,
     pub(crate) recent: &'a mut RecentNames,

@@ -1,41 +1,17 @@
-//! `nuri`: the one binary. Verbs are in `cmd`, the services of a node in `node`, processes and
-//! their restarts in `supervisor`, copies of the metadata in `copy`, what lies in a space's
-//! directory in `space`.
+//! `nuri`: the one binary. Verbs are in `cmd`, processes and their restarts in `supervisor`, what
+//! lies in a space's directory in `space`. A node itself is the crate `nuri-node`.
 
 mod cli;
 mod cmd;
-mod copy;
 mod health;
-mod joining;
 mod logs;
-mod news;
-mod node;
-mod resync;
-mod room;
-mod scrub;
 mod show;
 mod space;
 mod supervisor;
-mod targets;
 mod users;
 
 use clap::Parser;
-
-/// What went wrong and what to do, in one sentence.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Failure(pub(crate) String);
-
-impl Failure {
-    pub(crate) fn new(text: impl std::fmt::Display) -> Failure {
-        Failure(text.to_string())
-    }
-}
-
-/// `map_err` helper: a sentence from an error and where it happened.
-pub(crate) fn at<E: std::fmt::Display>(place: impl std::fmt::Display) -> impl Fn(E) -> Failure {
-    move |error| Failure(format!("{place}: {error}"))
-}
+use nuri_node::failure::{Failure, at};
 
 fn main() -> std::process::ExitCode {
     nuri_io::program::end_when_nobody_reads();

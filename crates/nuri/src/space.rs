@@ -1,22 +1,17 @@
 //! What lies in a space's directory: settings, secret, node directories, run and log files.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nuri_io::lock::{ExclusiveLock, LockError};
+use nuri_node::directory::{NODE, NodeSettings, SPACE, load_json, private_dir, save_json};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
 use nuri_rpc::Secret;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use crate::node::NODE;
 use crate::{Failure, at};
 
-/// What makes a directory the one of a space.
-pub(crate) const SPACE: &str = "space.json";
 /// What a machine needs that only mounts the space.
 const MOUNT_TOKEN: &str = "mount.token";
 const FORMAT: u32 = 1;
@@ -94,24 +89,6 @@ mod any_path {
     }
 }
 
-/// `node.json`: what a node was told, and who it is.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NodeSettings {
-    pub(crate) format: u32,
-    pub(crate) id: Option<u32>,
-    /// Cluster id, hexadecimal.
-    pub(crate) cluster: Option<String>,
-    pub(crate) address: Option<String>,
-    pub(crate) join: Option<String>,
-    pub(crate) token_file: Option<PathBuf>,
-    pub(crate) targets: Vec<PathBuf>,
-    pub(crate) target_size: Option<u64>,
-    /// Which target lies at which of these paths.
-    #[serde(default)]
-    pub(crate) target_ids: BTreeMap<PathBuf, u32>,
-}
-
 /// A space's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
@@ -134,54 +111,6 @@ impl std::fmt::Display for Role {
             Role::Mount => f.write_str("mount"),
         }
     }
-}
-
-/// Reads a JSON file.
-pub(crate) fn load_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            let wrong = |e| {
-                let path = path.display();
-                Failure(format!("{path} is damaged ({e}); restore it from a backup"))
-            };
-            serde_json::from_str(&text).map(Some).map_err(wrong)
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Failure(format!("cannot read {}: {e}", path.display()))),
-    }
-}
-
-/// A directory that only its owner can use, made where it is not there.
-pub(crate) fn private_dir(dir: &Path) -> Result<(), Failure> {
-    let make = || -> std::io::Result<()> {
-        if let Some(parent) = dir.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
-        }
-        let meta = fs::metadata(dir)?;
-        if meta.is_dir() && meta.mode() & 0o077 == 0 {
-            return Ok(());
-        }
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
-    };
-    make().map_err(at(format!("cannot make {} for its owner alone", dir.display())))
-}
-
-/// Replaces a JSON file durably.
-pub(crate) fn save_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
-    let save = || -> std::io::Result<()> {
-        let new = path.with_extension("json.new");
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    save().map_err(at(format!("cannot write {}", path.display())))
 }
 
 impl Space {

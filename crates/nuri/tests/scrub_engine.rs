@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nuri_client::group::{Ask, Finding, Flaw, Groups, Guess, Move, Part, Port, Stripe, Verdict};
 use nuri_io::disk::Disk;
 use nuri_io::mem::MemDisk;
 use nuri_proto::id::{
@@ -25,6 +24,7 @@ use nuri_proto::op::{Call, Op};
 use nuri_proto::stripe::{Change, Stage, Version, WriteId};
 use nuri_proto::{Status, codec};
 use nuri_target::store::{self, ChunkStore, FormatOptions, StoreConfig};
+use nuri_volume::group::{Ask, Finding, Flaw, Groups, Guess, Move, Part, Port, Stripe, Verdict};
 use parking_lot::{Mutex, RwLock};
 
 type Store = ChunkStore<Arc<MemDisk>>;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_rules::broken;
-pub(crate) use receive::{Flow, Now};
+pub(crate) use receive::Now;
 use stored::Stored;
 
 use crate::bell::NAP;

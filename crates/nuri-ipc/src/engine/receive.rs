@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering::Release;
 
 use super::{Engine, Work};
-use crate::bulk::CHUNK;
-use crate::cma;
-use crate::distance;
+use crate::arrival::{Arrival, Sink};
+use crate::copy::CHUNK;
 use crate::error::{Error, Result};
 use crate::heap::Lent;
 use crate::link::{Incoming, REMOTE};
@@ -13,21 +12,7 @@ use crate::matching::{Posted, Selector};
 use crate::requests::{Receiving, Request, Status};
 use crate::ring::{Corrupt, INLINE, Kind, Record};
 use crate::span::Scatter;
-
-/// A long message on its way in.
-#[derive(Debug)]
-pub(crate) struct Flow {
-    sink: Sink,
-    status: Status,
-    done: u64,
-}
-
-/// Where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sink {
-    Request(Request),
-    Stored(u32),
-}
+use crate::{cma, distance};
 
 /// What a receive that waits for a short message found.
 pub(crate) enum Now {
@@ -256,7 +241,7 @@ impl Engine {
         };
         let link = &mut self.ins[at];
         link.bulk.begin();
-        link.flow = Some(Flow { sink, status, done: 0 });
+        link.flow = Some(Arrival { sink, status, done: 0 });
         Ok(true)
     }
 
@@ -373,7 +358,7 @@ impl Engine {
         receiving.into.pieces(0, have, |at, into| {
             into.copy_from_slice(&message.bytes[at..at + into.len()]);
         });
-        let comes = |flow: &&mut Flow| flow.sink == Sink::Stored(id);
+        let comes = |flow: &&mut Arrival| flow.sink == Sink::Stored(id);
         let flow = self.ins.iter_mut().filter_map(|link| link.flow.as_mut()).find(comes);
         match flow {
             Some(flow) => flow.sink = Sink::Request(request),

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use super::{Engine, Work};
-use crate::bulk::CHUNK;
 use crate::cma;
 use crate::config::CrossMemory;
+use crate::copy::CHUNK;
 use crate::error::{Error, Result};
 use crate::link::{Outgoing, REMOTE};
 use crate::requests::{Request, Sending, Status};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::run;
 use crate::crew::{Control, Hands, Timed};
-use crate::rank::{Moved, Order};
+use crate::job::{Moved, Order};
 use crate::workload::Phase;
 use crate::workload::bonnie::Bonnie;
 use crate::{LabError, Result};

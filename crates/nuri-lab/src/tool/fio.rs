@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::run;
 use crate::crew::{Control, Hands, Timed};
+use crate::job::{Moved, Order};
 use crate::machine::Usage;
-use crate::rank::{Moved, Order};
 use crate::workload::Phase;
 use crate::workload::ior::Ior;
 use crate::{LabError, Result, at};
@@ -111,7 +111,7 @@ fn parse(printed: &str, phase: Phase) -> Result<(f64, Moved)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::Stop;
+    use crate::stop::Stop;
     use crate::workload::Workload;
     use crate::workload::tests::parse as workload;
 

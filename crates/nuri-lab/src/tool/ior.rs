@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::mpi::run_ranks;
 use crate::crew::{Control, Hands, Timed};
+use crate::job::{Moved, Order};
 use crate::machine::Usage;
-use crate::rank::{Moved, Order};
 use crate::workload::Phase;
 use crate::workload::ior::Ior;
 use crate::{LabError, Result};
@@ -78,7 +78,7 @@ fn rate(printed: &str, phase: Phase) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::Stop;
+    use crate::stop::Stop;
     use crate::workload::Workload;
     use crate::workload::tests::parse as workload;
 

@@ -81,7 +81,7 @@ fn wait(child: &mut Child, control: &Control, program: &str) -> Result<ExitStatu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::Stop;
+    use crate::stop::Stop;
 
     fn control(patience: u64) -> Control {
         let patience = Duration::from_secs(patience);

@@ -21,11 +21,11 @@ use settings::{Axis, Choice, Mount, Of};
 use steering::Steering;
 
 use crate::crew::Control;
-use crate::guard::Stop;
 use crate::measure::{Sample, measure};
 use crate::progress::{duration, tell};
 use crate::request::{Patience, check_dirs};
 use crate::run::fits;
+use crate::stop::Stop;
 use crate::work::WorkDir;
 use crate::workload::Workload;
 use crate::{LabError, Result};

@@ -228,7 +228,7 @@ pub(super) mod tests {
     /// The mount knows these bounds, and would refuse.
     #[test]
     fn what_is_tried_can_be_set() {
-        use nuri_client::flow::Forced;
+        use nuri_volume::transfer::Forced;
         for axis in OF_MOUNT {
             for choice in axis.choices(plain(), Of::Data) {
                 let text = choice.mount.to_string();

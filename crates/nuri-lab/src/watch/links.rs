@@ -9,7 +9,7 @@ use nuri_watch::unit::Unit;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
-use crate::guard::Stop;
+use crate::stop::Stop;
 use crate::{LabError, Result, at};
 
 const LINKS: &str = "nuri.links";

@@ -15,8 +15,8 @@ use nuri_watch::normal::{LEARNING, Verdict};
 use probe::Probe;
 use serde_json::json;
 
-use crate::guard::Stop;
 use crate::request::check_dirs;
+use crate::stop::Stop;
 use crate::{LabError, Result};
 
 /// How often a pause looks whether the run is to end.

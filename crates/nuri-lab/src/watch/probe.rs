@@ -12,7 +12,7 @@ use nuri_watch::history::{Look, Subject};
 use nuri_watch::unit::Unit;
 use rustix::fs::{Advice, fadvise, getxattr, statvfs};
 
-use crate::guard::Stop;
+use crate::stop::Stop;
 use crate::work::WorkDir;
 use crate::workload::striping::Striping;
 use crate::{LabError, Result, at};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::{LARGEST, Phase};
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::tool::bonnie as tool;
 use crate::{LabError, Result, at};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nuri_ipc::{Config, Endpoint, Request, Selector};
 
-use super::transfer::Opened;
+use super::opened::Opened;
 use crate::{LabError, Result};
 
 const SESSION: &str = "lab";

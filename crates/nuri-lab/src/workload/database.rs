@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use client::Client;
 
 use super::{Key, Phase, remove};
-use crate::rank::Moved;
+use crate::job::Moved;
 use crate::{LabError, Result};
 
 /// In so many disjoint sets of rows the phases work.

@@ -9,7 +9,7 @@ use nuri_proto::size::human;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Phase, Workload};
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::{LabError, Result, at};
 
 const TRANSFER: u64 = 1 << 20;

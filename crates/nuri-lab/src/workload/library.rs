@@ -6,15 +6,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nuri_client::{Access, Client, ClientConfig, Cluster, Position, Privileges, Sync};
+use nuri_client::{Access, Client, ClientConfig, Position, Privileges, Sync};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Exclusive, Make, MakeKind};
 use nuri_rpc::Secret;
+use nuri_volume::Cluster;
 use rustix::process::{getegid, geteuid};
 
 use super::Phase;
-use super::transfer::Opened;
+use super::opened::Opened;
 use crate::{LabError, Result, at};
 
 /// What a mount tells of its space: where a node listens.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
 use super::{Entry, LARGEST, Phase};
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::{LabError, Result, at, tool};
 
 const DEFAULT_ITEMS: u64 = 1000;

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use nuri_io::buf::AlignedBuf;
@@ -13,25 +13,10 @@ use super::Phase;
 use super::collective::Exchange;
 use super::ior::Ior;
 use super::library::{Gate, Library};
+use super::opened::Opened;
 use super::pattern::Pattern;
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::{LabError, Result, at, work};
-
-/// A file, however it is reached.
-pub(super) trait Opened: FileExt {
-    fn sync(&self) -> io::Result<()>;
-    fn close(self: Box<Self>) -> io::Result<()>;
-}
-
-impl Opened for File {
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn close(self: Box<Self>) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 type Places = Box<dyn Iterator<Item = u64>>;
 
@@ -241,6 +226,8 @@ pub(super) fn shuffle(places: &mut [u64], seed: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use std::sync::Barrier;
 
     use super::super::tests::parse;

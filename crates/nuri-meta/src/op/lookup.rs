@@ -23,7 +23,7 @@ impl MetaOp for Lookup {
                 let inode = txn.inode(entry.ino)?;
                 let reply = txn.reply_in(self.parent, &inode);
                 if reply.lease.is_none() {
-                    txn.linger.note_told(entry.ino);
+                    txn.deferred.note_told(entry.ino);
                 }
                 Some(reply)
             }

@@ -44,7 +44,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveRe
     inode.attr.link_dropped(txn.now);
     let orphan = inode.attr.nlink == 0;
     let is_wanted = !txn.leases.interested(ino).is_empty();
-    if orphan && !is_wanted && !txn.linger.stays(ino) {
+    if orphan && !is_wanted && !txn.deferred.stays(ino) {
         drop_inode(txn, inode)?;
         return Ok(RemoveReply { ino, orphan: false });
     }
@@ -90,7 +90,7 @@ pub(crate) fn reap(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
     if txn.raw(&orphan_key(ino))?.is_none() || !txn.leases.interested(ino).is_empty() {
         return Ok(());
     }
-    if txn.linger.stays(ino) {
+    if txn.deferred.stays(ino) {
         txn.lingers.push(ino);
         return Ok(());
     }

@@ -407,7 +407,7 @@ fn what_was_told_without_a_lease_stays_for_who_opens_it() {
         let ino = a.file(ROOT, name);
         let lease = a.acquire(ino, LeaseMode::Write).unwrap().inode.lease.unwrap();
         a.put(Release { leases: vec![(ino, lease.number)] }).unwrap();
-        world.server.core.lock().linger.note_told(ino);
+        world.server.core.lock().deferred.note_told(ino);
         assert_eq!(a.unlink(ROOT, name), Ok(RemoveReply { ino, orphan: false }));
         ino
     });

@@ -19,39 +19,74 @@ pub trait Call: Serialize + DeserializeOwned {
 }
 
 macro_rules! ops {
-    ($($name:ident = $value:expr,)*) => {
+    ($($service:ident { $($name:ident = $value:expr,)* })*) => {
         /// Numbers of the calls on the wire. A number is never reused.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u16)]
-        pub enum Op { $($name = $value,)* }
+        pub enum Op { $($($name = $value,)*)* }
 
         impl Op {
             pub fn from_wire(value: u16) -> Option<Op> {
-                match value { $($value => Some(Op::$name),)* _ => None }
+                match value { $($($value => Some(Op::$name),)*)* _ => None }
+            }
+
+            /// The service of a node that answers the call.
+            pub fn service(self) -> ServiceName {
+                match self { $($(Op::$name)|* => ServiceName::$service,)* }
             }
         }
     };
 }
 
+/// The services of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServiceName {
+    /// The first node's: who is in the space, and the map.
+    Authority,
+    /// The first node's: whether it reaches another node. It takes seconds.
+    Reach,
+    /// Every node's: copies of the metadata.
+    MetadataCopy,
+    /// Every node's: the chunks on its targets.
+    Targets,
+    /// The first node's: files and names.
+    Metadata,
+    /// The connection itself.
+    Connection,
+}
+
 ops! {
-    MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
-    MemberSynced = 6, TargetReplace = 7, ResyncSet = 8, ScrubSet = 9,
-    TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
-    NodeReach = 15,
-    CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20, SpaceSet = 21,
-    DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
-    DataExtents = 37, DataTruncate = 38, DataRoom = 39, DataTrim = 40,
-    MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
-    MemberInstall = 53, MemberChanged = 54, MemberForget = 55,
-    SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,
-    Downgrade = 69,
-    Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
-    ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
-    XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
-    TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
-    LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
-    Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
-    NearAsk = 128, NearProve = 129, Echo = 130,
+    Authority {
+        MapGet = 1, Join = 2, Heartbeat = 3, ClusterStatus = 4, MountReport = 5,
+        MemberSynced = 6, TargetReplace = 7, ResyncSet = 8, ScrubSet = 9,
+        TargetRetire = 10, MemberMove = 11, TargetRemove = 12, TargetProved = 13, GroupRenew = 14,
+        SpaceSet = 21,
+    }
+    Reach {
+        NodeReach = 15,
+    }
+    MetadataCopy {
+        CopyLatest = 16, CopyBegin = 17, CopyWrite = 18, CopyMap = 19, CopyWhole = 20,
+    }
+    Targets {
+        DataWrite = 32, DataRead = 33, DataFlush = 34, DataPunch = 35, DataDelete = 36,
+        DataExtents = 37, DataTruncate = 38, DataRoom = 39, DataTrim = 40,
+        MemberStage = 48, MemberCommit = 49, MemberAbort = 50, MemberHeld = 51, MemberRead = 52,
+        MemberInstall = 53, MemberChanged = 54, MemberForget = 55,
+    }
+    Metadata {
+        SessionOpen = 64, Events = 65, RecallDone = 66, Reclaim = 67, SessionClose = 68,
+        Downgrade = 69,
+        Lookup = 80, GetAttr = 81, SetAttr = 82, Make = 83, Link = 84, Unlink = 85, Rename = 86,
+        ReadDir = 87, Acquire = 88, Release = 89, Publish = 90, XattrGet = 91, XattrSet = 92,
+        XattrList = 93, XattrRemove = 94, LayoutSet = 95, StatFs = 96, OrphanRelease = 97,
+        TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
+        LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
+        Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
+    }
+    Connection {
+        NearAsk = 128, NearProve = 129, Echo = 130,
+    }
 }
 
 /// What one side of a connection may be, as the secret it proves says.
@@ -74,7 +109,10 @@ impl Op {
         match self {
             Op::MapGet | Op::ClusterStatus | Op::MountReport => true,
             Op::DataDelete | Op::MemberChanged => false,
-            other => other as u16 >= Op::DataWrite as u16,
+            other => match other.service() {
+                ServiceName::Authority | ServiceName::Reach | ServiceName::MetadataCopy => false,
+                ServiceName::Targets | ServiceName::Metadata | ServiceName::Connection => true,
+            },
         }
     }
 }

@@ -4,9 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{
-    Compared, Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict,
-};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::clock::PROOF;
@@ -14,6 +11,9 @@ use nuri_proto::id::{BootId, ChunkKey, GroupId, SessionId, TargetId};
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::cluster::{GroupRenew, MemberSynced, TargetProved};
 use nuri_proto::stripe::Members;
+use nuri_volume::group::{
+    Compared, Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict,
+};
 
 use super::baton::{Baton, Want};
 use super::ground::{CELLS, Ground};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use nuri_client::group::{Finding, Flaw, Stripe, Verdict};
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
+use nuri_volume::group::{Finding, Flaw, Stripe, Verdict};
 use parking_lot::Mutex;
 
 use super::history::{History, Span, Writers};

@@ -13,8 +13,8 @@ use nuri_proto::op::cluster::{Heartbeat, HeartbeatReply, JoinReply, MapGet, Scru
 
 use super::actors::Worker;
 use super::baton::{Answer, Packet};
-use super::net::Host;
-use super::world::{Back, Event, World};
+use super::net::{Back, Host};
+use super::world::{Event, World};
 use crate::check::Wrong;
 
 fn packet<C: Call>(call: &C) -> Packet {

@@ -1,4 +1,4 @@
-//! Redundant stripes under faults: the real engine of `nuri-client`, the real servers and stores
+//! Redundant stripes under faults: the real engine of `nuri-volume`, the real servers and stores
 //! of `nuri-target` and the real authority, from one seed.
 //!
 //! Clients and workers are threads, of which one runs at a time ([`baton`]); each of their calls is

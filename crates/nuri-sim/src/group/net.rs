@@ -4,9 +4,33 @@ use std::rc::Rc;
 
 use nuri_io::rng::Rng;
 use nuri_proto::op::Op;
+use nuri_proto::op::cluster::Admitted;
 
 use super::baton::Packet;
-use super::world::Back;
+
+/// Who waits for an answer.
+#[derive(Clone, Debug)]
+pub(super) enum Back {
+    /// Part of what an actor asked at once.
+    Exchange {
+        exchange: u64,
+        index: usize,
+    },
+    /// A node's heartbeat, sent at that time of its clock, in that life of it.
+    Beat {
+        boots: u64,
+        sent: std::time::Duration,
+    },
+    /// The map that a heartbeat told of, with the list that came with it.
+    Map {
+        boots: u64,
+        sent: std::time::Duration,
+        list: Option<Admitted>,
+    },
+    Join {
+        boots: u64,
+    },
+}
 
 /// Who sends and receives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nuri_client::group::{Ask, Port};
 use nuri_proto::Status;
 use nuri_proto::codec::{decode, encode};
 use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::{Group, Map};
 use nuri_proto::op::Call;
 use nuri_proto::op::cluster::MapGet;
+use nuri_volume::group::{Ask, Port};
 use parking_lot::Mutex;
 
 use super::baton::{Answer, Baton, Packet, Want};

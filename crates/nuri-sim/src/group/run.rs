@@ -19,7 +19,7 @@ use super::node::{CLUSTER, Node};
 use super::report::Report;
 use super::world::{Event, Time, World};
 use crate::check::Wrong;
-use nuri_client::group::Stripe;
+use nuri_volume::group::Stripe;
 
 const CAPACITY: u64 = 16 << 20;
 /// A run ends within this time, whatever happens.

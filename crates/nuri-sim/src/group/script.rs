@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::{Guess, Stripe};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::id::{SessionId, TargetId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::Op;
+use nuri_volume::group::{Guess, Stripe};
 use parking_lot::Mutex;
 
 use super::actors::{Client, Program};

@@ -23,7 +23,7 @@ use super::baton::{Actor, Answer, Packet, Want};
 use super::faults::{Fault, Plan};
 use super::ground::Ground;
 use super::harm::{Injury, Kept, Snapshot};
-use super::net::{Fate, Held, Host, Net};
+use super::net::{Back, Fate, Held, Host, Net};
 use super::node::{Node, call};
 use super::report::Report;
 use crate::check::Wrong;
@@ -36,30 +36,6 @@ const AUTHORITY_PATIENCE: Time = 2_000_000;
 
 /// A slow disk takes so long at most.
 const SLOW: Time = 2_500_000;
-
-/// Who waits for an answer.
-#[derive(Clone, Debug)]
-pub(super) enum Back {
-    /// Part of what an actor asked at once.
-    Exchange {
-        exchange: u64,
-        index: usize,
-    },
-    /// A node's heartbeat, sent at that time of its clock, in that life of it.
-    Beat {
-        boots: u64,
-        sent: std::time::Duration,
-    },
-    /// The map that a heartbeat told of, with the list that came with it.
-    Map {
-        boots: u64,
-        sent: std::time::Duration,
-        list: Option<Admitted>,
-    },
-    Join {
-        boots: u64,
-    },
-}
 
 pub(super) enum Event {
     Go {

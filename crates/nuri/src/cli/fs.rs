@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use nuri_client::flow;
 use nuri_fuse::Transport;
 use nuri_proto::layout::Shape;
 use nuri_proto::size::parse as parse_size;
+use nuri_volume::transfer;
 
 use super::DEFAULT_DIR;
 
@@ -184,23 +184,23 @@ pub(crate) struct Df {
 const AUTO: &str = "auto";
 
 fn parse_buffer(text: &str) -> Result<Wish, String> {
-    wish(text, parse_size, flow::is_size, "a power of two from 64K to 1M")
+    wish(text, parse_size, transfer::is_size, "a power of two from 64K to 1M")
 }
 
 fn parse_streams(text: &str) -> Result<Wish, String> {
-    wish(text, parse_count, flow::is_count, "from 1 to 8")
+    wish(text, parse_count, transfer::is_count, "from 1 to 8")
 }
 
 fn parse_ahead(text: &str) -> Result<Wish, String> {
-    wish(text, parse_size, flow::is_ahead, "a multiple of 64K up to 8M")
+    wish(text, parse_size, transfer::is_ahead, "a multiple of 64K up to 8M")
 }
 
 fn parse_behind(text: &str) -> Result<Wish, String> {
-    wish(text, parse_size, flow::is_behind, "from 4M to 256M")
+    wish(text, parse_size, transfer::is_behind, "from 4M to 256M")
 }
 
 fn parse_threads(text: &str) -> Result<Wish, String> {
-    wish(text, parse_count, flow::is_crew, "from 1 to 8")
+    wish(text, parse_count, transfer::is_crew, "from 1 to 8")
 }
 
 /// A number within its bounds, or `auto`.
@@ -232,12 +232,12 @@ mod tests {
     #[test]
     fn settings_of_a_mount_have_bounds() {
         let number = |parsed: Result<Wish, String>| parsed.ok().and_then(|wish| wish.0);
-        assert_eq!(number(parse_behind("4M")), Some(flow::LEAST_BEHIND));
-        assert_eq!(number(parse_behind("256M")), Some(flow::MOST_BEHIND));
-        assert_eq!(number(parse_ahead("8M")), Some(flow::MOST_AHEAD.into()));
-        assert_eq!(number(parse_ahead("64K")), Some(flow::AHEAD_STEP.into()));
-        assert_eq!(number(parse_threads("8")), Some(flow::MOST_THREADS.into()));
-        assert_eq!(number(parse_streams("8")), Some(flow::MOST_STREAMS.into()));
+        assert_eq!(number(parse_behind("4M")), Some(transfer::LEAST_BEHIND));
+        assert_eq!(number(parse_behind("256M")), Some(transfer::MOST_BEHIND));
+        assert_eq!(number(parse_ahead("8M")), Some(transfer::MOST_AHEAD.into()));
+        assert_eq!(number(parse_ahead("64K")), Some(transfer::AHEAD_STEP.into()));
+        assert_eq!(number(parse_threads("8")), Some(transfer::MOST_THREADS.into()));
+        assert_eq!(number(parse_streams("8")), Some(transfer::MOST_STREAMS.into()));
         assert_eq!(number(parse_ahead("0")), Some(0));
         for odd in ["3M", "257M", "x"] {
             assert!(parse_behind(odd).is_err(), "{odd}");

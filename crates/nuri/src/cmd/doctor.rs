@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use nuri_fuse::transport::{self, Switch};
 use nuri_io::lock::ExclusiveLock;
 use nuri_meta::fsck;
+use nuri_node::directory::{META_LOG, open_engine};
 use serde::Serialize;
 
 use super::target::{CheckView, check_target};
 use super::{restore, status};
 use crate::Failure;
 use crate::cli::Doctor;
-use crate::node::{META_LOG, open_engine};
 use crate::show::{StatusView, print_json};
 use crate::space::{Role, Space};
 use crate::supervisor::roles;

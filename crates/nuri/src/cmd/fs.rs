@@ -9,26 +9,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use nuri_client::flow::READ_AHEAD;
-use nuri_client::{Client, ClientConfig, Cluster};
+use nuri_client::{Client, ClientConfig};
 use nuri_fuse::mount::{How, Writes, abort, detach, is_mounted, make_point, unmount};
 use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, MountError, Transport};
+use nuri_node::directory::{NODE, SPACE};
+use nuri_node::joining;
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;
+use nuri_proto::layout::Shape;
 use nuri_proto::op::cluster::MountReport;
 use nuri_rpc::{Peer, Secret};
+use nuri_volume::Cluster;
+use nuri_volume::transfer::READ_AHEAD;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use super::status;
 use crate::cli::{Cli, Command, Df, Fs, Layout, Mount, Umount};
-use crate::node::NODE;
 use crate::show::{StatusView, human, print_json};
-use crate::space::{SPACE, Space};
-use crate::{Failure, at, joining, logs, supervisor, users};
-use nuri_proto::layout::Shape;
+use crate::space::Space;
+use crate::{Failure, at, logs, supervisor, users};
 
 const LAYOUT_ATTRIBUTE: &str = "nuri.layout";
 const SYNC_ATTRIBUTE: &str = "nuri.sync";
@@ -225,9 +228,11 @@ pub(crate) fn sync_mount(point: &Path) -> Result<(), Failure> {
 fn umount(args: &Umount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
     let server = users::server(&point);
+    let cut_off = server.and_then(|pid| look_for_first_node(pid, &point).err());
+    let is_cut_off = cut_off.is_some();
     if !args.force {
-        if let Some(pid) = server {
-            look_for_first_node(pid, &point)?;
+        if let Some(failure) = cut_off {
+            return Err(failure);
         }
         sync_mount(&point)?;
     }
@@ -242,7 +247,13 @@ fn umount(args: &Umount) -> Result<(), Failure> {
         outcome => outcome.map_err(Failure::new),
     }?;
     // The session ends with the process: only then others get its leases and locks at once.
-    if let Some(pid) = server.filter(|pid| !args.force && !users::wait_ended(*pid, SESSION_WAIT)) {
+    let Some(pid) = server.filter(|_| !args.force || is_cut_off) else { return Ok(()) };
+    let stays = !users::wait_ended(pid, SESSION_WAIT);
+    if stays && args.force {
+        // It tries to write what nobody can take, and was told to leave that behind.
+        let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+        eprintln!("nuri: the first node does not answer: process {pid} of the mount was ended");
+    } else if stays {
         eprintln!("nuri: the mount's process {pid} is still ending its session: its log says why");
     }
     Ok(())

@@ -9,6 +9,7 @@ mod lab;
 mod list;
 mod lost;
 mod moving;
+mod node;
 mod repair;
 mod restore;
 mod scrub;
@@ -24,7 +25,7 @@ use rustix::fs::Mode;
 
 use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target};
 use crate::space::Space;
-use crate::{Failure, logs, node, supervisor};
+use crate::{Failure, logs, supervisor};
 
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {

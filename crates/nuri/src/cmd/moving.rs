@@ -7,19 +7,18 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use nuri_client::group::Move;
-use nuri_client::{Cluster, DataPlane};
 use nuri_cluster::moving::{Step, empty, spread};
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Map, Standing, Target, TargetState};
 use nuri_proto::op::cluster::{MemberMove, TargetRemove, TargetRetire};
+use nuri_volume::group::Move;
+use nuri_volume::{Cluster, DataPlane};
 
-use crate::cli;
 use crate::show::human;
 use crate::space::Space;
-use crate::{Failure, at};
+use crate::{Failure, at, cli};
 
 /// How long the end of one move may take: what was written while it was copied is brought after.
 const SETTLING: Duration = Duration::from_secs(600);

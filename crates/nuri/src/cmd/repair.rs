@@ -1,16 +1,15 @@
 //! `nuri target replace` and `nuri target resync`.
 
-use nuri_client::Cluster;
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Map, Pace, Standing, TargetState};
 use nuri_proto::op::cluster::{ResyncSet, TargetReplace};
+use nuri_volume::Cluster;
 
-use crate::cli;
 use crate::show::human;
 use crate::space::Space;
-use crate::{Failure, at};
+use crate::{Failure, at, cli};
 
 pub(super) fn connect(space: &Space) -> Result<Cluster, Failure> {
     let (address, secret) = space.way()?;

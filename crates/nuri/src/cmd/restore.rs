@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nuri_cluster::store::{FileStore, MapStore};
+use nuri_node::directory::MAP;
+use nuri_node::metadata_copy::restore::{Overwrite, Restored, restore, time};
 use nuri_rpc::Secret;
 use serde::Serialize;
 
 use crate::cli::Doctor;
-use crate::copy::restore::{Overwrite, Restored, restore, time};
-use crate::node::MAP;
 use crate::show::print_json;
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at};

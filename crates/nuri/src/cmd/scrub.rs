@@ -4,15 +4,14 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nuri_client::Cluster;
 use nuri_proto::map::ScrubPolicy;
 use nuri_proto::op::cluster::{ScrubChange, ScrubSet};
+use nuri_volume::Cluster;
 
 use super::repair::connect;
-use crate::cli;
 use crate::show::{ScrubView, print_json};
 use crate::space::Space;
-use crate::{Failure, at};
+use crate::{Failure, at, cli};
 
 const LOOK: Duration = Duration::from_millis(300);
 

@@ -4,17 +4,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nuri_client::Cluster;
+use nuri_node::directory::NODE;
+use nuri_node::disk_reserve;
 use nuri_rpc::Secret;
+use nuri_volume::Cluster;
 use nuri_watch::{calendar, history};
 
-use crate::Failure;
-use crate::cli;
-use crate::node::NODE;
-use crate::room;
 use crate::show::{StatusView, human, print_json};
 use crate::space::Space;
-use crate::supervisor;
+use crate::{Failure, cli, supervisor};
 
 pub(crate) fn run(args: &cli::Status) -> Result<ExitCode, Failure> {
     let view = fetch_from(&args.whence)?;
@@ -47,7 +45,7 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
     if view.health.state == "stopped" {
         return Ok(view);
     }
-    view.health.sentences.extend(room::shortage(&space.node_dir(0)));
+    view.health.sentences.extend(disk_reserve::shortage(&space.node_dir(0)));
     let slow = history::alerts(&dir.join(nuri_watch::FILE), calendar::unix_now());
     view.health.sentences.extend(slow);
     Ok(view)

@@ -4,20 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nuri_client::Cluster;
 use nuri_fuse::mount::{check, is_mounted, make_point};
+use nuri_node::directory::{META_LOG, NODE, NodeSettings, load_json, save_json};
+use nuri_node::joining;
+use nuri_node::metadata_copy::restore::newest;
+use nuri_node::targets::{say_it, sizes_of};
 use nuri_proto::id::NodeId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::TargetState;
 use nuri_target::target::is_made;
+use nuri_volume::Cluster;
 
+use super::node::NEEDS_WORD;
 use crate::cli::Up;
-use crate::copy::restore::newest;
-use crate::node::{META_LOG, NEEDS_WORD, NODE};
 use crate::show::{StatusView, human};
-use crate::space::{NodeSettings, Role, Settings, Space, load_json, save_json};
-use crate::targets::{say_it, sizes_of};
-use crate::{Failure, at, joining, logs, supervisor};
+use crate::space::{Role, Settings, Space};
+use crate::{Failure, at, logs, supervisor};
 
 /// Where a space listens when nobody said where.
 const LOOPBACK: &str = "127.0.0.1:0";

@@ -14,8 +14,8 @@ use rustix::fs::OFlags;
 
 pub(crate) use line::{LOG, begin, begin_command};
 
-use crate::space::private_dir;
 use crate::{Failure, at};
+use nuri_node::directory::private_dir;
 
 /// Logs of mounts that no supervisor started, for root.
 const DIR: &str = "/var/log/nuri";

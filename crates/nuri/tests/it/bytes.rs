@@ -103,6 +103,16 @@ fn a_small_file_that_grew_is_read_elsewhere() {
 /// The file was closed without an error, so nobody else can be told.
 #[test]
 fn an_unmount_that_lost_bytes_says_so() {
+    an_unmount_after_a_loss(false);
+}
+
+/// A program that only reads the file takes no error of those that wrote it.
+#[test]
+fn an_unmount_that_lost_bytes_says_so_beside_a_reader() {
+    an_unmount_after_a_loss(true);
+}
+
+fn an_unmount_after_a_loss(is_read_meanwhile: bool) {
     let mut space = Space::up(&["--shape", "stripe"]);
     let (a, b) = (space.mnt(), space.mount("other"));
     wait("the mount is listed", Duration::from_secs(5), || {
@@ -114,11 +124,13 @@ fn an_unmount_that_lost_bytes_says_so() {
     let daemon = Pid::from_raw(mount["pid"].as_i64().unwrap() as i32).unwrap();
     fs::write(a.join("f"), "old").unwrap();
     fs::write(b.join("f"), "new").unwrap();
+    let reader = is_read_meanwhile.then(|| fs::File::open(b.join("f")).unwrap());
     kill_process(daemon, Signal::STOP).unwrap();
     // Once the lease of the frozen mount ran out.
     assert!(fs::read(a.join("f")).is_ok());
     kill_process(daemon, Signal::CONT).unwrap();
     wait("a new session", Duration::from_secs(10), || fs::read(b.join("f")).is_ok());
+    drop(reader);
     let point = b.display().to_string();
     refused(&["fs", "umount", &point], "lost");
     assert!(fs::read(b.join("f")).is_ok(), "it stays mounted");

@@ -510,7 +510,10 @@ fn a_file_that_was_just_replaced_is_opened_by_who_found_it_before() {
     let mut space = Space::up(&[]);
     let (here, there) = (space.mnt(), space.mount("there"));
     fs::create_dir(here.join("d")).unwrap();
-    for round in 0..5 {
+    // A replaced file stays for 200 ms. A round in which the machine was slower tells nothing.
+    let (mut rounds, mut slow) = (0, 0);
+    while rounds < 5 {
+        assert!(slow < 50, "the machine is too slow: {slow} rounds, {rounds} told something");
         fs::write(here.join("d/name"), "old").unwrap();
         let found = fs::File::options()
             .read(true)
@@ -519,14 +522,20 @@ fn a_file_that_was_just_replaced_is_opened_by_who_found_it_before() {
             .unwrap();
         // Often enough for turns, under which it has the old file to itself.
         (0..12).for_each(|i| fs::write(here.join(format!("d/{i}")), "new").unwrap());
+        let start = Instant::now();
         fs::rename(here.join("d/11"), here.join("d/name")).unwrap();
         fs::File::open(here.join("d")).unwrap().sync_all().unwrap();
         let frozen = freeze(&space, "mount");
+        let is_slow = start.elapsed() > Duration::from_millis(150);
         let path = format!("/proc/self/fd/{}", found.as_raw_fd());
         let opened = std::thread::spawn(move || fs::read_to_string(path));
         std::thread::sleep(Duration::from_millis(700));
         drop(frozen);
-        assert_eq!(opened.join().unwrap().unwrap(), "old", "round {round}");
+        let opened = opened.join().unwrap();
+        *(if is_slow { &mut slow } else { &mut rounds }) += 1;
+        if !is_slow {
+            assert_eq!(opened.unwrap(), "old", "round {rounds}");
+        }
         assert_eq!(fs::read_to_string(there.join("d/name")).unwrap(), "new");
     }
     space.down_clean();

@@ -88,6 +88,25 @@ fn an_unmount_without_the_first_node_says_so_at_once() {
     space.down_clean();
 }
 
+/// Its process would try for half a minute to write what nobody takes.
+#[test]
+fn a_forced_unmount_without_the_first_node_leaves_no_process() {
+    let mut space = Space::up(&["--nodes", "2"]);
+    let point = space.mount("second");
+    fs::write(point.join("f"), vec![1; 100_000]).unwrap();
+    let frozen = freeze(&space, "node0");
+    let out = nuri(&["fs", "umount", "--force", &point.display().to_string()]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let serves = |entry: &fs::DirEntry| {
+        let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        line.contains("--foreground") && line.contains(&*point.to_string_lossy())
+    };
+    let processes = || fs::read_dir("/proc").unwrap().flatten().filter(serves).count();
+    wait("the killed process goes", Duration::from_secs(5), || processes() == 0);
+    drop(frozen);
+    space.down_clean();
+}
+
 /// Whether it begins with time, level and process.
 fn is_line(line: &str) -> bool {
     let mut words = line.split_whitespace();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::DbStress;
 use super::engine::{Engine, Fault, Outcome, Session, Value};
 use super::row::{Contents, Generation, TABLE};
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::workload::transfer::shuffle;
 use crate::workload::{Key, Phase};
 use crate::{LabError, Result, at};

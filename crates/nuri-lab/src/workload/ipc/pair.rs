@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::channel::{Channel, open};
 use super::{Ipc, Through};
-use crate::rank::{Job, Moved, Order, Part};
+use crate::job::{Job, Moved, Order, Part};
 use crate::workload::Phase;
 use crate::{LabError, Result, at};
 

@@ -1,7 +1,7 @@
 //! Attacks by disks: full ones and rotten ones.
 
-use nuri_client::group::{Finding, Flaw, Guess, Verdict};
 use nuri_proto::Status;
+use nuri_volume::group::{Finding, Flaw, Guess, Verdict};
 
 use super::super::history::Span;
 use super::super::script::{Script, row};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_client::group::Guess;
 use nuri_io::mem::MemDisk;
 use nuri_proto::clock::PROOF;
 use nuri_proto::layout::Shape;
 use nuri_proto::op::Op;
+use nuri_volume::group::Guess;
 
 use super::super::history::Span;
 use super::super::net::{Fate, Host};

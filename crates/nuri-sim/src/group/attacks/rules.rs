@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use nuri_client::group::{Guess, Port};
 use nuri_proto::op::Op;
+use nuri_volume::group::{Guess, Port};
 
 use super::super::actors::Program;
 use super::super::baton::Want;

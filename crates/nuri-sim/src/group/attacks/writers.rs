@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nuri_client::group::Guess;
 use nuri_proto::layout::Shape;
 use nuri_proto::op::Op;
+use nuri_volume::group::Guess;
 
 use super::super::actors::BOUND;
 use super::super::net::Fate;
