@@ -10,6 +10,7 @@ mod faults;
 mod install;
 mod litmus;
 mod model;
+mod named_files;
 mod quoted;
 mod release;
 mod shell;

@@ -1,54 +1,31 @@
 //! The client library behind every front end: files and directories of a space under leases.
 //!
-//! [`Client`] is the API. [`node`] holds what is known of one inode: its lease, its attributes,
-//! its buffered data. [`writeback`] pushes, flushes and publishes; [`recall`] gives leases back;
-//! [`session`] talks to the metadata server; the crate `nuri-volume` to the targets.
+//! [`Client`] is what a front end calls; its calls are in [`api`]. [`inode`] holds what is known of
+//! one inode: its lease, its attributes, its buffered data. [`lease`] acquires, recalls and expires
+//! leases. [`writeback`] buffers what is written, pushes it to the targets, flushes and publishes
+//! it. [`reservation`] keeps the account of space that targets promised. [`journal`] answers
+//! operations in directories that the client holds exclusively. [`lock`] asks for locks of
+//! programs. [`session`] talks to the metadata server; the crate `nuri-volume` to the targets.
 
-mod access;
-mod ahead;
-mod allocate;
-mod brought;
-mod budget;
-mod buffer;
-mod charge;
-mod cost;
-mod crew;
-mod file;
-mod found;
-mod fs;
-pub mod hold;
-mod invalidate;
-mod layout;
-mod linger;
+mod api;
+mod client;
+mod inode;
+mod journal;
+pub mod lease;
 mod lock;
-mod lock_record;
-mod log;
-mod names;
-mod node;
-mod part;
-mod push_row;
-mod range;
-mod recall;
-mod reserve;
-mod room;
-mod seek;
+mod readahead;
+mod reservation;
 mod session;
-mod share;
-mod suspend;
-mod through;
-mod trim;
-mod tuning;
-mod write;
+mod thread_pool;
 mod writeback;
-mod xattr;
 
-pub use allocate::Allocate;
-pub use brought::{Brought, OwnBlock};
-pub use file::{Access, Position, Sync};
-pub use fs::{Client, ClientConfig, Entry, Listing, ListingEntry};
+pub use api::allocate::Allocate;
+pub use api::file::{Access, Position, Sync};
+pub use api::seek::Seek;
+pub use api::write::WriteResult;
+pub use api::write_payload::{OwnBlock, WritePayload};
+pub use api::xattr::{Caller, Privileges};
+pub use client::{Client, ClientConfig, Entry, Listing, ListingEntry};
+pub use journal::queue;
+pub use lease::recall::KernelCache;
 pub use lock::LockPlace;
-pub use log::queue;
-pub use recall::KernelCache;
-pub use seek::Seek;
-pub use write::Wrote;
-pub use xattr::{Caller, Privileges};

@@ -13,7 +13,7 @@ use nuri_proto::op::meta::{Attr, Events, EventsReply, SessionClose, SessionOpen,
 use nuri_rpc::{CallContext, Deadline};
 use parking_lot::{Condvar, Mutex};
 
-use crate::hold::Standing;
+use crate::lease::state::GrantValidity;
 use nuri_volume::Cluster;
 
 /// Recalls remembered for inodes that are not known (yet).
@@ -109,9 +109,9 @@ impl MetaSession {
     }
 
     /// Which grants count now.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> GrantValidity {
         let void = self.void_grants.load(Ordering::SeqCst);
-        Standing { server_boot: self.server_boot.load(Ordering::SeqCst), void }
+        GrantValidity { server_boot: self.server_boot.load(Ordering::SeqCst), void }
     }
 
     /// How long ago the last call was sent that renewed the session.

@@ -38,6 +38,11 @@ impl Rooms {
         Rooms(sizes.iter().map(|(target, size)| (*target, parts(*size))).collect())
     }
 
+    /// How full so many places make a target, compared with others.
+    pub fn load(&self, target: TargetId, places: usize) -> u64 {
+        places as u64 * WHOLE / self.parts(target)
+    }
+
     /// From 1 to [`PARTS`].
     fn parts(&self, target: TargetId) -> u64 {
         self.0.get(&target).copied().unwrap_or(PARTS)
@@ -163,8 +168,7 @@ fn decluster(ring: &[Candidate], members: usize, rooms: &Rooms) -> Vec<Vec<Targe
             let cost = |c: &&Candidate| {
                 let shared: usize =
                     group.iter().map(|g| pairs.get(&pair(g.0, c.0)).copied().unwrap_or(0)).sum();
-                let places = load.get(&c.0).copied().unwrap_or(0) as u64 + 1;
-                let filled = places * WHOLE / rooms.parts(c.0);
+                let filled = rooms.load(c.0, load.get(&c.0).copied().unwrap_or(0) + 1);
                 let here = at_place.get(&(c.0, place)).copied().unwrap_or(0);
                 (filled, shared, here, scatter(number, c.0))
             };

@@ -172,11 +172,16 @@ impl Space {
         Secret::load_own(&self.token_path()).map_err(Failure::new)
     }
 
-    /// Address of the first node, as it listens (or did last).
+    /// Address of a node, as it listens or did last.
+    pub(crate) fn node_address(&self, node: usize) -> Result<Option<String>, Failure> {
+        let known: Option<NodeSettings> = load_json(&self.node_dir(node).join(NODE))?;
+        Ok(known.and_then(|node| node.address))
+    }
+
+    /// Address of the first node, as it listens or did last.
     pub(crate) fn address(&self) -> Result<String, Failure> {
-        let node: Option<NodeSettings> = load_json(&self.node_dir(0).join("node.json"))?;
         let dir = self.dir.display();
-        node.and_then(|n| n.address).ok_or_else(|| {
+        self.node_address(0)?.ok_or_else(|| {
             Failure(format!("the space in {dir} never ran; run: nuri up --dir {dir}"))
         })
     }

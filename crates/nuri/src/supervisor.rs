@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nuri_fuse::mount::{abort, is_dead, is_mounted};
 
+use crate::listeners::Listeners;
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, logs};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
     // Its own session: a closed terminal does not end the space.
     let _ = rustix::process::setsid();
     let mut watched: HashMap<String, Watched> = HashMap::new();
+    let mut listeners = Listeners::default();
     let roles = roles(&settings);
     loop {
         let stopping = space.stop_path().exists();
@@ -65,8 +67,11 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
             }
             let runs = w.child.is_some() || space.running(*role).is_some();
             alive |= runs;
+            if let (false, Role::Node(node)) = (runs, *role) {
+                listeners.turn_away(node);
+            }
             if !runs && !stopping && w.started.elapsed() >= w.pause && ready(space, *role) {
-                restart(space, &settings, *role, w);
+                restart(space, &settings, (*role, &mut listeners), w);
             }
         }
         if stopping && !alive {
@@ -130,52 +135,43 @@ fn reaches(address: &str) -> bool {
     std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
 
-fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
+fn restart(
+    space: &Space,
+    settings: &Settings,
+    (role, listeners): (Role, &mut Listeners),
+    w: &mut Watched,
+) {
     w.pause =
         if w.started.elapsed() >= STEADY { FIRST_PAUSE } else { (w.pause * 2).min(LONGEST_PAUSE) };
     w.started = Instant::now();
     // Whether targets may be made changes while it runs.
     let now = space.existing();
-    match spawn(space, now.as_ref().unwrap_or(settings), role) {
+    match spawn(space, now.as_ref().unwrap_or(settings), role, listeners) {
         Ok(child) => w.child = Some(child),
         Err(Failure(text)) => tracing::warn!("{role}: {text}"),
     }
 }
 
-fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failure> {
+fn spawn(
+    space: &Space,
+    settings: &Settings,
+    role: Role,
+    listeners: &mut Listeners,
+) -> Result<Child, Failure> {
     let mut command = own_command(&space.log_path(role))?;
+    let mut socket = None;
     match role {
         Role::Supervisor => {
             command.arg("supervise").arg("--dir").arg(&space.dir);
         }
         Role::Node(n) => {
-            command.args(["node", "run", "--dir"]).arg(space.node_dir(n));
-            command.arg("--token-file").arg(space.token_path());
-            if settings.creating {
-                let sizes = settings.sizes.get(n).map_or(&[][..], Vec::as_slice);
-                let sizes: Vec<_> = sizes.iter().map(u64::to_string).collect();
-                command.arg("--create");
-                if !sizes.is_empty() {
-                    command.arg("--target-sizes").arg(sizes.join(","));
-                }
-            }
-            if n == 0 {
-                command.arg("--shape").arg(settings.shape.to_string());
-                command.arg("--placement").arg(settings.placement.to_string());
-            }
-            for target in &settings.nodes[n] {
-                command.arg("--target").arg(target);
-            }
-            if n > 0 {
-                let first = space.address()?;
-                // A node that ran before takes its own address again.
-                if !space.node_dir(n).join("node.json").exists() {
-                    let host = first.rsplit_once(':').map_or(first.as_str(), |(host, _)| host);
-                    command.arg("--listen").arg(format!("{host}:0"));
-                }
-                command.arg("--join").arg(first);
-            } else if space.address().is_err() {
-                command.arg("--listen").arg(&settings.listen);
+            node_arguments(space, settings, n, &mut command)?;
+            let wanted = wanted_address(space, settings, n)?;
+            if let Some(address) = listeners.address(n, &wanted) {
+                command.arg("--listen").arg(address);
+                socket = listeners.give(n, &mut command);
+            } else {
+                command.arg("--listen").arg(wanted);
             }
         }
         Role::Mount => {
@@ -190,7 +186,52 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
         }
     }
     command.env("NURI_ROLE_LOCK", space.dir.join("run")).env(ROLE, role.to_string());
-    command.spawn().map_err(at(format!("cannot start the {role} process")))
+    let started = command.spawn().map_err(at(format!("cannot start the {role} process")));
+    drop(socket);
+    started
+}
+
+fn node_arguments(
+    space: &Space,
+    settings: &Settings,
+    node: usize,
+    command: &mut Command,
+) -> Result<(), Failure> {
+    command.args(["node", "run", "--dir"]).arg(space.node_dir(node));
+    command.arg("--token-file").arg(space.token_path());
+    if settings.creating {
+        let sizes = settings.sizes.get(node).map_or(&[][..], Vec::as_slice);
+        let sizes: Vec<_> = sizes.iter().map(u64::to_string).collect();
+        command.arg("--create");
+        if !sizes.is_empty() {
+            command.arg("--target-sizes").arg(sizes.join(","));
+        }
+    }
+    match node {
+        0 => {
+            command.arg("--shape").arg(settings.shape.to_string());
+            command.arg("--placement").arg(settings.placement.to_string());
+        }
+        _ => _ = command.arg("--join").arg(space.address()?),
+    }
+    for target in &settings.nodes[node] {
+        command.arg("--target").arg(target);
+    }
+    Ok(())
+}
+
+/// Where a node listens: where it did before; else the first node as it was said, others at a free
+/// port of the first one's host.
+fn wanted_address(space: &Space, settings: &Settings, node: usize) -> Result<String, Failure> {
+    if let Some(before) = space.node_address(node)? {
+        return Ok(before);
+    }
+    if node == 0 {
+        return Ok(settings.listen.clone());
+    }
+    let first = space.address()?;
+    let host = first.rsplit_once(':').map_or(first.as_str(), |(host, _)| host);
+    Ok(format!("{host}:0"))
 }
 
 /// A command of this same program, its output in a log file.
@@ -205,7 +246,7 @@ fn own_command(log: &Path) -> Result<Command, Failure> {
 
 /// Starts a supervisor in the background.
 pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
-    spawn(space, settings, Role::Supervisor).map(|_| ())
+    spawn(space, settings, Role::Supervisor, &mut Listeners::default()).map(|_| ())
 }
 
 /// A mount whose daemon died is in the way of the next one.

@@ -1,6 +1,6 @@
 //! Opcodes of open files.
 
-use nuri_client::{Allocate, Position, Seek, Sync, Wrote};
+use nuri_client::{Allocate, Position, Seek, Sync, WriteResult};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_rules::broken;
@@ -119,7 +119,7 @@ impl Dispatcher {
             let position = if append { Position::End } else { Position::At(call.offset) };
             let taken = privileges(kill, Self::caller(request));
             let wrote = self.client.write((ino, call.fh), position, data, taken);
-            let asked = Wrote { at: call.offset, len: data.len() as u64 };
+            let asked = WriteResult { at: call.offset, len: data.len() as u64 };
             self.drop_pages_read_meanwhile(ino, flags, wrote.unwrap_or(asked));
             wrote?
         };
@@ -132,7 +132,7 @@ impl Dispatcher {
     }
 
     /// See `cached.rs`. Also of what was refused in part.
-    fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: Wrote) {
+    fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: WriteResult) {
         let is_direct = flags & libc::O_DIRECT != 0 && !broken!("direct_beside_pages");
         if is_direct && wrote.len > 0 && self.cached.has(ino) {
             self.pages.invalidate_pages(ino, wrote.at, wrote.len);

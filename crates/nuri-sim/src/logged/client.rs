@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use nuri_client::hold::{Hold, Standing};
+use nuri_client::lease::state::{GrantValidity, LeaseState};
 use nuri_client::queue::{Logged, Queue};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
@@ -25,7 +25,7 @@ pub struct Slot {
 /// What is known of one inode: the client's own belief of its lease, and what lies under it.
 #[derive(Clone, Default)]
 pub struct Held {
-    pub hold: Hold,
+    pub hold: LeaseState,
     /// What the lease covers was read under it.
     pub is_known: bool,
     /// Of a directory that was taken for a turn: its change counter then.
@@ -121,12 +121,12 @@ impl Client {
     }
 
     pub fn counts(&self, ino: Ino, grant: Grant) -> bool {
-        let hold = self.holds.get(&ino).map_or(Hold::default(), |held| held.hold);
+        let hold = self.holds.get(&ino).map_or(LeaseState::default(), |held| held.hold);
         hold.counts(grant, self.standing())
     }
 
-    fn standing(&self) -> Standing {
-        Standing { server_boot: self.boot, void: self.void }
+    fn standing(&self) -> GrantValidity {
+        GrantValidity { server_boot: self.boot, void: self.void }
     }
 
     /// Takes over a lease that an answer brings; says whether it counts.

@@ -1,7 +1,7 @@
 //! What a client says to the server: its log, its leases, its errands. The order in which it does
 //! is that of `nuri-client`'s `log/tell.rs` and `recall.rs`.
 
-use nuri_client::hold::Recalled;
+use nuri_client::lease::state::Recalled;
 use nuri_client::queue::Outcome;
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};

@@ -1,6 +1,6 @@
 //! What programs on the clients do: in directories that their client has alone, by the log.
 
-use nuri_client::hold::Hold;
+use nuri_client::lease::state::LeaseState;
 use nuri_io::clock::Clock;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Fate, Step};
@@ -105,7 +105,7 @@ impl World {
         };
         let call = Make { mode: 0o700 + self.rng.below(64) as u32, ..make(dir, name, kind) };
         self.log(c, Change::Make(ino, call), Vec::new(), &[ino, dir])?;
-        let held = Held { hold: Hold::own(), is_known: true, ..Held::default() };
+        let held = Held { hold: LeaseState::own(), is_known: true, ..Held::default() };
         self.clients[c].holds.insert(ino, held);
         Ok(())
     }

@@ -162,7 +162,8 @@ fn new_files_avoid_nearly_full_targets() {
     }
     space.wait_status("they are on the other one", SOON, |status| used(status, 1) >= 32 << 20);
     let after = used(&space.status(), 0);
-    assert!(after <= before, "{before} bytes, and now {after}");
+    // The last heartbeat before may have missed some blocks of the large file.
+    assert!(after < before + (1 << 20), "{before} bytes, and now {after}");
 }
 
 #[test]

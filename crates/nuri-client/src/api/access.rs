@@ -1,0 +1,96 @@
+//! Access times as `relatime` has them: marked by a read where they are older than the last change,
+//! or a day old.
+//!
+//! They are told to the server in batches, without a lease: other mounts that hold the inode may
+//! show the time before, and a crash may lose the last ones.
+
+use std::collections::HashMap;
+
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Accessed, Attr, Time};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::client::{Client, Shared};
+
+const DAY: i64 = 24 * 60 * 60;
+/// Most inodes of one call, and most that wait for one: beyond it reads mark nothing.
+const BATCH: usize = 1024;
+const MOST: usize = 64 * BATCH;
+
+/// Access times that the server does not have yet.
+#[derive(Default)]
+pub(crate) struct Accesses {
+    noted: Mutex<HashMap<Ino, Time>>,
+    /// Held while they are told.
+    telling: Mutex<()>,
+}
+
+impl Accesses {
+    /// Forgets what was noted of the inode; nothing is told until the guard goes.
+    pub(crate) fn withdraw(&self, ino: Ino) -> MutexGuard<'_, ()> {
+        let guard = self.telling.lock();
+        self.noted.lock().remove(&ino);
+        guard
+    }
+}
+
+/// Whether a read at `now` marks the access time.
+fn is_due(attr: &Attr, now: Time) -> bool {
+    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= DAY
+}
+
+impl Shared {
+    /// Tells the server what was read.
+    pub(crate) fn tell_accesses(&self) {
+        let _telling = self.accesses.telling.lock();
+        let noted: Vec<_> = std::mem::take(&mut *self.accesses.noted.lock()).into_iter().collect();
+        for batch in noted.chunks(BATCH) {
+            // Lost ones are marked by the next read.
+            let _ = self.session.call(&Accessed { at: batch.to_vec() });
+        }
+    }
+}
+
+impl Client {
+    /// A program read the inode.
+    pub fn note_access(&self, ino: Ino) {
+        if !self.shared.marks_reads {
+            return;
+        }
+        let Some(node) = self.shared.inodes.find(ino) else { return };
+        let now = self.shared.session.now();
+        let mut state = node.state.lock();
+        let due = match state.view() {
+            Some(attr) => is_due(&attr, now),
+            None => state.accessed.is_none_or(|at| now.sec - at.sec >= DAY),
+        };
+        if !due {
+            return;
+        }
+        let mut noted = self.shared.accesses.noted.lock();
+        if noted.len() < MOST {
+            noted.insert(ino, now);
+            state.accessed = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_mark_what_changed_since_or_is_a_day_old() {
+        let at = |sec| Time { sec, nsec: 0 };
+        let attr = |atime, mtime, ctime| Attr {
+            atime: at(atime),
+            mtime: at(mtime),
+            ctime: at(ctime),
+            ..Attr::default()
+        };
+        assert!(is_due(&attr(5, 5, 5), at(6)), "never read");
+        assert!(is_due(&attr(7, 5, 8), at(9)), "changed since");
+        assert!(!is_due(&attr(7, 5, 5), at(9)));
+        assert!(is_due(&attr(7, 5, 5), at(7 + DAY)));
+    }
+}

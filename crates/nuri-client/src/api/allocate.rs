@@ -1,0 +1,83 @@
+//! `fallocate`: room for a range, holes, zeros.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::limit::MAX_FILE;
+use nuri_proto::op::meta::{LeaseMode, SetAttr};
+
+use crate::client::Client;
+use crate::writeback::SyncScope;
+use nuri_volume::punch::Room;
+
+/// What `fallocate` shall do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Have room for the range, and the file reach its end.
+    Extend,
+    /// Have room for the range, also for what lies beyond the file's end.
+    KeepSize,
+    /// Make the range a hole.
+    Punch,
+    /// Make the range read as zeros, have room for it, and extend the file to its end.
+    Zero,
+    /// As `Zero`, without extending.
+    ZeroKeepSize,
+}
+
+impl Client {
+    /// Changes what a range holds, or how far the file reaches.
+    ///
+    /// # Errors
+    /// The servers'.
+    pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
+        let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
+        let node = self.shared.inodes.with(ino, |node, _| node.clone());
+        let _no_writes_past_the_kernel = node.resizing.write();
+        self.shared.ensure_placed(ino)?;
+        match how {
+            Allocate::Punch => self.punch(ino, at, end, Room::GivenBack)?,
+            Allocate::Zero | Allocate::ZeroKeepSize => self.punch(ino, at, end, Room::Kept)?,
+            Allocate::Extend | Allocate::KeepSize => {}
+        }
+        if how != Allocate::Punch {
+            self.shared.have_room(ino, at, end)?;
+        }
+        let extends = matches!(how, Allocate::Extend | Allocate::Zero);
+        if extends && self.getattr(ino)?.size < end {
+            self.truncate_alone(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    fn punch(&self, ino: Ino, at: u64, end: u64, room: Room) -> Result<(), Status> {
+        let entered = self.shared.enter(ino, LeaseMode::Write)?;
+        let node = &entered.0;
+        self.shared.sync_node(node, SyncScope::All)?;
+        let _no_publication = node.sync.lock();
+        let now = self.shared.session.now();
+        let (session, layout, object, end) = {
+            let mut state = node.state.lock();
+            let file = state.file.as_mut().ok_or(Status::IO)?;
+            let end = end.min(file.size);
+            file.touch(now);
+            if let Some(inline) = &mut file.inline {
+                if at < end {
+                    inline[at as usize..end as usize].fill(0);
+                }
+                drop(state);
+                self.shared.mark_dirty(node);
+                return Ok(());
+            }
+            (file.session, file.layout.clone(), file.object, end)
+        };
+        let len = end.saturating_sub(at);
+        let punched = self.shared.data.punch(session, (&layout, object), (at, len), room);
+        if let Some(file) = &mut node.state.lock().file {
+            // What was fetched ahead meanwhile is from before, whole or in part.
+            file.touch(now);
+            file.gave_back(*punched.as_ref().unwrap_or(&0), (at, end));
+        }
+        self.shared.mark_dirty(node);
+        punched.map(|_| ())
+    }
+}

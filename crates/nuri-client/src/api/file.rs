@@ -1,0 +1,392 @@
+//! File data: open, read, sync, truncate.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::Ino;
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
+use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
+use nuri_rules::broken;
+use parking_lot::Mutex;
+
+use crate::client::{Client, Entered, Shared};
+use crate::inode::{FileData, Inode};
+use crate::lease::range::{Pattern, span_of};
+use crate::writeback::SyncScope;
+use crate::writeback::buffer::BLOCK;
+
+/// An open file.
+pub(crate) struct Handle {
+    pub(crate) node: Arc<Inode>,
+    access: Access,
+    /// Errors of the node that syncs reported, or that were before the handle; and the same for
+    /// closes. A close of a copy of the descriptor, in a child of the program maybe, must not take
+    /// the error from the program's next sync.
+    told_at_sync: AtomicU64,
+    told_at_close: AtomicU64,
+    pub(crate) pattern: Mutex<Pattern>,
+}
+
+/// What an open file was opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Both,
+}
+
+impl Access {
+    fn writes(self) -> bool {
+        self != Access::Read
+    }
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    At(u64),
+    /// The end of the file, as the lease's holder knows it.
+    End,
+}
+
+impl Position {
+    /// Where that is in a file of this size.
+    pub(crate) fn within(self, size: u64) -> u64 {
+        match self {
+            Position::At(offset) => offset,
+            Position::End => size,
+        }
+    }
+}
+
+/// What a sync must make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sync {
+    Data,
+    All,
+}
+
+impl Client {
+    /// Opens a file; its inode lives until [`Client::release`].
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn open(&self, ino: Ino, access: Access) -> Result<u64, Status> {
+        // A lease tells the server that the file may be open here.
+        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        let node = entered.0.clone();
+        let errors = {
+            let mut state = node.state.lock();
+            if state.dropped {
+                return Err(Status::STALE);
+            }
+            state.opens += 1;
+            state.writers += u32::from(access.writes());
+            state.errors
+        };
+        drop(entered);
+        let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
+        let (told_at_sync, told_at_close) = (AtomicU64::new(errors), AtomicU64::new(errors));
+        let pattern = Mutex::default();
+        let handle = Handle { node, access, told_at_sync, told_at_close, pattern };
+        self.shared.handles.lock().insert(fh, Arc::new(handle));
+        Ok(fh)
+    }
+
+    pub(crate) fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
+        self.shared.handles.lock().get(&fh).cloned().ok_or(Status::BADF)
+    }
+
+    /// The file that is open, and what for.
+    ///
+    /// # Errors
+    /// `BADF`
+    pub fn opened(&self, fh: u64) -> Result<(Ino, Access), Status> {
+        self.handle(fh).map(|handle| (handle.node.ino, handle.access))
+    }
+
+    pub(crate) fn opened_node(&self, fh: u64) -> Result<Arc<Inode>, Status> {
+        self.handle(fh).map(|handle| handle.node.clone())
+    }
+
+    /// Closes a file.
+    pub fn release(&self, fh: u64) {
+        let Some(handle) = self.shared.handles.lock().remove(&fh) else {
+            return;
+        };
+        let node = &handle.node;
+        let orphan = {
+            let mut state = node.state.lock();
+            state.opens -= 1;
+            state.writers -= u32::from(handle.access.writes());
+            let stays = state.lingers && !broken!("gone_when_closed");
+            state.opens == 0 && state.orphan && !stays
+        };
+        if orphan {
+            self.shared.note_orphan(node.ino);
+        }
+        self.shared.drop_if_unused(node);
+    }
+
+    /// Reads into `out`; returns how many bytes there were before the file's end.
+    ///
+    /// # Errors
+    /// A target's.
+    pub fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        self.read_trusted(|| self.read_once(ino, offset, out))
+    }
+
+    /// As [`Client::read`], for programs that bypass the kernel's cache: reads ahead for them.
+    ///
+    /// # Errors
+    /// A target's.
+    pub fn read_direct(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        self.read_trusted(|| {
+            let entered = self.shared.enter(ino, LeaseMode::Read)?;
+            match self.shared.read_ahead(&entered.0, offset, out) {
+                Some(len) => Ok(len),
+                None => self.read_entered(&entered, offset, out),
+            }
+        })
+    }
+
+    fn read_trusted(
+        &self,
+        mut read: impl FnMut() -> Result<usize, Status>,
+    ) -> Result<usize, Status> {
+        let start = Instant::now();
+        loop {
+            let len = read()?;
+            // What was read counts only if the lease was still trusted after it.
+            if self.shared.trusts_leases() {
+                return Ok(len);
+            }
+            if start.elapsed() > REQUEST {
+                return Err(Status::IO);
+            }
+        }
+    }
+
+    fn read_once(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
+        let entered = self.shared.enter_read(ino, span_of(offset, out.len()))?;
+        self.read_entered(&entered, offset, out)
+    }
+
+    fn read_entered(
+        &self,
+        entered: &Entered,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
+        let (len, gaps, object, layout) = {
+            let state = entered.0.state.lock();
+            let file = state.file.as_ref().ok_or(Status::IO)?;
+            let len = file.size.saturating_sub(offset).min(out.len() as u64) as usize;
+            let out = &mut out[..len];
+            if let Some(inline) = &file.inline {
+                if len > 0 {
+                    out.copy_from_slice(&inline[offset as usize..offset as usize + len]);
+                }
+                return Ok(len);
+            }
+            (len, read_buffered(file, offset, out), file.object, file.layout.clone())
+        };
+        for (start, end) in gaps {
+            let into = &mut out[start..end];
+            self.shared.data.read(&layout, object, offset + start as u64, into)?;
+        }
+        Ok(len)
+    }
+
+    /// At `close`: what was written leaves this node, so that errors appear here.
+    ///
+    /// # Errors
+    /// Data of this file could not be kept (told once per open file).
+    pub fn flush(&self, fh: u64) -> Result<(), Status> {
+        let handle = self.handle(fh)?;
+        let orphan = handle.node.state.lock().orphan;
+        if !orphan {
+            self.shared.push_all(&handle.node);
+        }
+        report_error(&handle.node, &handle.told_at_close)
+    }
+
+    /// Makes data, and with [`Sync::All`] attributes, durable.
+    ///
+    /// # Errors
+    /// Data of this file could not be kept (told once per open file), or cannot be now.
+    pub fn fsync(&self, fh: u64, what: Sync) -> Result<(), Status> {
+        let handle = self.handle(fh)?;
+        let scope = match what {
+            Sync::Data => SyncScope::Data,
+            Sync::All => SyncScope::All,
+        };
+        // Else it might never end.
+        let _no_writes_past_the_kernel = handle.node.resizing.write();
+        // With the names that lead to it.
+        let told = self.shared.flush_journal();
+        let outcome = told.and_then(|()| self.shared.sync_node(&handle.node, scope));
+        report_error(&handle.node, &handle.told_at_sync)?;
+        outcome
+    }
+
+    /// Sets the size, with whatever else is to change.
+    pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let node = self.shared.inodes.with(change.ino, |node, _| node.clone());
+        let _no_writes_past_the_kernel = node.resizing.write();
+        self.truncate_alone(change)
+    }
+
+    /// Under the node's `resizing`.
+    pub(crate) fn truncate_alone(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let size = change.size.unwrap_or(0);
+        if size > MAX_FILE {
+            return Err(Status::FBIG);
+        }
+        let entered = self.shared.enter(change.ino, LeaseMode::Write)?;
+        let node = &entered.0;
+        self.shared.flush_journal()?;
+        self.shared.ensure_placed(change.ino)?;
+        let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
+        if grows {
+            self.shared.spill(node, size);
+        }
+        if size > 0 {
+            self.shared.sync_node(node, SyncScope::All)?;
+        }
+        let _no_publication = node.sync.lock();
+        if size == 0 {
+            self.shared.drop_buffer(node);
+        }
+        let reply = self.shared.session.change(change, &[])?;
+        self.shared.session.saw(&reply.inode.attr);
+        {
+            let mut state = node.state.lock();
+            if let Some(file) = &mut state.file {
+                resized(file, size, reply.object);
+            }
+            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
+        }
+        if let Some(from) = reply.punch_from {
+            self.shared.punch_tail(node, from)?;
+        }
+        let state = node.state.lock();
+        Ok(state.shown(reply.inode.attr))
+    }
+}
+
+/// Bytes of a stripe, where the layout has redundancy.
+fn redundant_stripe(layout: &Layout) -> Option<u64> {
+    let component = layout.components.first().filter(|c| c.shape.is_redundant())?;
+    Some(component.chunk_size.bytes() * component.shape.data() as u64)
+}
+
+/// Tells once that data of the file could not be kept.
+fn report_error(node: &Inode, told: &AtomicU64) -> Result<(), Status> {
+    let state = node.state.lock();
+    let seen = told.swap(state.errors, Ordering::SeqCst);
+    match state.last_error {
+        Some(status) if seen < state.errors => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// Copies what is buffered; returns the parts of `out` that the targets have.
+fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, usize)> {
+    if file.buffer.is_empty() {
+        return if out.is_empty() { Vec::new() } else { vec![(0, out.len())] };
+    }
+    let mut gaps: Vec<(usize, usize)> = Vec::new();
+    let mut done = 0;
+    while done < out.len() {
+        let at = offset + done as u64;
+        let within = at % BLOCK;
+        let len = ((BLOCK - within) as usize).min(out.len() - done);
+        for (s, e) in file.buffer.read(at / BLOCK, within as u32, &mut out[done..done + len]) {
+            let from = |x: u32| done + (u64::from(x) - within) as usize;
+            gaps.push((from(s), from(e)));
+        }
+        done += len;
+    }
+    gaps
+}
+
+/// The server truncated or extended the file.
+fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
+    if size == 0 {
+        // Whatever it was: nothing of this object is on the targets.
+        (file.object, file.inline, file.allocated) = (object, Some(Vec::new()), 0);
+    }
+    if let Some(inline) = &mut file.inline {
+        inline.resize(size as usize, 0);
+    }
+    (file.size, file.published_size) = (size, size);
+    file.extending = false;
+    file.mtime = None;
+    file.version += 1;
+    let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());
+    let is_clean = !has_inline && file.buffer.is_empty();
+    file.unpublished = (!is_clean).then(Instant::now);
+}
+
+impl Shared {
+    /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
+    /// targets, and the server knows, before it grows: else others would look for them in vain.
+    pub(crate) fn spill(&self, node: &Arc<Inode>, size: u64) {
+        let mut used = 0;
+        {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { return };
+            if size > MAX_INLINE
+                && let Some(inline) = file.inline.take()
+                && !inline.is_empty()
+            {
+                used = file.buffer.write(0, 0, &inline).0;
+                file.version += 1;
+                file.unpublished.get_or_insert_with(Instant::now);
+            }
+        }
+        self.overdraw(used);
+        self.charge_again(node, 0, used);
+        self.mark_dirty(node);
+    }
+
+    /// Forgets what is buffered, once nothing of it is in flight.
+    fn drop_buffer(&self, node: &Arc<Inode>) {
+        let mut state = node.state.lock();
+        while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
+            node.changed.wait_for(&mut state, std::time::Duration::from_millis(100));
+        }
+        let freed = state.file.as_mut().map_or(0, |f| f.buffer.clear());
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Takes the data beyond a truncation off the targets, then tells the server.
+    fn punch_tail(&self, node: &Arc<Inode>, from: u64) -> Result<(), Status> {
+        let (session, layout, object) = {
+            let state = node.state.lock();
+            let file = state.file.as_ref().ok_or(Status::IO)?;
+            (file.session, file.layout.clone(), file.object)
+        };
+        let cut = self.data.truncate(session, &layout, object, from)?;
+        self.session.change(&TruncateDone { ino: node.ino }, &[])?;
+        let now = self.session.now();
+        if let Some(file) = &mut node.state.lock().file {
+            let beyond = match redundant_stripe(&file.layout) {
+                // Members give back more than was counted: versions too.
+                Some(stripe) => file.allocated.saturating_sub(file.size.next_multiple_of(stripe)),
+                None => cut.stripes,
+            };
+            file.gave_back(beyond + cut.tail, (file.size, u64::MAX));
+            file.touch(now);
+            file.mtime = None;
+        }
+        self.mark_dirty(node);
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! The client's API: names. What the log (`log/`) does not answer goes to the server.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{
+    Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LeaseMode, Link, Lookup, Make,
+    MakeKind, MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
+};
+use nuri_rules::broken;
+
+use crate::api::file::Access;
+use crate::client::{Client, Entry, Listing, ListingEntry};
+use crate::inode::FileData;
+use crate::writeback::SyncScope;
+
+impl Client {
+    /// Finds a name.
+    ///
+    /// # Errors
+    /// The server's; a missing name is `Ok(None)`.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
+        self.shared.take_turn(parent);
+        if let Some(found) = self.shared.lookup_journalled(parent, name) {
+            return Ok(found);
+        }
+        self.shared.fetch_children(parent, name);
+        if let Some(found) = self.shared.lookup_journalled(parent, name) {
+            return Ok(found);
+        }
+        if let Some(entry) = self.shared.lookup_found(parent, name) {
+            return Ok(Some(entry));
+        }
+        // While the directory is being given back its last names may not be told yet.
+        self.shared.flush_journal_of(parent)?;
+        let before = self.shared.before_finding(parent);
+        let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
+        self.learn_dir(parent, reply.dir_lease);
+        let Some(inode) = reply.inode else { return Ok(None) };
+        let entry = self.refer(&inode);
+        let age = self.shared.age_of(parent, before, reply.dir_lease);
+        self.shared.note_found(parent, name, age, entry.ino);
+        Ok(Some(entry))
+    }
+
+    /// Finds an inode by its number alone, for who kept a handle of it.
+    ///
+    /// # Errors
+    /// `STALE` where it is gone.
+    pub fn lookup_number(&self, ino: Ino) -> Result<Entry, Status> {
+        self.shared.flush_journal_of(ino)?;
+        let in_parts = self.is_in_parts(ino);
+        let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
+        let inode = self.shared.session.call(&GetAttr { ino })?;
+        // It lost its last name, and waits for its last close.
+        if inode.attr.nlink == 0 { Err(Status::STALE) } else { Ok(self.refer(&inode)) }
+    }
+
+    /// Finds the directory above a directory.
+    ///
+    /// # Errors
+    /// `STALE` where the directory is gone.
+    pub fn lookup_above(&self, dir: Ino) -> Result<Entry, Status> {
+        let listing = self.readdir(dir, u64::MAX >> 1, 1, WithAttrs::No)?;
+        self.lookup_number(listing.parent)
+    }
+
+    fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
+        self.shared.inodes.with(dir, |_, state| {
+            state.names = true;
+            state.hold.take(lease, self.shared.session.standing());
+        });
+    }
+
+    /// Takes over a reply that gives the kernel one more reference to the inode.
+    fn refer(&self, reply: &InodeReply) -> Entry {
+        let ino = reply.attr.ino;
+        self.shared.session.saw(&reply.attr);
+        let attr = self.shared.inodes.with(ino, |_, state| {
+            state.apply(&reply.attr, reply.lease, self.shared.session.standing());
+            state.lookups += 1;
+            state.shown(reply.attr)
+        });
+        Entry { ino, attr }
+    }
+
+    /// Makes a directory entry. Files come with their data record, ready to be written.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make(&self, call: &Make) -> Result<Entry, Status> {
+        let make = || {
+            self.shared.take_directory(call.parent);
+            self.make_here(call).transpose()
+        };
+        if let Some(outcome) = self.shared.in_turns(&[call.parent], make) {
+            return outcome;
+        }
+        let _direct = self.shared.begin_direct(&[call.parent])?;
+        let forgotten = self.forgotten(call.parent);
+        let reply = self.shared.session.change(call, &[])?;
+        self.learn_dir(call.parent, reply.entry.dir_lease);
+        self.directory_changed(call.parent, reply.parent, forgotten);
+        let inode = &reply.entry.inode;
+        let entry = self.refer(inode);
+        self.take_record(reply.file, &inode.attr);
+        if !reply.existed {
+            self.note_made(inode.attr.ino);
+        }
+        self.shared.know_new_directory(&inode.attr);
+        Ok(entry)
+    }
+
+    /// It was made here: as long as the write lease is kept nobody else has it open.
+    fn note_made(&self, ino: Ino) {
+        self.shared.inodes.with(ino, |_, state| state.hold.is_private = state.hold.is_alone());
+    }
+
+    /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
+    /// to be asked.
+    fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
+        if let Some(entry) = self.shared.make_journalled(call) {
+            return Ok(Some(entry));
+        }
+        if !self.shared.is_known_there(call.parent, &call.name) {
+            return Ok(None);
+        }
+        if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
+            return Err(Status::EXIST);
+        }
+        self.lookup(call.parent, &call.name)
+    }
+
+    fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
+        let Some(record) = record else { return };
+        self.shared.inodes.with(attr.ino, |_, state| {
+            if state.hold.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
+                self.shared.data.groups().forget_object(record.object);
+                let is_writable = state.hold.mode == Some(LeaseMode::Write);
+                let data = FileData::new(self.shared.session.id(), record, attr);
+                state.file = Some(Box::new(FileData { is_writable, ..data }));
+            }
+        });
+    }
+
+    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
+    /// with its last close.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make_unnamed(&self, call: &MakeUnnamed, access: Access) -> Result<(Entry, u64), Status> {
+        self.shared.flush_journal_of(call.parent)?;
+        let reply = self.shared.session.change(call, &[])?;
+        let entry = self.refer(&reply.inode);
+        self.take_record(reply.file, &reply.inode.attr);
+        self.note_made(entry.ino);
+        self.shared.inodes.with(entry.ino, |_, state| state.orphan = true);
+        let opened = self.open(entry.ino, access);
+        if opened.is_err() {
+            self.shared.note_orphan(entry.ino);
+            self.forget(entry.ino, 1);
+        }
+        Ok((entry, opened?))
+    }
+
+    fn forgotten(&self, dir: Ino) -> u64 {
+        self.shared.inodes.find(dir).map_or(0, |node| node.state.lock().forgotten)
+    }
+
+    /// An own call changed a directory, if the answer has its attributes.
+    fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
+        if let Some(attr) = attr {
+            self.shared.session.saw(&attr);
+            self.shared.inodes.with(dir, |_, state| state.directory_changed(attr, forgotten));
+        }
+    }
+
+    /// A directory's own attributes changed with its entries.
+    fn forget_dir_attr(&self, dir: Ino) {
+        self.shared.forget_attr(dir);
+    }
+
+    /// A further name for an inode.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
+        let _direct = self.shared.begin_direct(&[parent])?;
+        let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
+        self.learn_dir(parent, reply.dir_lease);
+        self.forget_dir_attr(parent);
+        // A file that never had a name has one now.
+        self.shared.inodes.with(ino, |_, state| state.orphan = false);
+        Ok(self.refer(&reply.inode))
+    }
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
+        let remove = || {
+            self.shared.take_directory(parent);
+            self.shared.take_child(parent, name);
+            self.shared.remove_journalled(parent, name, kind)
+        };
+        if let Some(outcome) = self.shared.in_turns(&[parent], remove) {
+            return outcome;
+        }
+        let _direct = self.shared.begin_direct(&[parent])?;
+        let call = Unlink { parent, name: name.to_vec(), kind };
+        let forgotten = self.forgotten(parent);
+        let reply = self.shared.session.change(&call, &[])?;
+        self.directory_changed(parent, Some(reply.parent), forgotten);
+        self.shared.removed(reply.removed);
+        Ok(())
+    }
+
+    /// Moves a name. Unsynced data of the moved file is made durable first, so that a crash
+    /// never leaves the new name without the data.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Status> {
+        let call = Rename {
+            parent: from.0,
+            name: from.1.to_vec(),
+            new_parent: to.0,
+            new_name: to.1.to_vec(),
+            mode,
+        };
+        let rename = || {
+            for (dir, name) in [from, to] {
+                self.shared.take_directory(dir);
+                self.shared.take_child(dir, name);
+            }
+            let moved = self.shared.with_pushed_data(from.0, from.1);
+            match moved.map_or(Ok(()), |moved| self.shared.sync_node(&moved, SyncScope::All)) {
+                Ok(()) => self.shared.rename_journalled(&call),
+                Err(status) => Some(Err(status)),
+            }
+        };
+        if let Some(outcome) = self.shared.in_turns(&[from.0, to.0], rename) {
+            return outcome;
+        }
+        let _direct = self.shared.begin_direct(&[from.0, to.0])?;
+        if self.shared.has_dirty_files() {
+            let call = Lookup { parent: from.0, name: from.1.to_vec() };
+            let found = self.shared.session.call(&call)?.inode;
+            if let Some(node) = found.and_then(|inode| self.shared.inodes.find(inode.attr.ino)) {
+                self.shared.sync_node(&node, SyncScope::All)?;
+            }
+        }
+        let reply = self.shared.session.change(&call, &[])?;
+        self.forget_dir_attr(from.0);
+        self.forget_dir_attr(to.0);
+        self.shared.forget_attr(reply.moved);
+        if let Some(replaced) = reply.replaced {
+            if replaced.orphan {
+                self.shared.defer_unlink(replaced.ino);
+            }
+            self.shared.forget_attr(replaced.ino);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was done to names and attributes until now, of the directory
+    /// and its parents too.
+    ///
+    /// # Errors
+    /// The server is not reached; once, something of the directory could not be kept.
+    pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
+        let told = match broken!("sync_without_log") {
+            true => Ok(()),
+            false => self.shared.flush_journal(),
+        };
+        let lost = self.shared.inodes.with(ino, |_, state| std::mem::take(&mut state.errors));
+        if lost > 0 { Err(Status::IO) } else { told }
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// `INVAL` for other inodes.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
+        self.shared.flush_journal_of(ino)?;
+        let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
+        self.shared.learn(&reply.inode);
+        reply.symlink.ok_or(Status::INVAL)
+    }
+
+    /// Lists a directory after `cookie`.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        max: u32,
+        attrs: WithAttrs,
+    ) -> Result<Listing, Status> {
+        // Positions are the server's.
+        self.shared.flush_journal()?;
+        let before = self.shared.before_finding(ino);
+        let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
+        let standing = self.shared.session.standing();
+        self.shared.inodes.with(ino, |_, state| _ = state.hold.take(reply.dir_lease, standing));
+        let age = self.shared.age_of(ino, before, reply.dir_lease);
+        let entry = |e: nuri_proto::op::meta::DirEntry| {
+            if let Some(inode) = e.inode {
+                self.shared.learn(&inode);
+                self.shared.note_found(ino, &e.name, age, e.ino);
+            }
+            ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
+        };
+        let entries = reply.entries.into_iter().map(entry).collect();
+        let (parent, end, next) = (reply.parent, reply.end, reply.next);
+        Ok(Listing { entries, parent, end, next })
+    }
+}

@@ -1,0 +1,125 @@
+//! Bytes that a writer brings: borrowed ones, or a whole block that it filled itself and that is
+//! buffered as it is, without a copy.
+
+use std::io;
+use std::sync::Arc;
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_rules::broken;
+
+use crate::api::file::Position;
+use crate::api::write::WriteResult;
+use crate::api::xattr::Privileges;
+use crate::client::Client;
+use crate::writeback::buffer::{BLOCK, Bytes, whole};
+
+/// See the module's text.
+pub struct WritePayload<'a>(Kind<'a>);
+
+enum Kind<'a> {
+    Bytes(&'a [u8]),
+    Block(Arc<Bytes>),
+}
+
+impl WritePayload<'_> {
+    /// A block that can be kept.
+    pub(crate) fn block(&self) -> Option<&Arc<Bytes>> {
+        if let Kind::Block(block) = &self.0 { Some(block) } else { None }
+    }
+}
+
+impl<'a> From<&'a [u8]> for WritePayload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        WritePayload(Kind::Bytes(bytes))
+    }
+}
+
+impl From<OwnBlock> for WritePayload<'_> {
+    fn from(block: OwnBlock) -> Self {
+        WritePayload(Kind::Block(Arc::new(block.0)))
+    }
+}
+
+impl std::ops::Deref for WritePayload<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Kind::Bytes(bytes) => bytes,
+            Kind::Block(block) => block,
+        }
+    }
+}
+
+/// A block of a file on its way to the buffer.
+pub struct OwnBlock(Bytes);
+
+impl OwnBlock {
+    /// Bytes of a block; blocks begin at multiples of it.
+    pub const LEN: u64 = BLOCK;
+
+    /// Fills a block by calls that append some bytes each, or none at the end.
+    ///
+    /// # Errors
+    /// What a call says; `UnexpectedEof` where there were fewer bytes, `InvalidData` where more.
+    pub fn fill(mut read: impl FnMut(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<OwnBlock> {
+        let mut bytes = whole();
+        while (bytes.len() as u64) < BLOCK {
+            if read(&mut bytes)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let fits = bytes.len() as u64 == BLOCK;
+        if fits {
+            Ok(OwnBlock(Bytes::Packed(bytes)))
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+impl Client {
+    /// As [`Client::write`] at an offset, by one whom no kernel keeps from doing so while the file
+    /// is cut, grown or synced. All privileges are taken. A block is kept as it is where it begins
+    /// at a multiple of [`OwnBlock::LEN`].
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_past<'a>(
+        &self,
+        (ino, fh): (Ino, u64),
+        offset: u64,
+        data: impl Into<WritePayload<'a>>,
+    ) -> Result<WriteResult, Status> {
+        let node = self.opened_node(fh)?;
+        let _no_change_of_size = match broken!("past_truncate") {
+            true => None,
+            false => Some(node.resizing.read()),
+        };
+        let position = Position::At(offset);
+        self.write_bytes((ino, fh), position, data.into(), Privileges::All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_whole_or_none() {
+        let fill = |parts: &[usize]| {
+            let mut parts = parts.iter();
+            OwnBlock::fill(|bytes| {
+                let len = *parts.next().unwrap_or(&0);
+                bytes.resize(bytes.len() + len, 7);
+                Ok(len)
+            })
+            .map(|block| block.0.len())
+            .map_err(|e| e.kind())
+        };
+        let whole = BLOCK as usize;
+        assert_eq!(fill(&[whole - 1, 1]), Ok(whole));
+        assert_eq!(fill(&[whole - 1]), Err(io::ErrorKind::UnexpectedEof));
+        assert_eq!(fill(&[whole + 1]), Err(io::ErrorKind::InvalidData));
+    }
+}

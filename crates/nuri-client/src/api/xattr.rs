@@ -1,0 +1,270 @@
+//! Extended attributes, and what a write takes away from a program: set-user-id, set-group-id and
+//! capabilities.
+//!
+//! The kernel leaves that to us (`FUSE_HANDLE_KILLPRIV_V2`); else it would ask for
+//! `security.capability` before every write. That none is set is known under the lease.
+
+use nuri_proto::Status;
+use nuri_proto::change::{CAPABILITY, S_IFDIR, S_IFMT, S_IFREG, S_ISGID};
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{
+    SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
+};
+
+use crate::client::{Client, Shared};
+
+/// What new inodes of a directory inherit.
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+/// What the kernel asks for again and again: before writes and at every check of rights.
+const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", DEFAULT_LIST];
+const S_ISUID: u32 = 0o4000;
+const S_IXGRP: u32 = 0o0010;
+const SET_ID: u32 = S_ISUID | S_ISGID;
+
+/// What a change takes away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Privileges {
+    /// Of a caller that may keep the bits (`CAP_FSETID`).
+    Capabilities,
+    /// Also set-user-id, and set-group-id of what the group may execute.
+    All,
+    /// Also set-group-id of what the group may not execute, where the caller is not in the group.
+    Of(Caller),
+}
+
+/// Who changes a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Its number, as `/proc` has it.
+    pub thread: u32,
+    pub gid: u32,
+}
+
+impl Caller {
+    /// Whether it is in the group. One that cannot be asked is not.
+    fn is_in(self, gid: u32) -> bool {
+        let path = format!("/proc/{}/status", self.thread);
+        let others = || is_listed(&std::fs::read_to_string(path).unwrap_or_default(), gid);
+        self.gid == gid || others()
+    }
+}
+
+/// Reads `Groups: GID GID ...`.
+fn is_listed(status: &str, gid: u32) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|gids| gids.split_whitespace().any(|word| word.parse() == Ok(gid)))
+}
+
+/// The mode without what a change takes away.
+fn reduced(mode: u32, what: Privileges, is_member: impl FnOnce(Caller) -> bool) -> u32 {
+    if what == Privileges::Capabilities || mode & S_IFMT == S_IFDIR || mode & SET_ID == 0 {
+        return mode;
+    }
+    let keeps_group = match what {
+        _ if mode & S_IXGRP != 0 => false,
+        Privileges::Of(caller) => is_member(caller),
+        _ => true,
+    };
+    mode & !(S_ISUID | if keeps_group { 0 } else { S_ISGID })
+}
+
+/// Which of `ASKED` are known not to be set, by bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Absent(u8);
+
+impl Absent {
+    const ALL: u8 = (1 << ASKED.len()) - 1;
+    /// One may have been set here: an answer from before that must not deny it.
+    const DOUBT: u8 = 1 << 7;
+
+    /// The one that is noted for a name, if any.
+    fn of(name: &[u8]) -> Option<Absent> {
+        ASKED.iter().position(|asked| *asked == name).map(|at| Absent(1 << at))
+    }
+
+    /// The server's answer says that none is set.
+    pub(crate) fn note_bare(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::ALL;
+        }
+    }
+
+    /// The server's answer says that no capability is set.
+    pub(crate) fn note_no_capability(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::of(CAPABILITY).map_or(0, |one| one.0);
+        }
+    }
+
+    /// The server's answer says that the directory has no default list.
+    pub(crate) fn note_no_default_list(&mut self) {
+        if self.0 & Absent::DOUBT == 0 {
+            self.0 |= Absent::of(DEFAULT_LIST).map_or(0, |one| one.0);
+        }
+    }
+
+    /// Of a directory: new inodes get the rights that were asked for.
+    pub(crate) fn hands_down_nothing(self) -> bool {
+        Absent::of(DEFAULT_LIST).is_some_and(|list| self.covers(list))
+    }
+
+    fn covers(self, one: Absent) -> bool {
+        self.0 & one.0 == one.0
+    }
+}
+
+impl Shared {
+    fn forget_absent(&self, ino: Ino) {
+        if let Some(node) = self.inodes.find(ino) {
+            node.state.lock().absent = Absent(Absent::DOUBT);
+        }
+    }
+
+    pub(crate) fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
+        let call = XattrGet { ino, name: name.to_vec() };
+        let (Some(node), Some(one)) = (self.inodes.find(ino), Absent::of(name)) else {
+            self.flush_journal_of(ino)?;
+            return self.session.call(&call);
+        };
+        let leased = {
+            let state = node.state.lock();
+            if state.hold.mode.is_some() && state.absent.covers(one) && self.trusts_leases() {
+                return Err(Status::NODATA);
+            }
+            state.hold.mode.map(|_| state.hold.number)
+        };
+        self.flush_journal_of(ino)?;
+        let reply = self.session.call(&call);
+        let mut state = node.state.lock();
+        let held =
+            state.hold.mode.is_some() && !state.hold.revoking && leased == Some(state.hold.number);
+        if held && reply == Err(Status::NODATA) {
+            state.absent.0 |= one.0;
+        }
+        reply
+    }
+
+    /// Known without asking: there is nothing to take away.
+    pub(crate) fn has_no_privileges(&self, ino: Ino, what: Privileges) -> bool {
+        self.trusts_leases()
+            && self.inodes.find(ino).is_some_and(|node| {
+                let state = node.state.lock();
+                let is_plain = |mode| reduced(mode, what, |_| false) == mode;
+                let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
+                let mode = match &state.parts {
+                    Some(parts) => parts.mode,
+                    None => state.attr.filter(|_| state.hold.mode.is_some()).map(|attr| attr.mode),
+                };
+                bare && mode.is_some_and(is_plain)
+            })
+    }
+}
+
+impl Client {
+    /// Takes away what the file must not keep when its content or owner changes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn drop_privileges(&self, ino: Ino, what: Privileges) -> Result<(), Status> {
+        if self.shared.has_no_privileges(ino, what) {
+            return Ok(());
+        }
+        let attr = self.getattr(ino)?;
+        let mode = attr.mode;
+        if mode & S_IFMT == S_IFREG && self.xattr_get(ino, CAPABILITY).is_ok() {
+            match self.xattr_remove(ino, CAPABILITY) {
+                Ok(()) | Err(Status::NODATA) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        let left = reduced(mode, what, |caller| caller.is_in(attr.gid));
+        if left != mode {
+            let mode = Some(left & !S_IFMT);
+            self.setattr(&SetAttr { ino, mode, ..SetAttr::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may take away what the file must not keep: its owner may. Where there is
+    /// no mode to change, everybody may.
+    ///
+    /// # Errors
+    /// The server's; `PERM`.
+    pub fn may_drop_privileges(&self, ino: Ino, uid: u32, caller: Caller) -> Result<(), Status> {
+        let attr = self.getattr(ino)?;
+        let of = Privileges::Of(caller);
+        let left = reduced(attr.mode, of, |caller| caller.is_in(attr.gid));
+        let may = uid == 0 || uid == attr.uid || left == attr.mode;
+        if may { Ok(()) } else { Err(Status::PERM) }
+    }
+
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA` where it is not set.
+    pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
+        self.shared.xattr_get(ino, name)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn xattr_set(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        (mode, group_id): (XattrMode, SetGroupId),
+    ) -> Result<(), Status> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let call = XattrSet { ino, name, value, mode, group_id };
+        self.shared.forget_absent(ino);
+        self.shared.flush_journal()?;
+        let outcome = self.shared.session.change(&call, &[]);
+        // A reader of it may have noted its absence meanwhile.
+        self.shared.forget_absent(ino);
+        self.shared.forget_attr(ino);
+        outcome
+    }
+
+    /// Names of extended attributes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
+        self.shared.flush_journal_of(ino)?;
+        self.shared.session.call(&XattrList { ino })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA` where it is not set.
+    pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
+        self.shared.flush_journal()?;
+        self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
+        self.shared.forget_attr(ino);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_go_from_files_that_the_group_may_execute() {
+        let all = |mode| reduced(mode, Privileges::All, |_| false);
+        assert_eq!(all(S_IFREG | 0o6755), S_IFREG | 0o755);
+        assert_eq!(all(S_IFREG | 0o2644), S_IFREG | 0o2644, "a mark for locking, not a privilege");
+        assert_eq!(all(0o042_775), 0o042_775, "directories keep theirs");
+        let none = reduced(S_IFREG | 0o4755, Privileges::Capabilities, |_| false);
+        assert_eq!(none, S_IFREG | 0o4755);
+        assert_eq!(all(0o016_755), 0o010_755, "a fifo");
+        let of = Privileges::Of(Caller { thread: 0, gid: 7 });
+        assert_eq!(reduced(S_IFREG | 0o2644, of, |_| false), S_IFREG | 0o644, "a stranger");
+        assert_eq!(reduced(S_IFREG | 0o2644, of, |_| true), S_IFREG | 0o2644);
+        assert!(is_listed("Name:\tx\nGroups:\t5 1001 \n", 1001) && !is_listed("Groups:\t5\n", 6));
+    }
+}

@@ -1,0 +1,221 @@
+//! Names that were found, so that the kernel's next question about one costs no call.
+//!
+//! The kernel trusts a name for a few seconds only, lest a frozen client leaves it with stale ones
+//! (`suspend.rs`). When it asks again, the name is as it was while the directory's lease was held
+//! without a gap and nothing was changed in the directory from here: each lease that goes, and each
+//! own change, gives the directory a new age, and what was found before counts no more.
+//!
+//! One name per inode, kept with it: what is remembered is bounded with the inodes (`trim.rs`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::Grant;
+use nuri_rules::broken;
+use parking_lot::Mutex;
+
+use crate::client::{Entry, Shared};
+use crate::inode::InodeState;
+
+/// Where an inode was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CachedNames {
+    parent: Ino,
+    name: Box<[u8]>,
+    /// Of the directory then.
+    age: DirGeneration,
+}
+
+/// Tells times apart between which a directory's names may have changed. None comes twice, also
+/// when an inode is forgotten and comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DirGeneration(u64);
+
+impl DirGeneration {
+    pub(crate) fn begin() -> DirGeneration {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        DirGeneration(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Default for DirGeneration {
+    fn default() -> DirGeneration {
+        DirGeneration::begin()
+    }
+}
+
+/// What is known of a directory before a call that finds names in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    age: DirGeneration,
+    is_held: bool,
+}
+
+/// Inodes by their directory and name.
+#[derive(Default)]
+pub(crate) struct DentryCache {
+    hasher: RandomState,
+    /// By hash: the inode's own name tells whether it is the one.
+    inodes: Mutex<HashMap<(Ino, u64), Ino>>,
+}
+
+impl DentryCache {
+    fn key(&self, parent: Ino, name: &[u8]) -> (Ino, u64) {
+        (parent, self.hasher.hash_one(name))
+    }
+
+    /// The inode with this name is forgotten, or has another one.
+    pub(crate) fn forget(&self, found: &CachedNames, ino: Ino) {
+        let mut inodes = self.inodes.lock();
+        let key = self.key(found.parent, &found.name);
+        if inodes.get(&key) == Some(&ino) {
+            inodes.remove(&key);
+        }
+    }
+}
+
+impl InodeState {
+    /// What was found in the directory before counts no more.
+    pub(crate) fn names_changed(&mut self) {
+        if !broken!("names_never_age") {
+            self.age = DirGeneration::begin();
+        }
+    }
+
+    /// Under which lease names may be cached: after so many that were lost.
+    pub(crate) fn names_held(&self) -> Option<u64> {
+        let lost = if broken!("names_of_any_lease") { 0 } else { self.losses };
+        self.hold.is_cacheable().then_some(lost)
+    }
+
+    /// The age of the names, where they are as they were at that age. The log answers for those
+    /// that it knows.
+    fn names_hold(&self) -> Option<DirGeneration> {
+        (self.hold.mode.is_some() && !self.hold.revoking && !self.names_known).then_some(self.age)
+    }
+}
+
+impl Shared {
+    /// Before a call that finds names in the directory.
+    pub(crate) fn before_finding(&self, dir: Ino) -> Before {
+        self.inodes
+            .with(dir, |_, state| Before { age: state.age, is_held: state.names_hold().is_some() })
+    }
+
+    /// The age of the directory's names, as the call's answer told them: they hold where the lease
+    /// was there all the time, or came with the answer and was not recalled since.
+    pub(crate) fn age_of(
+        &self,
+        dir: Ino,
+        before: Before,
+        lease: Option<Grant>,
+    ) -> Option<DirGeneration> {
+        let standing = self.session.standing();
+        self.inodes.with(dir, |_, state| {
+            let is_granted = lease.is_some_and(|grant| state.hold.counts(grant, standing));
+            let holds = (before.is_held || is_granted) && state.age == before.age;
+            state.names_hold().filter(|_| holds)
+        })
+    }
+
+    /// Notes where an inode was found.
+    pub(crate) fn note_found(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        age: Option<DirGeneration>,
+        ino: Ino,
+    ) {
+        let Some(age) = age else { return };
+        let found = CachedNames { parent, name: name.into(), age };
+        self.inodes.with(ino, |_, state| {
+            if state.hold.mode.is_none() || state.found.as_deref() == Some(&found) {
+                return;
+            }
+            if let Some(old) = state.found.take() {
+                self.dentries.forget(&old, ino);
+            }
+            self.dentries.inodes.lock().insert(self.dentries.key(parent, name), ino);
+            state.found = Some(Box::new(found));
+        });
+    }
+
+    /// The name's inode, where leases say that both are as they were.
+    pub(crate) fn lookup_found(&self, parent: Ino, name: &[u8]) -> Option<Entry> {
+        if !self.trusts_leases() {
+            return None;
+        }
+        let ino = *self.dentries.inodes.lock().get(&self.dentries.key(parent, name))?;
+        let age = self.inodes.find(parent)?.state.lock().names_hold()?;
+        self.inodes.with_known(ino, |state| {
+            let found = state.found.as_ref()?;
+            let is_it = found.parent == parent && *found.name == *name && found.age == age;
+            let attr = state
+                .view()
+                .filter(|_| is_it && state.hold.mode.is_some() && !state.hold.revoking)?;
+            state.lookups += 1;
+            Some(Entry { ino, attr })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::op::meta::LeaseMode;
+
+    use super::*;
+
+    /// Catches `broken!("names_of_any_lease")`.
+    #[test]
+    fn a_lease_that_came_back_is_another_one() {
+        let mut state = InodeState::default();
+        assert_eq!(state.names_held(), None);
+        state.hold.mode = Some(LeaseMode::Read);
+        let before = state.names_held();
+        assert!(before.is_some());
+        state.hold.give_back(None);
+        state.forget_leased();
+        assert_eq!(state.names_held(), None);
+        state.hold.mode = Some(LeaseMode::Read);
+        assert_ne!(state.names_held(), before);
+    }
+
+    /// Catches `broken!("names_never_age")`.
+    #[test]
+    fn names_hold_while_the_lease_does() {
+        let mut state = InodeState::default();
+        assert_eq!(state.names_hold(), None);
+        state.hold.mode = Some(LeaseMode::Read);
+        let age = state.names_hold();
+        assert!(age.is_some());
+        state.hold.revoking = true;
+        assert_eq!(state.names_hold(), None, "it is being given back");
+        state.hold.revoking = false;
+        assert_eq!(state.names_hold(), age);
+        state.forget_leased();
+        assert_ne!(state.names_hold(), age, "a later lease");
+        let age = state.names_hold();
+        state.names_changed();
+        assert_ne!(state.names_hold(), age, "an own change");
+        assert_ne!(InodeState::default().age, state.age, "another life of the inode");
+    }
+
+    #[test]
+    fn an_inode_that_got_another_name_keeps_that() {
+        let names = DentryCache::default();
+        let found = |name: &[u8]| CachedNames {
+            parent: Ino(1),
+            name: name.into(),
+            age: DirGeneration::begin(),
+        };
+        let key = names.key(Ino(1), b"a");
+        names.inodes.lock().insert(key, Ino(7));
+        names.forget(&found(b"a"), Ino(8));
+        assert_eq!(names.inodes.lock().get(&key), Some(&Ino(7)), "another one has that name now");
+        names.forget(&found(b"a"), Ino(7));
+        assert!(names.inodes.lock().is_empty());
+    }
+}

@@ -1,0 +1,426 @@
+//! What a client knows of one inode: its lease, its attributes, its buffered data.
+//!
+//! One lock per inode owns all of it. Operations enter under a lease and are counted while they
+//! run, so that a recall knows when nothing overlaps it.
+
+pub(crate) mod deferred_unlink;
+pub(crate) mod dentry_cache;
+pub(crate) mod table;
+pub(crate) mod trim;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::id::{Ino, ObjectId, SessionId};
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
+use nuri_proto::range_map::Span;
+use nuri_rules::broken;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::api::xattr::Absent;
+use crate::inode::dentry_cache::{CachedNames, DirGeneration};
+use crate::journal::DirUsage;
+use crate::lease::range::RangeLease;
+use crate::lease::state::{GrantValidity, LeaseState};
+use crate::readahead::Ahead;
+use crate::writeback::buffer::{PAGE, WriteBuffer};
+use crate::writeback::push_row::FoundRows;
+
+/// One inode. Shared by the table, open handles and pushes in flight.
+pub(crate) struct Inode {
+    pub(crate) ino: Ino,
+    pub(crate) state: Mutex<InodeState>,
+    /// Pushes ended, operations left, or the lease changed.
+    pub(crate) changed: Condvar,
+    /// Held while data is made durable and published, and while the file is truncated.
+    pub(crate) sync: Mutex<()>,
+    /// Held while a file's data is taken over with a lease.
+    pub(crate) taking_over: Mutex<()>,
+    /// Written under by those whom the kernel's lock of the inode does not keep apart from changes
+    /// of the file's size and from syncs; these hold it alone.
+    pub(crate) resizing: RwLock<()>,
+    /// When it was asked for last (`trim.rs`).
+    pub(crate) used: AtomicU32,
+}
+
+#[derive(Default)]
+pub(crate) struct InodeState {
+    pub(crate) hold: LeaseState,
+    /// What may be written without a mode, while others write elsewhere in the file.
+    pub(crate) parts: Option<Box<RangeLease>>,
+    /// Those that are being given back.
+    pub(crate) leaving: Vec<Span>,
+    /// The kernel may have pages that were written under parts.
+    pub(crate) has_part_pages: bool,
+    /// Calls under way that ask for the whole file, and how often parts became void that calls
+    /// under way may bring.
+    pub(crate) asking_whole: u32,
+    pub(crate) part_voids: u64,
+    /// Calls under way that ask for its attributes.
+    pub(crate) looking: u32,
+    /// Names below it were told to the kernel: it is a directory.
+    pub(crate) names: bool,
+    /// Valid while a lease is held.
+    pub(crate) attr: Option<Attr>,
+    /// Of a directory's names; and where the inode was found itself.
+    pub(crate) age: DirGeneration,
+    pub(crate) found: Option<Box<CachedNames>>,
+    /// Of a directory: the client log knows all its names, under the write lease.
+    pub(crate) names_known: bool,
+    pub(crate) usage: DirUsage,
+    /// The last step of the client log that concerns it: until that is told it stays here.
+    pub(crate) logged: u64,
+    /// How often attributes were forgotten: those of a reply to an older call do not count.
+    pub(crate) forgotten: u64,
+    /// How often a lease was lost.
+    pub(crate) losses: u64,
+    /// Attributes known under the lease not to be set.
+    pub(crate) absent: Absent,
+    /// When it was read last, where that is newer than the server's word in `attr`.
+    pub(crate) accessed: Option<Time>,
+    /// Apart from the rest: a table of a million inodes holds it for few of them.
+    pub(crate) file: Option<Box<FileData>>,
+    /// References of the kernel, and open handles.
+    pub(crate) lookups: u64,
+    pub(crate) opens: u32,
+    /// Of those, the ones that may write.
+    pub(crate) writers: u32,
+    /// Lost its last name: the server waits for our last close.
+    pub(crate) orphan: bool,
+    /// Its last name went while it was not open: it is as good as gone.
+    pub(crate) dropped: bool,
+    /// Its last name went a moment ago: it stays, also where the last one closes it.
+    pub(crate) lingers: bool,
+    /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
+    pub(crate) awaiting: Vec<(u64, u64)>,
+    /// Operations running now, and reads ever begun.
+    pub(crate) active: u32,
+    pub(crate) reads: u64,
+    /// Data that could not be kept: counted, so that each handle reports it once.
+    pub(crate) errors: u64,
+    pub(crate) last_error: Option<Status>,
+}
+
+/// Data of a regular file under a lease.
+pub(crate) struct FileData {
+    /// Whose lease it is: targets refuse its bytes once that session ended.
+    pub(crate) session: SessionId,
+    pub(crate) object: ObjectId,
+    pub(crate) layout: Arc<Layout>,
+    /// It was taken over under the write lease: what others left beyond the size is gone.
+    pub(crate) is_writable: bool,
+    /// The whole file, while it is small and was never on the targets.
+    pub(crate) inline: Option<Vec<u8>>,
+    /// Parts of it are written here, others elsewhere: what of `allocated` the server knows.
+    pub(crate) beside: Option<u64>,
+    /// Of its rows, meanwhile.
+    pub(crate) found_rows: Arc<FoundRows>,
+    /// A push failed: bytes may lie beyond the size.
+    pub(crate) has_failed: bool,
+    pub(crate) buffer: WriteBuffer,
+    /// A write goes straight to the targets: others wait for it.
+    pub(crate) is_written_through: bool,
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+    pub(crate) mtime: Option<Time>,
+    /// Size, times or inline data that the server does not have yet, since when.
+    pub(crate) unpublished: Option<Instant>,
+    /// Counts changes, to see whether a publication covered the last one.
+    pub(crate) version: u64,
+    /// Size that the server knows.
+    pub(crate) published_size: u64,
+    /// The server knows that data may be pushed beyond that size.
+    pub(crate) extending: bool,
+    pub(crate) ahead: Ahead,
+}
+
+impl FileData {
+    pub(crate) fn new(session: SessionId, record: FileRecord, attr: &Attr) -> FileData {
+        // An empty file begins inline, as the server says; one with data elsewhere never returns to
+        // it.
+        let mut inline = record.inline;
+        let mut buffer = WriteBuffer::default();
+        let mut unpublished = None;
+        if let Some(data) = &mut inline
+            && attr.size <= MAX_INLINE
+        {
+            data.resize(attr.size as usize, 0);
+        } else if let Some(data) = inline.take() {
+            // Extended beyond the limit before the data was moved, by a client of an older version.
+            buffer.write(0, 0, &data);
+            unpublished = Some(Instant::now());
+        }
+        FileData {
+            session,
+            object: record.object,
+            layout: Arc::new(record.layout),
+            is_writable: false,
+            inline,
+            beside: None,
+            found_rows: Arc::default(),
+            has_failed: false,
+            buffer,
+            is_written_through: false,
+            size: attr.size,
+            allocated: attr.allocated,
+            mtime: None,
+            unpublished,
+            version: 0,
+            published_size: attr.size,
+            extending: false,
+            ahead: Ahead::default(),
+        }
+    }
+
+    /// Notes a change of data at `now`.
+    pub(crate) fn touch(&mut self, now: Time) {
+        self.mtime = Some(now);
+        self.version += 1;
+        self.unpublished.get_or_insert_with(Instant::now);
+    }
+
+    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
+    /// any for a hole. Bytes that replace others count twice until then, within the size.
+    fn shown_allocated(&self) -> u64 {
+        let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
+        let most = self.allocated.max(self.size.next_multiple_of(4096));
+        (self.allocated + self.buffer.unpushed()).min(most).max(inline)
+    }
+
+    /// Blocks of these bytes gave room back. What is counted may lag behind by a write; a file with
+    /// blocks elsewhere must not look like a hole.
+    pub(crate) fn gave_back(&mut self, bytes: u64, (from, to): (u64, u64)) {
+        let is_all = from == 0 && to >= self.size;
+        let least = if is_all { 0 } else { self.allocated.min(PAGE) };
+        self.allocated = self.allocated.saturating_sub(bytes).max(least);
+    }
+
+    /// Whether a writer under its lease leaves no bytes beyond the published size.
+    pub(crate) fn left_nothing(&self) -> bool {
+        self.is_writable && !self.has_failed && !self.is_dirty()
+    }
+
+    /// Whether it has a place on the targets, or is as small as to need none yet.
+    pub(crate) fn is_placed(&self) -> bool {
+        !self.layout.components.is_empty()
+    }
+
+    /// Whether something here is not durable at the servers.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.unpublished.is_some() || !self.buffer.is_empty()
+    }
+}
+
+impl InodeState {
+    /// Attributes as a program should see them.
+    pub(crate) fn view(&self) -> Option<Attr> {
+        let mut attr = self.attr?;
+        attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
+        if let Some(file) = &self.file {
+            attr.size = file.size;
+            attr.allocated = file.shown_allocated();
+            if let Some(mtime) = file.mtime {
+                (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
+            }
+        }
+        Some(attr)
+    }
+
+    /// Attributes as a program should see them, where an answer told of them.
+    pub(crate) fn shown(&self, told: Attr) -> Attr {
+        let Some(attr) = self.view() else {
+            // What was written under parts may not be published yet.
+            let file = self.file.as_ref().filter(|_| self.parts.is_some());
+            let size = file.map_or(0, |file| file.size).max(told.size);
+            let written = file.and_then(|file| file.mtime);
+            let later = |told: Time| written.map_or(told, |written| written.max(told));
+            let (mtime, ctime) = (later(told.mtime), later(told.ctime));
+            return Attr { size, mtime, ctime, ..told };
+        };
+        attr
+    }
+
+    /// Number of the last grant, of the whole or a part.
+    pub(crate) fn last_grant(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |parts| parts.number).max(self.hold.number)
+    }
+
+    /// What is the same as long as a lease is held without a gap.
+    pub(crate) fn held_since(&self, mode: LeaseMode) -> Option<u64> {
+        (self.hold.mode >= Some(mode)).then_some(self.forgotten)
+    }
+
+    /// Takes over a reply's attributes and lease.
+    pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: GrantValidity) {
+        self.hold.take(lease, standing);
+        // Answers of calls side by side may overtake each other.
+        let is_old = self.attr.is_some_and(|known| known.change > attr.change);
+        let is_void = lease.is_some_and(|grant| !self.hold.counts(grant, standing));
+        if self.hold.mode.is_none() || is_old || is_void {
+            return;
+        }
+        // An inode that never changed has no attributes of that kind.
+        if attr.change == 1 {
+            self.absent.note_bare();
+        }
+        if let Some(file) = &mut self.file
+            && file.unpublished.is_none()
+        {
+            (file.size, file.published_size) = (attr.size, attr.size);
+            file.allocated = attr.allocated;
+            file.mtime = None;
+        }
+        self.attr = Some(*attr);
+    }
+
+    /// An own call changed a directory and answered how it is now. `forgotten` is from before the
+    /// call. Answers of calls side by side may overtake each other.
+    pub(crate) fn directory_changed(&mut self, attr: Attr, forgotten: u64) {
+        self.usage.answered(attr.change);
+        let newest = self.attr.is_none_or(|known| known.change < attr.change);
+        if self.hold.mode.is_some() && self.forgotten == forgotten {
+            self.attr = if newest { Some(attr) } else { self.attr };
+        } else {
+            self.attr = None;
+        }
+    }
+
+    /// Forgets what was known under a lease that is gone.
+    pub(crate) fn forget_leased(&mut self) {
+        self.forgotten += 1;
+        self.losses += 1;
+        (self.file, self.attr, self.accessed) = (None, None, None);
+        self.absent = Absent::default();
+        self.names_known = false;
+        self.names_changed();
+        self.forget_parts();
+    }
+
+    /// Whether a call of it is under way that may be an open, or the kernel's look before one.
+    pub(crate) fn is_being_opened(&self) -> bool {
+        let is_entering = self.looking > 0 || self.asking_whole > 0 || self.active > 0;
+        self.opens == 0 && is_entering && !broken!("orphan_while_opened")
+    }
+
+    /// It was removed and closed, and no other mount can have it open.
+    pub(crate) fn is_beyond_reach(&self) -> bool {
+        self.dropped && self.hold.is_private
+    }
+
+    pub(crate) fn note_error(&mut self, status: Status) {
+        self.errors += 1;
+        self.last_error = Some(status);
+    }
+}
+
+/// A call that asks for attributes; ends when dropped.
+pub(crate) struct Looking(Arc<Inode>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.state.lock().looking -= 1;
+    }
+}
+
+impl Looking {
+    pub(crate) fn begin(node: &Arc<Inode>, state: &mut InodeState) -> Looking {
+        state.looking += 1;
+        Looking(node.clone())
+    }
+}
+
+impl Inode {
+    pub(crate) fn new(ino: Ino, recalled: u64) -> Inode {
+        let state = InodeState { hold: LeaseState::none(recalled), ..InodeState::default() };
+        let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
+        let (used, resizing) = (AtomicU32::new(0), RwLock::new(()));
+        Inode { ino, state: Mutex::new(state), changed, sync, taking_over, resizing, used }
+    }
+
+    pub(crate) fn note_use(&self, now: u32) {
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Ends an operation that was counted in.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.active -= 1;
+        if state.active == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits a little for the end of a recall, where there is one to be waited for.
+    pub(crate) fn wait_for_recall(&self, waits: impl Fn(&InodeState) -> bool) -> bool {
+        let mut state = self.state.lock();
+        let is_waiting = waits(&state);
+        if is_waiting {
+            self.changed.wait_for(&mut state, Duration::from_millis(20));
+        }
+        is_waiting
+    }
+
+    /// Slows other operations down that begin while a recall is being obeyed, so that it comes to
+    /// an end. They are never blocked: what they hold in the kernel may be what it waits for.
+    pub(crate) fn yield_to_recall(&self) {
+        let mut state = self.state.lock();
+        if state.hold.revoking {
+            self.changed.wait_for(&mut state, Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_an_earlier_server_or_session_grants_nothing() {
+        let mut state = InodeState::default();
+        let grant = |boot: u64| {
+            let number = (boot << Grant::EPOCH_SHIFT) + 7;
+            Some(Grant { mode: LeaseMode::Write, number })
+        };
+        let standing = GrantValidity { server_boot: 2, void: 0 };
+        state.apply(&Attr::default(), grant(1), standing);
+        assert_eq!(state.hold.mode, None);
+        state.apply(&Attr::default(), grant(2), GrantValidity { void: u64::MAX, ..standing });
+        assert_eq!(state.hold.mode, None, "granted to a session that ended");
+        state.apply(&Attr::default(), grant(2), standing);
+        assert_eq!(state.hold.mode, Some(LeaseMode::Write));
+    }
+
+    #[test]
+    fn what_a_recalled_grant_told_is_not_taken_for_what_a_later_one_tells() {
+        let mut state = InodeState::default();
+        let grant = |number| Some(Grant { mode: LeaseMode::Read, number });
+        let attr = |change| Attr { change, ..Attr::default() };
+        let standing = GrantValidity { server_boot: 0, void: 0 };
+        state.hold.recalled = 5;
+        state.apply(&attr(7), grant(6), standing);
+        state.attr = None;
+        state.apply(&attr(3), grant(4), standing);
+        assert_eq!((state.hold.mode, state.attr), (Some(LeaseMode::Read), None));
+        assert!(!state.hold.counts(grant(5).unwrap(), standing));
+        state.apply(&attr(7), grant(6), standing);
+        state.apply(&attr(6), grant(7), standing);
+        assert_eq!(state.attr, Some(attr(7)), "an older answer");
+    }
+
+    #[test]
+    fn answers_of_calls_side_by_side_never_go_back() {
+        let attr = |change| Attr { change, ..Attr::default() };
+        let mut state = InodeState::default();
+        state.hold.mode = Some(LeaseMode::Read);
+        state.directory_changed(attr(11), 0);
+        state.directory_changed(attr(10), 0);
+        assert_eq!(state.attr, Some(attr(11)));
+        state.forget_leased();
+        state.directory_changed(attr(12), 0);
+        assert_eq!(state.attr, None, "the lease went in between");
+    }
+}

@@ -1,0 +1,365 @@
+//! Operations that the log answers. `None` everywhere: the server has to be asked.
+
+use std::sync::Arc;
+
+use nuri_proto::Status;
+use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFREG};
+use nuri_proto::id::{Ino, ObjectId};
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
+use nuri_proto::op::log::{Change, Fate, Step};
+use nuri_proto::op::meta::{
+    Attr, Extend, FileRecord, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
+};
+use parking_lot::MutexGuard;
+
+use super::directory::{Child, Names};
+use super::queue::Logged;
+use super::{JournalState, tell};
+use crate::client::{Entry, Shared};
+use crate::inode::{FileData, Inode, InodeState};
+use crate::lease::state::LeaseState;
+
+/// Type and rights of what the log can make.
+fn mode_of(call: &Make) -> Option<u32> {
+    let rights = call.mode & 0o7777 & !call.umask;
+    match &call.kind {
+        MakeKind::File => Some(S_IFREG | rights),
+        MakeKind::Directory => Some(S_IFDIR | rights),
+        MakeKind::Symlink(to) if (1..=MAX_SYMLINK).contains(&to.len()) => Some(S_IFLNK | 0o777),
+        MakeKind::Symlink(_) | MakeKind::Special { .. } => None,
+    }
+}
+
+fn is_plain_name(name: &[u8]) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name != b"." && name != b".."
+}
+
+impl InodeState {
+    /// Attributes, while the inode is here alone and stays so.
+    fn alone(&mut self) -> Option<&mut Attr> {
+        let is_alone = self.hold.is_alone();
+        self.attr.as_mut().filter(|_| is_alone)
+    }
+
+    /// As `alone`, of a directory whose names are known.
+    fn known_directory(&mut self) -> Option<&mut Attr> {
+        if self.names_known { self.alone() } else { None }
+    }
+}
+
+impl JournalState {
+    fn names(&mut self, dir: Ino) -> Option<&mut Names> {
+        self.directories.get_mut(&dir)
+    }
+}
+
+impl Shared {
+    /// The log, where it may answer now.
+    fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
+        let log = self.trusts_leases().then(|| self.journal.state.lock())?;
+        log.queue.has_room().then_some(log)
+    }
+
+    /// By the server's clock, and not before `floor`.
+    fn stamp(&self, floor: Time) -> Time {
+        self.session.now().max(floor)
+    }
+
+    /// Finds a name in a known directory.
+    pub(crate) fn lookup_journalled(&self, parent: Ino, name: &[u8]) -> Option<Option<Entry>> {
+        if !is_plain_name(name) {
+            return None;
+        }
+        let mut log = self.open_journal()?;
+        let dir = self.inodes.find(parent)?;
+        dir.state.lock().known_directory()?;
+        let Some(child) = log.names(parent)?.get(name) else { return Some(None) };
+        let node = self.inodes.find(child.ino)?;
+        let mut state = node.state.lock();
+        let attr = state.view().filter(|_| state.hold.mode.is_some())?;
+        state.lookups += 1;
+        Some(Some(Entry { ino: child.ino, attr }))
+    }
+
+    /// Whether the name is in a known directory.
+    pub(crate) fn is_known_there(&self, parent: Ino, name: &[u8]) -> bool {
+        let is_there = || {
+            let mut log = self.open_journal()?;
+            self.inodes.find(parent)?.state.lock().known_directory()?;
+            log.names(parent)?.get(name)
+        };
+        is_there().is_some()
+    }
+
+    /// Makes a file, a directory or a symbolic link.
+    pub(crate) fn make_journalled(&self, call: &Make) -> Option<Entry> {
+        let mode = mode_of(call).filter(|_| is_plain_name(&call.name))?;
+        let dir = self.inodes.find(call.parent)?;
+        if !dir.state.lock().names_known {
+            return None;
+        }
+        self.provide_numbers();
+        let mut log = self.open_journal()?;
+        if log.names(call.parent)?.get(&call.name).is_some() {
+            return None;
+        }
+        let mut parent = dir.state.lock();
+        let now = self.stamp(parent.attr?.ctime);
+        let is_bare = parent.absent.hands_down_nothing();
+        let attr = parent.known_directory().filter(|attr| attr.nlink > 0 && is_bare)?;
+        let ino = log.take_number()?;
+        let is_dir = call.kind == MakeKind::Directory;
+        let size = if let MakeKind::Symlink(to) = &call.kind { to.len() as u64 } else { 0 };
+        let made = Attr { ino, size, ..attr.made(mode, (call.uid, call.gid), now) };
+        attr.name_added(is_dir, now);
+        let step = Step { at: now, change: Change::Make(ino, call.clone()) };
+        let step = log.append(Logged::new(step, &[ino, call.parent]));
+        parent.logged = step;
+        parent.usage.note_change();
+        drop(parent);
+        log.names(call.parent)?.note_made(&call.name, Child { ino, is_dir });
+        if is_dir {
+            log.directories.insert(ino, Names::of_new(&made));
+        }
+        self.hold_new(&made, step);
+        Some(Entry { ino, attr: made })
+    }
+
+    /// Notes an inode that was made in the log, referred to by the kernel once.
+    fn hold_new(&self, attr: &Attr, step: u64) {
+        self.inodes.with(attr.ino, |_, state| {
+            (state.hold, state.attr, state.logged) = (LeaseState::own(), Some(*attr), step);
+            state.absent.note_bare();
+            state.lookups += 1;
+            (state.names, state.names_known) = (attr.is_dir(), attr.is_dir());
+            if attr.mode & nuri_proto::change::S_IFMT == S_IFREG {
+                let layout = Layout { generation: 0, components: Vec::new() };
+                let (object, inline) = (ObjectId(0), Some(Vec::new()));
+                let record =
+                    FileRecord { object, layout, truncate_version: 0, inline, punch_from: None };
+                let data = FileData::new(self.session.id(), record, attr);
+                state.file = Some(Box::new(FileData { is_writable: true, ..data }));
+            }
+        });
+    }
+
+    /// Removes a name.
+    pub(crate) fn remove_journalled(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        kind: RemoveKind,
+    ) -> Option<Result<(), Status>> {
+        if !is_plain_name(name) {
+            return None;
+        }
+        let mut log = self.open_journal()?;
+        let dir = self.inodes.find(parent)?;
+        dir.state.lock().known_directory()?;
+        let Some(child) = log.names(parent)?.get(name) else { return Some(Err(Status::NOENT)) };
+        match (kind, child.is_dir) {
+            (RemoveKind::File, true) => return Some(Err(Status::ISDIR)),
+            (RemoveKind::Directory, false) => return Some(Err(Status::NOTDIR)),
+            _ => {}
+        }
+        let node = self.inodes.find(child.ino)?;
+        if child.is_dir && node.state.lock().known_directory()?.size > 0 {
+            return Some(Err(Status::NOTEMPTY));
+        }
+        let step = log.queue.last() + 1;
+        let (fate, now) = self.drop_name(&node, &dir, step, false)?;
+        let mut parent_state = dir.state.lock();
+        parent_state.attr.as_mut()?.name_removed(child.is_dir, now);
+        parent_state.logged = step;
+        parent_state.usage.note_change();
+        drop(parent_state);
+        log.names(parent)?.remove(name);
+        log.directories.remove(&child.ino);
+        let call = Unlink { parent, name: name.to_vec(), kind };
+        let step = Step { at: now, change: Change::Unlink(call, fate) };
+        log.append(Logged::new(step, &[child.ino, parent]));
+        drop(log);
+        self.forget_dropped(&node);
+        Some(Ok(()))
+    }
+
+    /// An inode that is here alone loses a name, maybe to another one: then it lingers.
+    fn drop_name(
+        &self,
+        node: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        step: u64,
+        is_replaced: bool,
+    ) -> Option<(Fate, Time)> {
+        let floor = dir.state.lock().alone()?.ctime;
+        let mut state = node.state.lock();
+        let attr = state.alone()?;
+        let now = self.stamp(floor.max(attr.ctime));
+        attr.link_dropped(now);
+        let is_last = attr.nlink == 0;
+        state.logged = step;
+        state.orphan |= is_last;
+        state.lingers |= is_last && is_replaced;
+        let is_kept = is_replaced || state.opens > 0;
+        let fate = if is_last && !is_kept { Fate::Dropped } else { Fate::Open };
+        state.dropped = is_last && !is_kept;
+        Some((fate, now))
+    }
+
+    /// What nobody can read again is not written out.
+    fn forget_dropped(&self, node: &Arc<Inode>) {
+        let mut state = node.state.lock();
+        if !state.orphan || state.opens > 0 {
+            return;
+        }
+        let Some(file) = &mut state.file else { return };
+        file.unpublished = None;
+        let freed = file.buffer.clear();
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Changes attributes, without the size.
+    pub(crate) fn setattr_journalled(&self, change: &SetAttr) -> Option<Attr> {
+        let node = self.inodes.find(change.ino)?;
+        let mut log = self.open_journal()?;
+        let mut state = node.state.lock();
+        // A publication on its way must not overwrite the times that are set here. One that comes
+        // later tells the log first.
+        let no_publication = node.sync.try_lock()?;
+        if change.size.is_some() {
+            return None;
+        }
+        let now = self.stamp(state.attr?.ctime);
+        state.alone()?.set(change, now);
+        if change.mtime.is_some()
+            && let Some(file) = &mut state.file
+        {
+            file.mtime = None;
+        }
+        if change.atime.is_some() {
+            state.accessed = None;
+        }
+        let step = Step { at: now, change: Change::SetAttr(change.clone()) };
+        state.logged = log.append(Logged::new(step, &[change.ino]));
+        drop(no_publication);
+        state.view()
+    }
+
+    /// Says that a file gets too long to lie with its inode.
+    pub(super) fn extend_journalled(&self, ino: Ino) -> Option<()> {
+        let node = self.inodes.find(ino)?;
+        let mut log = self.open_journal()?;
+        let mut state = node.state.lock();
+        let is_named = !state.orphan;
+        let floor = state.alone().filter(|_| is_named)?.ctime;
+        let step = Step { at: self.stamp(floor), change: Change::Extend(Extend { ino }) };
+        state.logged = log.append(Logged::new(step, &[ino]));
+        Some(())
+    }
+
+    /// Moves a file or a link, over such or over nothing.
+    pub(crate) fn rename_journalled(&self, call: &Rename) -> Option<Result<(), Status>> {
+        let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
+        if matches!(call.mode, RenameMode::Exchange | RenameMode::Whiteout) || !are_plain {
+            return None;
+        }
+        let mut log = self.open_journal()?;
+        let (from, to) = (self.inodes.find(call.parent)?, self.inodes.find(call.new_parent)?);
+        from.state.lock().known_directory()?;
+        to.state.lock().known_directory()?;
+        let Some(moved) = log.names(call.parent)?.get(&call.name) else {
+            return Some(Err(Status::NOENT));
+        };
+        let replaced = log.names(call.new_parent)?.get(&call.new_name);
+        match replaced {
+            Some(_) if call.mode == RenameMode::NoReplace => return Some(Err(Status::EXIST)),
+            Some(other) if other.ino == moved.ino => return Some(Ok(())),
+            Some(other) if other.is_dir => return None,
+            _ if moved.is_dir => return None,
+            _ => {}
+        }
+        let node = self.inodes.find(moved.ino)?;
+        let over = replaced.map(|other| self.inodes.find(other.ino).ok_or(())).transpose().ok()?;
+        if let Some(over) = &over {
+            over.state.lock().alone()?;
+        }
+        self.publish_before(&mut log, &node)?;
+        let step = log.queue.last() + 1;
+        let mut fate = Fate::Dropped;
+        if let Some(over) = &over {
+            fate = self.drop_name(over, &to, step, true)?.0;
+        }
+        let now = self.move_name((&from, &to), &node, over.is_some(), step)?;
+        from.state.lock().usage.note_change();
+        to.state.lock().usage.note_change();
+        log.names(call.parent)?.remove(&call.name);
+        log.names(call.new_parent)?.insert(&call.new_name, moved);
+        let step = Step { at: now, change: Change::Rename(call.clone(), fate) };
+        let replaced = replaced.map_or(moved.ino, |other| other.ino);
+        log.append(Logged::new(step, &[call.parent, call.new_parent, moved.ino, replaced]));
+        drop(log);
+        let is_gone = |over: &Arc<Inode>| over.state.lock().orphan;
+        over.filter(is_gone).iter().for_each(|over| self.defer_unlink(over.ino));
+        Some(Ok(()))
+    }
+
+    /// The file of a known directory, if it has unpublished data that the log does not take.
+    pub(crate) fn with_pushed_data(&self, parent: Ino, name: &[u8]) -> Option<Arc<Inode>> {
+        let child = self.open_journal()?.names(parent)?.get(name)?;
+        let node = self.inodes.find(child.ino)?;
+        let state = node.state.lock();
+        let is_flushed = self.journal.is_flushed(state.logged);
+        let file = state.file.as_ref().filter(|f| f.is_dirty())?;
+        let waits = file.inline.is_none() || is_flushed;
+        drop(state);
+        waits.then_some(node)
+    }
+
+    /// Data must not come after the name that it is moved to: what is not published goes into the
+    /// log first.
+    fn publish_before(&self, log: &mut JournalState, node: &Arc<Inode>) -> Option<()> {
+        let mut state = node.state.lock();
+        state.alone()?;
+        if state.file.as_ref().is_none_or(|f| !f.is_dirty()) {
+            return Some(());
+        }
+        if self.journal.is_flushed(state.logged) {
+            return None;
+        }
+        let logged = tell::publication(&mut state, self.session.now())?;
+        if let Some(file) = &mut state.file {
+            (file.unpublished, file.published_size) = (None, file.size);
+        }
+        state.logged = log.append(logged);
+        Some(())
+    }
+
+    /// Attributes of both directories and the inode after a name moved.
+    fn move_name(
+        &self,
+        (from, to): (&Arc<Inode>, &Arc<Inode>),
+        node: &Arc<Inode>,
+        replaces: bool,
+        step: u64,
+    ) -> Option<Time> {
+        let latest = [from, to, node]
+            .into_iter()
+            .filter_map(|n| n.state.lock().attr.map(|attr| attr.ctime))
+            .max()?;
+        let now = self.stamp(latest);
+        let alter = |node: &Arc<Inode>, change: &dyn Fn(&mut Attr)| {
+            let mut state = node.state.lock();
+            state.logged = step;
+            state.attr.as_mut().map(change)
+        };
+        if replaces {
+            alter(to, &|attr| attr.name_removed(false, now))?;
+        }
+        alter(from, &|attr| attr.name_removed(false, now))?;
+        alter(to, &|attr| attr.name_added(false, now))?;
+        alter(node, &|attr| attr.changed(now))?;
+        Some(now)
+    }
+}

@@ -1,0 +1,102 @@
+//! Changes that go to the server directly, beside the log.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Acquire, FileRecord, LeaseMode};
+
+use crate::client::Shared;
+use crate::inode::{Inode, InodeState};
+
+/// A direct change of directories; ends when dropped.
+pub(crate) struct Direct<'s> {
+    shared: &'s Shared,
+    dirs: Vec<Ino>,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            if let Some(node) = self.shared.inodes.find(*dir) {
+                let mut state = node.state.lock();
+                state.names_changed();
+                state.usage.direct = state.usage.direct.saturating_sub(1);
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Before the server is asked to change directories: nothing is logged in them from here on,
+    /// and what was logged anywhere is told (L5).
+    ///
+    /// # Errors
+    /// The log cannot be told.
+    pub(crate) fn begin_direct(&self, dirs: &[Ino]) -> Result<Direct<'_>, Status> {
+        let mut log = self.journal.state.lock();
+        for dir in dirs {
+            self.inodes.with(*dir, |_, state| {
+                log.leave(*dir, state);
+                state.usage.begin();
+            });
+        }
+        drop(log);
+        let direct = Direct { shared: self, dirs: dirs.to_vec() };
+        self.flush_journal()?;
+        Ok(direct)
+    }
+
+    /// Makes sure that the server knows the inode.
+    ///
+    /// # Errors
+    /// The log cannot be told.
+    pub(crate) fn flush_journal_of(&self, ino: Ino) -> Result<(), Status> {
+        let logged = self.inodes.find(ino).map_or(0, |node| node.state.lock().logged);
+        if self.journal.is_flushed(logged) { Ok(()) } else { self.flush_journal() }
+    }
+
+    /// Makes sure that the file has a place on the targets.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn ensure_placed(&self, ino: Ino) -> Result<(), Status> {
+        if self.is_placed(ino) {
+            return Ok(());
+        }
+        self.flush_journal()?;
+        let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Write })?;
+        let record = reply.file.ok_or(Status::IO)?;
+        self.inodes.with(ino, |_, state| {
+            state.hold.take(reply.inode.lease, self.session.standing());
+            self.place(state, record);
+        });
+        Ok(())
+    }
+
+    fn is_placed(&self, ino: Ino) -> bool {
+        let is_placed =
+            |node: &Inode| node.state.lock().file.as_ref().is_none_or(|f| f.is_placed());
+        self.inodes.find(ino).is_none_or(|node| is_placed(&node))
+    }
+
+    /// Notes where the file's data goes, if that was not known.
+    pub(super) fn place(&self, state: &mut InodeState, record: FileRecord) {
+        if let Some(file) = &mut state.file
+            && !file.is_placed()
+        {
+            self.data.groups().forget_object(record.object);
+            (file.object, file.layout) = (record.object, record.layout.into());
+        }
+    }
+
+    /// As [`Shared::ensure_placed`], before bytes leave for there: one call with all that was
+    /// logged before says that the file grows, and answers where its data goes.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn ensure_placed_to_grow(&self, ino: Ino) -> Result<(), Status> {
+        if !self.is_placed(ino) && self.extend_journalled(ino).is_some() {
+            self.flush_journal()?;
+        }
+        self.ensure_placed(ino)
+    }
+}

@@ -1,0 +1,211 @@
+//! Telling the server what was logged.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::{LOG_DELAY, REQUEST};
+use nuri_proto::limit::{MAX_INLINE, MAX_PAYLOAD};
+use nuri_proto::op::log::{Applied, Change, Step};
+use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
+
+use super::Journal;
+use super::queue::{Batch, Logged, Lost, Outcome};
+use crate::client::Shared;
+use crate::inode::{Inode, InodeState};
+use crate::session::Slot;
+
+/// What is kept with a batch.
+#[derive(Default)]
+pub(super) struct Sent {
+    /// Where it was sent before, without an answer.
+    slot: Option<Slot>,
+    published: Vec<Published>,
+}
+
+/// A file whose data went along.
+struct Published {
+    node: Arc<Inode>,
+    size: u64,
+    version: u64,
+}
+
+/// The file's inline data as a step, and what it changes here.
+pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
+    let (attr, file) = (state.attr.as_mut()?, state.file.as_ref()?);
+    let inline = file.inline.clone().filter(|data| data.len() as u64 == file.size)?;
+    let at = now.max(attr.ctime).max(file.mtime.unwrap_or_default());
+    let (size, allocated) = (file.size, file.size.next_multiple_of(512));
+    attr.published(file.mtime);
+    (attr.size, attr.allocated) = (size, allocated);
+    let (ino, mtime, data) = (attr.ino, file.mtime.map(SetTime::At), PublishData::Inline);
+    let call = Publish { ino, size, allocated, mtime, data };
+    let step = Step { at, change: Change::Publish(call) };
+    Some(Logged { step, inline, touched: vec![ino] })
+}
+
+impl Batch<Sent> {
+    /// Adds what was written to the files that it makes.
+    fn add_data(&mut self, shared: &Shared) {
+        for ino in self.made.clone() {
+            let Some(node) = shared.inodes.find(ino) else { continue };
+            let mut state = node.state.lock();
+            let is_wanted = state.file.as_ref().is_some_and(|f| f.unpublished.is_some());
+            let room = self.payload.len() + MAX_INLINE as usize <= MAX_PAYLOAD;
+            if !is_wanted || !room || state.orphan {
+                continue;
+            }
+            let Some(data) = publication(&mut state, shared.session.now()) else { continue };
+            let Some(file) = &state.file else { continue };
+            let (size, version) = (file.size, file.version);
+            drop(state);
+            self.add(data.step, data.inline);
+            self.kept.published.push(Published { node, size, version });
+        }
+    }
+}
+
+impl Shared {
+    /// Tells everything that is logged by now; durable when it returns.
+    ///
+    /// # Errors
+    /// The server is not reached, or has no room: what is not told is told later. What was lost
+    /// with a session is no error here: the open files know.
+    pub(crate) fn flush_journal(&self) -> Result<(), Status> {
+        let upto = self.journal.state.lock().queue.last();
+        if self.journal.is_flushed(upto) {
+            return Ok(());
+        }
+        let Some(_teller) = self.journal.telling.try_lock_for(REQUEST) else {
+            return Err(Status::UNREACHABLE);
+        };
+        while !self.journal.is_flushed(upto) {
+            let mut log = self.journal.state.lock();
+            // Under the lock: what is logged in a session is told in it.
+            let mut batch = log.queue.next(self.session.id(), Instant::now());
+            drop(log);
+            if batch.kept.slot.is_none() {
+                batch.add_data(self);
+            }
+            self.tell(batch)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, mut batch: Batch<Sent>) -> Result<(), Status> {
+        let slot = batch.kept.slot.take().unwrap_or_else(|| self.session.take_slot());
+        let answer = match batch.session == self.session.id() {
+            true => self.session.change_in(slot, &batch.call, &batch.payload),
+            false => Err(Status::SESSION_GONE),
+        };
+        let status = answer.as_ref().err().copied().unwrap_or(Status::OK);
+        match (Outcome::of(status), answer) {
+            (Outcome::Told, Ok(applied)) => {
+                self.session.free_slot(slot);
+                self.told(batch, &applied);
+                Ok(())
+            }
+            (Outcome::Unsure, _) => {
+                batch.kept.slot = Some(slot);
+                self.journal.state.lock().queue.unsure(batch);
+                Err(status)
+            }
+            _ => {
+                self.session.free_slot(slot);
+                if status != Status::SESSION_GONE {
+                    tracing::error!("client: the server refused what was logged: {status}");
+                }
+                self.lose_journal();
+                Err(Status::IO)
+            }
+        }
+    }
+
+    fn told(&self, mut batch: Batch<Sent>, applied: &Applied) {
+        let standing = self.session.standing();
+        for (ino, grant) in batch.made.iter().zip(&applied.made) {
+            if let Some(node) = self.inodes.find(*ino) {
+                node.state.lock().hold.take(*grant, standing);
+            }
+        }
+        let grown = batch.call.steps.iter().filter_map(|step| match &step.change {
+            Change::Extend(call) => Some(call.ino),
+            _ => None,
+        });
+        for (ino, record) in grown.zip(&applied.placed) {
+            self.inodes.with(ino, |_, state| {
+                self.place(state, record.clone());
+                if let Some(file) = &mut state.file {
+                    file.extending = true;
+                }
+            });
+        }
+        for Published { node, size, version } in std::mem::take(&mut batch.kept.published) {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { continue };
+            file.published_size = size;
+            if file.version == version {
+                file.unpublished = None;
+            }
+        }
+        let mut log = self.journal.state.lock();
+        log.queue.told(&batch);
+        self.journal.note_settled(&log);
+        drop(log);
+        for node in batch.touched.iter().filter_map(|ino| self.inodes.find(*ino)) {
+            self.drop_if_unused(&node);
+        }
+    }
+
+    /// What is logged cannot be told any more: programs hear of it from their open files, and
+    /// whoever syncs a directory.
+    pub(crate) fn lose_journal(&self) {
+        let mut log = self.journal.state.lock();
+        // What a teller has taken is lost too: its session ended, or it says so itself.
+        let Lost { told, unsure } = log.queue.lose();
+        log.numbers = 0..0;
+        log.directories.clear();
+        log.parted.clear();
+        log.losses += 1;
+        self.journal.note_settled(&log);
+        drop(log);
+        if let Some(slot) = unsure.and_then(|batch| batch.kept.slot) {
+            self.session.free_slot(slot);
+        }
+        let mut lost = 0;
+        for node in self.inodes.all() {
+            let mut state = node.state.lock();
+            state.names_known = false;
+            state.names_changed();
+            if state.logged > told {
+                state.note_error(Status::IO);
+                lost += 1;
+            }
+        }
+        if lost > 0 {
+            tracing::error!(
+                "client: names and attributes of {lost} inodes that were not synced are lost"
+            );
+        }
+    }
+
+    /// Tells what waits for long.
+    pub(crate) fn journal_worker(&self) {
+        while !self.stopping() {
+            self.journal.wait_logged(Duration::from_millis(200));
+            if self.journal.is_due() {
+                if self.flush_journal().is_err() {
+                    std::thread::sleep(LOG_DELAY);
+                }
+            } else {
+                std::thread::sleep(LOG_DELAY / 4);
+            }
+        }
+    }
+}
+
+impl Journal {
+    fn is_due(&self) -> bool {
+        self.state.lock().queue.is_due(Instant::now())
+    }
+}

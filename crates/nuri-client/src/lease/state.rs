@@ -1,0 +1,158 @@
+//! What a client believes to hold of an inode: its lease, as grants and recalls come in any order.
+//! Pure: the caller does what a recall asks for and says when it is done.
+//!
+//! H1 A grant of an earlier start of the server, of a session that ended, or up to a number that
+//!    was recalled, is void, also when its answer comes late.
+//! H2 While a recall is being obeyed nothing new is cached or logged under the lease.
+//! H3 A recall of older grants than the last one takes nothing: that one stays.
+//!
+//! Callers: `node.rs`, `recall.rs`, and the simulator.
+
+use nuri_proto::op::meta::{Grant, LeaseMode};
+use nuri_rules::broken;
+
+/// What tells a grant that counts from a delayed one. Read it under the lock of the state that
+/// the grant changes: then a session's end either finds the grant there or prevents it.
+#[derive(Clone, Copy, Debug)]
+pub struct GrantValidity {
+    pub server_boot: u64,
+    /// Grants up to this number belong to sessions that ended.
+    pub void: u64,
+}
+
+impl GrantValidity {
+    pub(crate) fn counts(self, grant: Grant) -> bool {
+        self.counts_number(grant.number)
+    }
+
+    pub(crate) fn counts_number(self, number: u64) -> bool {
+        Grant::is_number_of(number, self.server_boot) && number > self.void
+    }
+}
+
+/// A lease, or none.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LeaseState {
+    pub mode: Option<LeaseMode>,
+    /// Of the last grant; 0 where the server did not say yet.
+    pub number: u64,
+    /// Grants up to this number were recalled.
+    pub recalled: u64,
+    /// A recall is being obeyed: nothing new is cached in the kernel.
+    pub revoking: bool,
+    /// It was made here, and nobody else could open it since.
+    pub is_private: bool,
+}
+
+/// What a recall asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recalled {
+    /// Nothing: this is answered.
+    Kept(Option<LeaseMode>),
+    /// The lease, when everything under it is done.
+    Lease,
+}
+
+impl LeaseState {
+    /// Of an inode that was just made here, or is not known to the server yet.
+    pub fn own() -> LeaseState {
+        LeaseState { mode: Some(LeaseMode::Write), is_private: true, ..LeaseState::default() }
+    }
+
+    /// Of an inode that is not known here, whose grants up to a number were recalled.
+    pub(crate) fn none(recalled: u64) -> LeaseState {
+        LeaseState { recalled, ..LeaseState::default() }
+    }
+
+    /// Whether what an answer told under the grant is still so (H1).
+    pub fn counts(&self, grant: Grant, standing: GrantValidity) -> bool {
+        let is_recalled = grant.number <= self.recalled && !broken!("void_grant_counts");
+        standing.counts(grant) && !is_recalled
+    }
+
+    /// Takes over a grant, where it counts; says whether it does.
+    pub fn take(&mut self, grant: Option<Grant>, standing: GrantValidity) -> bool {
+        let Some(grant) = grant.filter(|grant| self.counts(*grant, standing)) else { return false };
+        if grant.number > self.number {
+            (self.mode, self.number) = (Some(grant.mode), grant.number);
+        }
+        true
+    }
+
+    /// The lease as a new start of the server confirmed it.
+    pub fn reclaimed(&mut self, grant: Grant) {
+        (self.mode, self.number) = (Some(grant.mode), grant.number);
+    }
+
+    /// Grants up to the number are recalled. `last` is the last grant of the inode, whole or in
+    /// part; `has_more`: something besides the lease is kept under them.
+    pub fn recall(&mut self, number: u64, last: u64, has_more: bool) -> Recalled {
+        self.recalled = self.recalled.max(number);
+        if last > number {
+            return Recalled::Kept(self.mode);
+        }
+        if self.mode.is_none() && !has_more {
+            return Recalled::Kept(None);
+        }
+        self.revoking = true;
+        Recalled::Lease
+    }
+
+    /// Everything under the lease is done: it is given back, but for what may be kept.
+    pub fn give_back(&mut self, keep: Option<LeaseMode>) -> Option<LeaseMode> {
+        (self.mode, self.revoking) = (self.mode.min(keep), false);
+        self.is_private &= self.is_alone();
+        self.mode
+    }
+
+    /// Only reads from here on, unasked.
+    pub fn step_down(&mut self) {
+        (self.mode, self.is_private) = (Some(LeaseMode::Read), false);
+    }
+
+    /// Whether the inode is here alone and stays so for now (H2).
+    pub fn is_alone(&self) -> bool {
+        self.mode == Some(LeaseMode::Write) && !self.revoking
+    }
+
+    /// Whether what the lease covers may be cached (H2).
+    pub fn is_cacheable(&self) -> bool {
+        self.mode.is_some() && !self.revoking
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: GrantValidity = GrantValidity { server_boot: 0, void: 0 };
+
+    fn grant(mode: LeaseMode, number: u64) -> Option<Grant> {
+        Some(Grant { mode, number })
+    }
+
+    /// Catches `broken!("void_grant_counts")`.
+    #[test]
+    fn a_grant_that_its_recall_overtook_is_void() {
+        let mut hold = LeaseState::default();
+        assert_eq!(hold.recall(5, 0, false), Recalled::Kept(None));
+        assert!(!hold.take(grant(LeaseMode::Write, 5), HERE));
+        assert!(hold.take(grant(LeaseMode::Read, 6), HERE));
+        assert_eq!(hold.mode, Some(LeaseMode::Read));
+    }
+
+    #[test]
+    fn a_recall_takes_what_was_granted_before_it() {
+        let mut hold = LeaseState::default();
+        hold.take(grant(LeaseMode::Write, 7), HERE);
+        assert_eq!(hold.recall(6, hold.number, false), Recalled::Kept(Some(LeaseMode::Write)));
+        assert!(hold.is_alone());
+        assert_eq!(hold.recall(7, hold.number, false), Recalled::Lease);
+        assert!(!hold.is_alone() && !hold.is_cacheable());
+        assert_eq!(hold.give_back(Some(LeaseMode::Read)), Some(LeaseMode::Read));
+        assert!(hold.is_cacheable() && !hold.is_alone());
+        assert_eq!(hold.recall(7, hold.number, false), Recalled::Lease);
+        assert_eq!(hold.give_back(None), None);
+        assert_eq!(hold.recall(7, hold.number, true), Recalled::Lease, "parts are kept");
+    }
+}

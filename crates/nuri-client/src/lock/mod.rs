@@ -1,0 +1,491 @@
+//! Locks of programs: asked of the metadata server, which parks those that must wait.
+//!
+//! A wait is a record here too: the door hands over what to call at its end, and no thread waits.
+//! Its number is the door's own for the request, so an interruption names it as well. One worker
+//! gives up waits, asks again after a restart of the server, and repeats what was not answered.
+
+mod record;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::REQUEST;
+use nuri_proto::id::Ino;
+use nuri_proto::op::lock::{
+    Deadlock, Granted, HeldLock, LockCancel, LockClass, LockEnd, LockHolder, LockMode, LockOutcome,
+    LockReply, LockSet, LockTest, LockWait,
+};
+use nuri_proto::range_map::Span;
+use nuri_rules::broken;
+use parking_lot::{Condvar, Mutex};
+
+use crate::client::{Client, Shared};
+use crate::lock::record::{Applied, Change, Done, LockKey, LockRecord, Wait};
+
+/// What was not answered is tried again this often.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Until the worker of events has noticed another server.
+const NOTICE: Duration = Duration::from_millis(5);
+/// From a close to the word that it was the last one.
+const CLOSING: Duration = Duration::from_millis(100);
+/// Waits given up in one call.
+const CANCELS: usize = 4096;
+
+/// Who asks for a lock, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct LockPlace {
+    pub ino: Ino,
+    /// The open file through which it asks.
+    pub fh: u64,
+    pub class: LockClass,
+    pub owner: u64,
+    pub span: Span,
+    pub pid: u32,
+}
+
+impl LockPlace {
+    fn key(&self) -> LockKey {
+        LockKey { ino: self.ino, class: self.class, owner: self.owner }
+    }
+}
+
+/// The locks of a client.
+#[derive(Default)]
+pub(crate) struct Locks {
+    record: Mutex<LockRecord>,
+    work: Mutex<Work>,
+    wake: Condvar,
+    /// An open file with locks is gone.
+    closed: Condvar,
+    /// A lock was lost at some time: open files are to be looked at.
+    losses: AtomicBool,
+}
+
+#[derive(Default)]
+struct Work {
+    /// Waits to give up.
+    cancel: Vec<u64>,
+    /// The server forgot all waits.
+    ask_again: bool,
+}
+
+impl Locks {
+    pub(crate) fn began(&self, boot: u64) {
+        self.record.lock().began(boot);
+    }
+
+    /// See [`LockRecord::restarted`].
+    pub(crate) fn restarted(&self, boot: u64) -> Vec<HeldLock> {
+        self.record.lock().restarted(boot)
+    }
+
+    /// What the restarted server said of the locks that it was told of.
+    pub(crate) fn reclaimed(&self, asked: &[HeldLock], held: &[bool]) {
+        let mut record = self.record.lock();
+        for (lock, _) in asked.iter().zip(held).filter(|(_, held)| !**held) {
+            tracing::error!("client: a lock on inode {} is lost: another holds it", lock.ino);
+            record.lose(lock);
+            self.losses.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The restarted server was told what is held: now for what is waited for.
+    pub(crate) fn ask_again(&self) {
+        self.work.lock().ask_again = true;
+        self.wake.notify_all();
+    }
+
+    /// The session ended: programs are told that their locks are gone.
+    pub(crate) fn session_ended(&self) {
+        let (waits, lost) = self.record.lock().session_ended();
+        self.losses.fetch_or(lost, Ordering::SeqCst);
+        waits.into_iter().for_each(|wait| (wait.done)(Err(Status::IO)));
+    }
+
+    /// A wait ended at the server. Told again, it is not known any more.
+    pub(crate) fn ended(&self, end: LockEnd) {
+        let mut record = self.record.lock();
+        let Some(wait) = record.take_wait(end.request) else { return };
+        let (span, mode, number) = (wait.span, Some(wait.mode), end.number);
+        let outcome = match end.granted {
+            Granted::Yes => {
+                let change = Some(Change { span, mode, number });
+                record.apply(wait.key, wait.generation, number, change);
+                Ok(())
+            }
+            Granted::Deadlock => Err(Status::DEADLK),
+        };
+        record.finish(wait.key);
+        drop(record);
+        (wait.done)(outcome);
+    }
+
+    /// The kernel tells that an open file is gone only after `close` has returned: who was refused
+    /// may have been refused for a lock that went with it. Whether there was anything to wait for.
+    fn wait_for_closes(&self, place: &LockPlace) -> bool {
+        let start = Instant::now();
+        let mut record = self.record.lock();
+        let mut has_waited = false;
+        while let Some(fh) = record.closing_beside(place.ino, place.fh) {
+            has_waited = true;
+            while record.is_closing(fh) && start.elapsed() < CLOSING {
+                self.closed.wait_for(&mut record, CLOSING);
+            }
+            // A copy of the descriptor is open.
+            record.not_closing(fh);
+        }
+        has_waited
+    }
+
+    fn cancel(&self, ticket: u64) {
+        self.work.lock().cancel.push(ticket);
+        self.wake.notify_all();
+    }
+
+    fn end(&self, ticket: u64, outcome: Result<(), Status>) {
+        let mut record = self.record.lock();
+        let Some(wait) = record.take_wait(ticket) else { return };
+        record.finish(wait.key);
+        drop(record);
+        (wait.done)(outcome);
+    }
+}
+
+/// What an answer changes. A conversion of `flock` that did not succeed has taken the old lock.
+fn changed(call: &LockSet, reply: LockReply) -> Option<Change> {
+    let mode = match (reply.outcome, call.class) {
+        (LockOutcome::Done, _) => call.mode,
+        (_, LockClass::Flock) => None,
+        _ => return None,
+    };
+    Some(Change { span: call.span, mode, number: reply.number })
+}
+
+/// Whether a status says that nothing was done.
+fn is_refusal(status: Status) -> bool {
+    [Status::DEADLK, Status::NOLCK, Status::INVAL, Status::SESSION_GONE].contains(&status)
+}
+
+impl Shared {
+    /// Asks until the answer is one of the present server. `then` sees it before anybody can learn
+    /// of another server.
+    fn set_lock(
+        &self,
+        key: LockKey,
+        generation: u64,
+        call: &LockSet,
+        then: impl Fn(&mut LockRecord, LockReply),
+    ) -> Result<LockReply, Status> {
+        let start = Instant::now();
+        loop {
+            self.locks.record.lock().ask_for(key, call.span, call.mode);
+            let told = self.flush_journal_of(call.ino);
+            let reply = match told.and_then(|()| self.session.change(call, &[])) {
+                Ok(reply) => reply,
+                Err(status) if is_refusal(status) => return Err(status),
+                Err(status) => {
+                    self.locks.record.lock().doubt(key);
+                    return Err(status);
+                }
+            };
+            let mut record = self.locks.record.lock();
+            match record.apply(key, generation, reply.number, changed(call, reply)) {
+                Applied::Yes => {
+                    then(&mut record, reply);
+                    return Ok(reply);
+                }
+                Applied::AskAgain if start.elapsed() < REQUEST => {}
+                // Held by nobody's knowledge: given up at the next close.
+                _ => {
+                    record.doubt(key);
+                    return Err(Status::IO);
+                }
+            }
+            drop(record);
+            std::thread::sleep(NOTICE);
+        }
+    }
+
+    /// Asks for a wait that is recorded already.
+    fn ask_wait(&self, ticket: u64) {
+        let Some((key, generation, call)) = self.locks.record.lock().ask(ticket) else { return };
+        let park = |record: &mut LockRecord, reply: LockReply| {
+            if reply.outcome == LockOutcome::Waits
+                && let Some(wait) = record.wait(ticket)
+            {
+                wait.parked = true;
+            }
+        };
+        match self.set_lock(key, generation, &call, park) {
+            Ok(reply) if reply.outcome == LockOutcome::Waits => {
+                let mut record = self.locks.record.lock();
+                let interrupted = record.wait(ticket).is_some_and(|wait| wait.interrupted);
+                let abandoned = record.is_abandoned();
+                drop(record);
+                if interrupted {
+                    self.locks.cancel(ticket);
+                }
+                if abandoned {
+                    self.locks.end(ticket, Err(Status::IO));
+                }
+            }
+            Ok(_) => self.locks.end(ticket, Ok(())),
+            Err(status) => {
+                if !is_refusal(status) {
+                    self.locks.cancel(ticket);
+                }
+                self.locks.end(ticket, Err(status));
+            }
+        }
+        self.locks.record.lock().finish(key);
+    }
+
+    /// Gives everything up that the owner has on the file.
+    fn close_owner(&self, key: LockKey) -> Result<(), Status> {
+        let generation = {
+            let mut record = self.locks.record.lock();
+            if !record.close(key)? {
+                return Ok(());
+            }
+            record.generation()
+        };
+        let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
+        let gone = told == Err(Status::SESSION_GONE);
+        self.locks.record.lock().closed(key, told.is_ok() || gone);
+        // Its locks were lost before this client noticed.
+        if gone { Err(Status::IO) } else { Ok(()) }
+    }
+
+    /// Gives up, asks again, repeats; for as long as the client lives.
+    pub(crate) fn lock_worker(self: &Arc<Self>) {
+        while !self.stopping() {
+            let (cancel, ask_again) = {
+                let mut work = self.locks.work.lock();
+                if work.cancel.is_empty() && !work.ask_again {
+                    self.locks.wake.wait_for(&mut work, AGAIN);
+                }
+                let some = work.cancel.len().min(CANCELS);
+                let cancel: Vec<_> = work.cancel.drain(..some).collect();
+                (cancel, std::mem::take(&mut work.ask_again))
+            };
+            if ask_again {
+                self.ask_all_again();
+            }
+            if !cancel.is_empty() {
+                self.cancel_waits(cancel);
+            }
+            self.close_stale();
+        }
+    }
+
+    fn ask_all_again(&self) {
+        let parked = self.locks.record.lock().parked();
+        for ticket in parked {
+            let interrupted = self.locks.record.lock().wait(ticket).is_some_and(|wait| {
+                wait.parked = false;
+                wait.interrupted
+            });
+            if interrupted {
+                // The new server has not heard of it.
+                self.locks.end(ticket, Err(Status::INTR));
+            } else {
+                self.ask_wait(ticket);
+            }
+        }
+    }
+
+    fn cancel_waits(&self, requests: Vec<u64>) {
+        match self.session.change(&LockCancel { requests: requests.clone() }, &[]) {
+            Ok(were) => {
+                for (ticket, _) in requests.into_iter().zip(were).filter(|(_, waited)| *waited) {
+                    self.locks.end(ticket, Err(Status::INTR));
+                }
+            }
+            Err(Status::SESSION_GONE) => {}
+            Err(_) => {
+                std::thread::sleep(AGAIN);
+                self.locks.work.lock().cancel.extend(requests);
+            }
+        }
+    }
+
+    /// Closes that the server did not answer.
+    fn close_stale(&self) {
+        let stale = self.locks.record.lock().stale();
+        for key in stale {
+            if self.session.change(&unlock(key), &[]).is_ok() {
+                self.locks.record.lock().refreshed(key);
+            }
+        }
+    }
+
+    /// An error where a lock that was taken through the open file was lost.
+    pub(crate) fn check_locks(&self, fh: u64) -> Result<(), Status> {
+        let any = self.locks.losses.load(Ordering::SeqCst);
+        let lost = any && self.locks.record.lock().lost_through(fh);
+        if lost { Err(Status::IO) } else { Ok(()) }
+    }
+}
+
+fn unlock(key: LockKey) -> LockSet {
+    let LockKey { ino, class, owner } = key;
+    let (span, mode, pid, wait) = (Span::ALL, None, 0, LockWait::No);
+    LockSet { ino, class, owner, span, mode, pid, wait }
+}
+
+impl Client {
+    /// Sets or (`None`) gives up a lock without waiting for other holders.
+    ///
+    /// # Errors
+    /// `AGAIN` where another holds it, `NOLCK`, `IO` for a lock that was lost.
+    pub fn lock(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
+        match self.lock_once(place, mode) {
+            Err(Status::AGAIN) if self.shared.locks.wait_for_closes(place) => {
+                self.lock_once(place, mode)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn lock_once(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
+        let key = place.key();
+        if mode.is_none() && self.shared.locks.record.lock().tell_loss(key) {
+            return Err(Status::IO);
+        }
+        if mode.is_none() && !self.shared.locks.record.lock().knows(key) {
+            return Ok(());
+        }
+        let generation = self.shared.locks.record.lock().begin(key, place.fh, place.pid)?;
+        let LockPlace { ino, class, owner, span, pid, .. } = *place;
+        let call = LockSet { ino, class, owner, span, mode, pid, wait: LockWait::No };
+        let outcome = self.shared.set_lock(key, generation, &call, |_, _| {});
+        self.shared.locks.record.lock().finish(key);
+        match outcome?.outcome {
+            LockOutcome::Done => Ok(()),
+            _ => Err(Status::AGAIN),
+        }
+    }
+
+    /// Sets a lock and waits for other holders: `done` is called at its end, maybe at once.
+    /// `ticket` is the door's number of the request, for [`Client::interrupt`].
+    pub fn lock_wait(
+        &self,
+        place: &LockPlace,
+        mode: LockMode,
+        deadlock: Deadlock,
+        ticket: u64,
+        done: impl FnOnce(Result<(), Status>) + Send + 'static,
+    ) {
+        let key = place.key();
+        let done: Done = Box::new(done);
+        {
+            let mut record = self.shared.locks.record.lock();
+            let begun = if record.was_interrupted(ticket) {
+                Err(Status::INTR)
+            } else {
+                record.begin(key, place.fh, place.pid)
+            };
+            let generation = match begun {
+                Ok(generation) => generation,
+                Err(status) => {
+                    drop(record);
+                    return done(Err(status));
+                }
+            };
+            let LockPlace { span, pid, .. } = *place;
+            let (parked, interrupted) = (false, false);
+            let wait =
+                Wait { key, span, mode, pid, deadlock, parked, interrupted, generation, done };
+            record.add_wait(ticket, wait);
+        }
+        self.shared.ask_wait(ticket);
+    }
+
+    /// Who would be in the way of a byte-range lock.
+    ///
+    /// # Errors
+    /// The server's, `IO` for an owner whose lock was lost.
+    pub fn lock_test(
+        &self,
+        place: &LockPlace,
+        mode: LockMode,
+    ) -> Result<Option<LockHolder>, Status> {
+        self.shared.check_locks(place.fh)?;
+        let (ino, owner, span) = (place.ino, place.owner, place.span);
+        self.shared.flush_journal_of(ino)?;
+        self.shared.session.call(&LockTest { ino, owner, span, mode })
+    }
+
+    /// A signal came for the request. Returns at once.
+    pub fn interrupt(&self, ticket: u64) {
+        if self.shared.locks.record.lock().interrupt(ticket) {
+            self.shared.locks.cancel(ticket);
+        }
+    }
+
+    /// A process closes one of its descriptors of the file: its byte-range locks go.
+    ///
+    /// # Errors
+    /// `IO` where they were lost before.
+    pub fn close_locks(&self, ino: Ino, owner: u64) -> Result<(), Status> {
+        self.shared.close_owner(LockKey { ino, class: LockClass::Range, owner })
+    }
+
+    /// A process closes one of its descriptors of the open file, maybe the last one.
+    pub fn note_closing(&self, ino: Ino, fh: u64) {
+        self.shared.locks.record.lock().note_closing(ino, fh);
+    }
+
+    /// An open file is gone: all locks that belong to it go, and no others.
+    pub fn release_locks(&self, fh: u64) {
+        let keys = self.shared.locks.record.lock().end_handle(fh);
+        for key in keys {
+            let _ = self.shared.close_owner(key);
+        }
+        self.shared.locks.record.lock().not_closing(fh);
+        self.shared.locks.closed.notify_all();
+    }
+
+    /// The place with an owner that no other open file can have: the kernel names owners by
+    /// addresses that are used again. `is_of_open_file` tells whether an owner of byte ranges is
+    /// the open file and not a process; it is asked where that matters.
+    pub fn owned_place(
+        &self,
+        place: LockPlace,
+        is_of_open_file: impl FnOnce() -> bool,
+    ) -> LockPlace {
+        let LockPlace { ino, fh, owner: named, .. } = place;
+        if broken!("owner_is_an_address") {
+            return place;
+        }
+        if place.class == LockClass::Flock {
+            return LockPlace { owner: fh, ..place };
+        }
+        let known = self.shared.locks.record.lock().range_owner(ino, fh, named);
+        let owner = match known {
+            Some(owner) => owner,
+            None if is_of_open_file() => {
+                self.shared.locks.record.lock().rename(fh, named);
+                fh
+            }
+            None => named,
+        };
+        LockPlace { owner, ..place }
+    }
+
+    /// Whether the open file can be worked with.
+    ///
+    /// # Errors
+    /// `IO` where a lock that was taken through it was lost.
+    pub fn check_locks(&self, fh: u64) -> Result<(), Status> {
+        self.shared.check_locks(fh)
+    }
+
+    /// The door is gone: nobody can be answered any more.
+    pub fn abandon_waits(&self) {
+        let waits = self.shared.locks.record.lock().abandon();
+        waits.into_iter().for_each(|ticket| self.shared.locks.end(ticket, Err(Status::IO)));
+    }
+}

@@ -1,0 +1,199 @@
+//! Charges writes with the room that they will take, and asks targets for it (`room.rs`).
+
+use std::time::Instant;
+
+use nuri_proto::Status;
+use nuri_proto::clock::{HEARTBEAT, MEMBER_PATIENCE};
+use nuri_proto::id::{ObjectId, TargetId};
+use nuri_proto::layout::Layout;
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::data::DataRoom;
+use nuri_rules::broken;
+
+use crate::api::file::Position;
+use crate::client::Shared;
+use crate::inode::{FileData, Inode};
+use crate::reservation::cost::{BlockCosts, Cost, costs};
+use crate::reservation::ledger::{Question, Reservation, Short};
+use crate::writeback::buffer::BLOCK;
+
+/// What a write takes, where it goes.
+#[derive(Default)]
+pub(crate) struct CostEstimate {
+    pub(crate) at: u64,
+    /// Nothing where the bytes lie with the inode.
+    pub(crate) blocks: BlockCosts,
+    /// The map does not know all groups that the bytes go to, nor did a fresh one.
+    is_unknown: bool,
+    /// A group of the file refused lately what it had promised.
+    is_refused: bool,
+}
+
+impl CostEstimate {
+    pub(crate) fn costs(&self) -> Vec<Cost> {
+        self.blocks.iter().flat_map(|(_, costs)| costs).copied().collect()
+    }
+}
+
+/// By the blocks of a write buffer.
+pub(crate) type Charges = Vec<(u64, Reservation)>;
+
+/// What of a write goes to the targets: with it that of a small file that lay with its inode.
+fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
+    let end = at + len;
+    match &file.inline {
+        _ if len == 0 => None,
+        Some(_) if end <= MAX_INLINE => None,
+        Some(inline) if !inline.is_empty() => Some((0, end)),
+        _ => Some((at, len)),
+    }
+}
+
+/// Whether the bill is still that of the write.
+pub(crate) fn is_current(bill: &CostEstimate, file: &FileData, at: u64, len: u64) -> bool {
+    let first = placed(file, at, len).map(|(at, _)| at / BLOCK);
+    let was = bill.blocks.first().map(|(block, _)| *block);
+    bill.at == at && first == was && (first.is_none() || file.is_placed())
+}
+
+impl Shared {
+    /// What a write takes at the targets.
+    ///
+    /// # Errors
+    /// The server's, where the file needs a place.
+    pub(crate) fn bill(
+        &self,
+        node: &Inode,
+        position: Position,
+        len: u64,
+    ) -> Result<CostEstimate, Status> {
+        loop {
+            let (at, bytes, layout, object) = {
+                let state = node.state.lock();
+                let file = state.file.as_ref().ok_or(Status::IO)?;
+                let at = position.within(file.size);
+                let Some(bytes) = placed(file, at, len) else {
+                    return Ok(CostEstimate { at, ..CostEstimate::default() });
+                };
+                (at, bytes, file.is_placed().then(|| file.layout.clone()), file.object)
+            };
+            let Some(layout) = layout else {
+                self.ensure_placed_to_grow(node.ino)?;
+                continue;
+            };
+            let mut groups = layout.components.iter().flat_map(|c| &c.groups);
+            let is_refused = groups.any(|group| self.reservations.is_refused(*group));
+            let (blocks, is_known) = self.costs(&layout, object, bytes);
+            return Ok(CostEstimate { at, blocks, is_unknown: !is_known, is_refused });
+        }
+    }
+
+    /// By a fresh map where need be: the groups of a shape are made when it is first asked for.
+    fn costs(&self, layout: &Layout, object: ObjectId, bytes: (u64, u64)) -> (BlockCosts, bool) {
+        let by_map = || self.cluster.with_map(|map| costs(map, layout, object, bytes));
+        match by_map() {
+            (blocks, _) if broken!("unknown_has_room") => (blocks, true),
+            (_, false) if self.cluster.refresh().is_ok() => by_map(),
+            found => found,
+        }
+    }
+
+    /// Charges a write.
+    ///
+    /// # Errors
+    /// Why the targets do not promise as much.
+    pub(crate) fn charge(&self, bill: &CostEstimate) -> Result<Charges, Short> {
+        if broken!("room_unasked") {
+            return Ok(Vec::new());
+        }
+        if bill.is_unknown {
+            return Err(Short::Silent);
+        }
+        if bill.is_refused {
+            return Err(Short::Unpromised(Vec::new()));
+        }
+        let costs = bill.costs();
+        match self.reservations.take(&costs, Instant::now()) {
+            Err(Short::Unpromised(targets)) => {
+                targets.into_iter().for_each(|target| self.ask_for(target, &costs));
+                self.reservations.take(&costs, Instant::now())?;
+            }
+            taken => taken?,
+        }
+        Ok(self.charges(bill))
+    }
+
+    /// Charges what cannot be refused.
+    pub(crate) fn claim(&self, bill: &CostEstimate) -> Charges {
+        self.reservations.claim(&bill.costs(), Instant::now());
+        self.charges(bill)
+    }
+
+    fn charges(&self, bill: &CostEstimate) -> Charges {
+        let charge =
+            |(block, costs): &(u64, Vec<Cost>)| (*block, self.reservations.charge(costs.clone()));
+        bill.blocks.iter().map(charge).collect()
+    }
+
+    /// Charges what is buffered already and cannot be refused any more: what a restarted target
+    /// lost, and what moves from its inode to the targets.
+    pub(crate) fn charge_again(&self, node: &Inode, at: u64, len: u64) {
+        let Ok(bill) = self.bill(node, Position::At(at), len) else { return };
+        let charges = self.claim(&bill);
+        if let Some(file) = &mut node.state.lock().file {
+            charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
+        }
+    }
+
+    fn ask_for(&self, target: TargetId, costs: &[Cost]) {
+        let asking = self.reservations.asking(target);
+        let _one_at_a_time = asking.lock();
+        let more = costs.iter().filter(|cost| cost.target == target).map(|cost| cost.bytes).sum();
+        if let Some(question) = self.reservations.question(self.session.id(), target, more) {
+            self.ask(target, question);
+        }
+    }
+
+    /// Gives back what the targets promised beyond what waits for them: it is in the way of what is
+    /// written without a promise.
+    pub(crate) fn return_surplus(&self, bill: &CostEstimate) {
+        for Cost { target, .. } in bill.costs() {
+            let asking = self.reservations.asking(target);
+            let _one_at_a_time = asking.lock();
+            if let Some(question) = self.reservations.surplus(self.session.id(), target) {
+                self.ask(target, question);
+            }
+        }
+    }
+
+    /// The caller holds what [`crate::reservation::ledger::Room::asking`] gave.
+    fn ask(&self, target: TargetId, question: Question) {
+        let Question { needed, wanted, .. } = question;
+        let call = DataRoom { target, needed, wanted };
+        let answer = self.data.ask(self.session.id(), target, &call, MEMBER_PATIENCE);
+        if let Ok(reply) = &answer {
+            // Before the answer counts: what was lost is charged to it.
+            self.target_lives(target, reply.boot);
+        }
+        let is_too_much = self.reservations.answered(target, question, answer, Instant::now());
+        if is_too_much && let Some(rest) = self.reservations.surplus(self.session.id(), target) {
+            self.ask(target, rest);
+        }
+    }
+
+    /// Repeats what targets promised, and gives back what is not used.
+    pub(crate) fn room_worker(&self) {
+        while !self.stopping() {
+            std::thread::sleep(HEARTBEAT);
+            for target in self.reservations.to_tend(Instant::now()) {
+                let asking = self.reservations.asking(target);
+                let _one_at_a_time = asking.lock();
+                let question =
+                    self.reservations.repeated(self.session.id(), target, Instant::now());
+                if let Some(question) = question {
+                    self.ask(target, question);
+                }
+            }
+        }
+    }
+}

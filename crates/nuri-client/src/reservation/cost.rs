@@ -1,0 +1,155 @@
+//! What a write takes at most at each target that gets something of it. Pure.
+
+use nuri_proto::id::{ObjectId, TargetId};
+use nuri_proto::layout::{Layout, Shape};
+use nuri_proto::limit;
+use nuri_proto::map::{Group, Map};
+use nuri_stripe::locate::{Piece, pieces};
+
+use crate::writeback::buffer::BLOCK;
+
+/// What a piece takes in a target's index, in two images of it: an extent, perhaps a chunk, and
+/// what is held of its stripe.
+const INDEX: u64 = 512;
+/// Parity covers what is written together: at most twice as many bytes (`push_row.rs`).
+const PARITY: u64 = 2;
+
+/// Most that the dirty bytes of one block of a buffer can take at one target, however often they
+/// are written before they are pushed.
+pub(crate) const MOST: u64 = BLOCK + (64 << 10);
+
+/// Bytes of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cost {
+    pub(crate) target: TargetId,
+    pub(crate) bytes: u64,
+}
+
+/// By the blocks of a write buffer.
+pub(crate) type BlockCosts = Vec<(u64, Vec<Cost>)>;
+
+/// What the bytes `at..at + len` of a file take, by the blocks of a write buffer that they lie in.
+/// Nothing at members that are absent. And whether the map knows all of their groups: in others it
+/// is nothing.
+pub(crate) fn costs(
+    map: &Map,
+    layout: &Layout,
+    object: ObjectId,
+    (at, len): (u64, u64),
+) -> (BlockCosts, bool) {
+    let mut is_known = true;
+    let end = at + len;
+    let blocks = at / BLOCK..end.div_ceil(BLOCK);
+    let of_block = |block: u64| {
+        let from = at.max(block * BLOCK);
+        let mut costs: Vec<Cost> = Vec::new();
+        for piece in pieces(layout, object, from, end.min((block + 1) * BLOCK) - from) {
+            match map.group(piece.group) {
+                Some(group) => add(&mut costs, group, &piece),
+                None => is_known = false,
+            }
+        }
+        costs.iter_mut().for_each(|cost| cost.bytes = cost.bytes.min(MOST));
+        (block, costs)
+    };
+    (blocks.map(of_block).collect(), is_known)
+}
+
+fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
+    let unit = limit::BLOCK;
+    let (start, end) = (u64::from(piece.offset), u64::from(piece.offset) + u64::from(piece.len));
+    let own = end.next_multiple_of(unit) - start / unit * unit + INDEX;
+    let writable = group.writable();
+    for (place, member) in group.members.iter().enumerate().filter(|(i, _)| writable.has(*i)) {
+        let bytes = match piece.shape {
+            Shape::Stripe | Shape::Mirror(_) => own,
+            Shape::Parity { k, .. } if place >= usize::from(k) => PARITY * own,
+            Shape::Parity { .. } if place == piece.place => own,
+            Shape::Parity { .. } => continue,
+        };
+        match costs.iter_mut().find(|cost| cost.target == member.target) {
+            Some(cost) => cost.bytes += bytes,
+            None => costs.push(Cost { target: member.target, bytes }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::{Epoch, GroupId};
+    use nuri_proto::layout::{ChunkSize, LayoutPolicy};
+    use nuri_proto::map::{Member, Standing};
+
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    /// Groups of so many targets each, group i from target 10 i on.
+    fn map(shape: Shape, groups: u32) -> Map {
+        let members = |group: u32| {
+            let target = |place| Member::new(TargetId(10 * group + place), Standing::Live);
+            (0..shape.members() as u32).map(target).collect()
+        };
+        let group = |id| Group { id: GroupId(id), epoch: Epoch(1), shape, members: members(id) };
+        Map { groups: (0..groups).map(group).collect(), ..Map::default() }
+    }
+
+    fn layout(shape: Shape, chunk: u64, groups: u32) -> Layout {
+        let chunk_size = ChunkSize::try_from(chunk as u32).unwrap();
+        let groups: Vec<_> = (0..groups).map(GroupId).collect();
+        LayoutPolicy { shape, chunk_size, ..LayoutPolicy::default() }.instantiate(&groups, 0)
+    }
+
+    fn all(map: &Map, layout: &Layout, at: u64, len: u64) -> Vec<(u64, u32, u64)> {
+        let costs = costs(map, layout, ObjectId(1), (at, len)).0;
+        let flat = |(block, costs): (u64, Vec<Cost>)| {
+            costs.into_iter().map(move |cost| (block, cost.target.0, cost.bytes))
+        };
+        costs.into_iter().flat_map(flat).collect()
+    }
+
+    #[test]
+    fn a_byte_takes_a_block_at_its_target() {
+        let (map, layout) = (map(Shape::Stripe, 2), layout(Shape::Stripe, MIB, 2));
+        assert_eq!(all(&map, &layout, MIB + 5, 1), [(1, 10, 4096 + INDEX)]);
+        assert_eq!(all(&map, &layout, 4095, 2), [(0, 0, 8192 + INDEX)]);
+        let across = [(0, 0, 4096 + INDEX), (1, 10, 4096 + INDEX)];
+        assert_eq!(all(&map, &layout, MIB - 1, 2), across);
+    }
+
+    #[test]
+    fn short_chunks_of_one_target_are_one_cost_of_a_block() {
+        let (map, layout) = (map(Shape::Stripe, 2), layout(Shape::Stripe, 64 * KIB, 2));
+        let half = MIB / 2 + 8 * INDEX;
+        assert_eq!(all(&map, &layout, 0, MIB), [(0, 0, half), (0, 10, half)]);
+    }
+
+    #[test]
+    fn mirrors_take_it_at_each_copy_that_takes_part() {
+        let mut map = map(Shape::Mirror(2), 1);
+        let layout = layout(Shape::Mirror(2), MIB, 1);
+        let one = 4096 + INDEX;
+        assert_eq!(all(&map, &layout, 0, 100), [(0, 0, one), (0, 1, one)]);
+        map.groups[0].members[1].standing = Standing::Absent { since: Epoch(2) };
+        assert_eq!(all(&map, &layout, 0, 100), [(0, 0, one)]);
+    }
+
+    #[test]
+    fn parity_takes_up_to_twice_as_much_but_no_more_than_a_block() {
+        let shape = Shape::Parity { k: 2, m: 1 };
+        let (map, layout) = (map(shape, 1), layout(shape, MIB, 1));
+        let one = 4096 + INDEX;
+        assert_eq!(all(&map, &layout, MIB, 100), [(1, 1, one), (1, 2, 2 * one)]);
+        assert_eq!(all(&map, &layout, 0, MIB), [(0, 0, MIB + INDEX), (0, 2, MOST)]);
+    }
+
+    #[test]
+    fn what_the_map_does_not_know_has_no_cost() {
+        let layout = layout(Shape::Stripe, MIB, 2);
+        let costs = |at, len| costs(&map(Shape::Stripe, 1), &layout, ObjectId(1), (at, len));
+        assert!(!costs(MIB - 1, 2).1);
+        assert_eq!(costs(MIB, 1), (vec![(1, vec![])], false));
+        assert!(costs(MIB - 1, 1).1);
+    }
+}

@@ -1,0 +1,448 @@
+//! Buffered bytes of one file: what was written and is not yet durable on the targets.
+//!
+//! Pure. A byte is dirty (only here), in flight (being pushed), or held (a target has it in
+//! memory, rule 5.8). It stays here until a flush settles it, so it can be sent again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nuri_io::buf::SparseBuf;
+use parking_lot::Mutex;
+
+use crate::reservation::ledger::Reservation;
+use crate::writeback::range::RangeSet;
+
+/// Length of a buffer block: one frame's payload.
+pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
+
+/// What a block of which few pages were written is charged beside its bytes: a page may hold few.
+const SPARSE: u64 = 16 << 10;
+
+/// Targets allocate in these.
+pub(crate) const PAGE: u64 = 4096;
+
+/// From so many bytes on a gap is left unwritten.
+const GAP: usize = 64 << 10;
+
+/// Idle blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
+const KEEP_IDLE: usize = 64;
+static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// Bytes of one block.
+pub(crate) enum Bytes {
+    /// From the start to the furthest byte written.
+    Packed(Vec<u8>),
+    /// The whole block, of which few pages were written.
+    Sparse(SparseBuf),
+}
+
+impl Default for Bytes {
+    fn default() -> Bytes {
+        Bytes::Packed(Vec::new())
+    }
+}
+
+impl Bytes {
+    /// A whole block of zeros that costs only the pages that are written.
+    fn sparse() -> Bytes {
+        Bytes::Sparse(SparseBuf::zeroed(BLOCK as usize))
+    }
+
+    /// Bytes that can be written without another allocation.
+    fn capacity(&self) -> usize {
+        match self {
+            Bytes::Packed(bytes) => bytes.capacity(),
+            Bytes::Sparse(bytes) => bytes.len(),
+        }
+    }
+
+    /// Writes at an offset; what lies between the end and it reads as zeros.
+    fn write(&mut self, at: usize, data: &[u8]) {
+        let end = at + data.len();
+        match self {
+            Bytes::Sparse(bytes) => bytes[at..end].copy_from_slice(data),
+            Bytes::Packed(bytes) => {
+                if bytes.len() < at {
+                    bytes.resize(at, 0);
+                }
+                let inside = bytes.len().min(end) - at;
+                bytes[at..at + inside].copy_from_slice(&data[..inside]);
+                bytes.extend_from_slice(&data[inside..]);
+            }
+        }
+    }
+}
+
+/// Room for a whole block, reused where there is some.
+pub(crate) fn whole() -> Vec<u8> {
+    let kept = IDLE.lock().pop();
+    kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
+}
+
+impl Clone for Bytes {
+    fn clone(&self) -> Bytes {
+        match self {
+            Bytes::Sparse(bytes) => Bytes::Sparse(bytes.clone()),
+            Bytes::Packed(bytes) => {
+                let mut copy = whole();
+                copy.extend_from_slice(bytes);
+                Bytes::Packed(copy)
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Packed(bytes) => bytes,
+            Bytes::Sparse(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        let Bytes::Packed(bytes) = self else { return };
+        if bytes.capacity() != BLOCK as usize {
+            return;
+        }
+        let mut idle = IDLE.lock();
+        if idle.len() < KEEP_IDLE {
+            bytes.clear();
+            idle.push(std::mem::take(bytes));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Block {
+    data: Arc<Bytes>,
+    valid: RangeSet,
+    dirty: RangeSet,
+    flying: RangeSet,
+    /// Bytes on a target, not yet flushed; a byte may be held by several acknowledgements.
+    held: Vec<(u32, u32)>,
+    /// The room that the dirty bytes were promised.
+    charge: Reservation,
+    /// Bytes of memory that are charged beside those that are valid.
+    beside: u64,
+}
+
+/// The write-behind buffer of one file.
+#[derive(Default)]
+pub(crate) struct WriteBuffer {
+    blocks: BTreeMap<u64, Block>,
+}
+
+/// Bytes on their way to a target.
+pub(crate) struct Push {
+    pub(crate) block: u64,
+    pub(crate) data: Arc<Bytes>,
+    pub(crate) ranges: Vec<(u32, u32)>,
+    /// To be kept until it has ended.
+    pub(crate) charge: Reservation,
+}
+
+/// What a write made of its block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fill {
+    Partial,
+    /// The whole block is dirty: worth pushing now.
+    Full,
+}
+
+impl WriteBuffer {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Buffers bytes within one block; returns bytes newly charged.
+    pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
+        if data.is_empty() {
+            // A block without bytes would be waited for and never settled.
+            return (0, Fill::Partial);
+        }
+        let b = self.blocks.entry(block).or_default();
+        let end = at as usize + data.len();
+        // A streaming writer fills the block; neither a small file nor a write deep in a block
+        // must cost a megabyte.
+        let mut charged = 0;
+        if at as usize >= b.data.len() + GAP {
+            let mut sparse = Bytes::sparse();
+            sparse.write(0, &b.data);
+            b.data = Arc::new(sparse);
+            charged = SPARSE - b.beside;
+            b.beside = SPARSE;
+        } else if b.data.capacity() < end && (at > 0 || data.len() >= 65536) {
+            let mut whole = Bytes::Packed(whole());
+            whole.write(0, &b.data);
+            b.data = Arc::new(whole);
+        }
+        Arc::make_mut(&mut b.data).write(at as usize, data);
+        let end = end as u32;
+        charged += b.valid.insert(at, end);
+        b.dirty.insert(at, end);
+        let full = b.dirty.total() == BLOCK;
+        (charged, if full { Fill::Full } else { Fill::Partial })
+    }
+
+    /// Bytes that were buffered in the block were promised room.
+    pub(crate) fn charge(&mut self, block: u64, charge: Reservation) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            b.charge.add(charge);
+        }
+    }
+
+    /// Buffers a whole block without a copy; as [`WriteBuffer::write`].
+    pub(crate) fn put(&mut self, block: u64, data: &Arc<Bytes>) -> (u64, Fill) {
+        let b = self.blocks.entry(block).or_default();
+        b.data = data.clone();
+        let charged = b.valid.insert(0, BLOCK as u32);
+        b.dirty.insert(0, BLOCK as u32);
+        (charged, Fill::Full)
+    }
+
+    /// Copies buffered bytes of the block into `out`, which stands for `at..`; returns the gaps.
+    pub(crate) fn read(&self, block: u64, at: u32, out: &mut [u8]) -> Vec<(u32, u32)> {
+        let end = at + out.len() as u32;
+        let Some(b) = self.blocks.get(&block) else {
+            return vec![(at, end)];
+        };
+        for (s, e) in b.valid.within(at, end) {
+            out[(s - at) as usize..(e - at) as usize]
+                .copy_from_slice(&b.data[s as usize..e as usize]);
+        }
+        b.valid.gaps(at, end)
+    }
+
+    /// Blocks with dirty bytes and no push in flight. One push of a block at a time: two could
+    /// reach the target in either order.
+    pub(crate) fn pushable_blocks(&self) -> Vec<u64> {
+        let ready = |b: &Block| !b.dirty.is_empty() && b.flying.is_empty();
+        self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
+    }
+
+    /// Whether some of these bytes, the last one included, are not durable.
+    pub(crate) fn has_any(&self, first: u64, last: u64) -> bool {
+        self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
+            let base = block * BLOCK;
+            let end = (last - base).min(BLOCK - 1) as u32 + 1;
+            b.valid.within(first.saturating_sub(base) as u32, end).next().is_some()
+        })
+    }
+
+    /// Bytes of the pages that no target was given yet.
+    pub(crate) fn unpushed(&self) -> u64 {
+        let pages = |b: &Block| (b.dirty.total() + b.flying.total()).next_multiple_of(PAGE);
+        self.blocks.values().map(pages).sum()
+    }
+
+    pub(crate) fn has_flying(&self) -> bool {
+        self.blocks.values().any(|b| !b.flying.is_empty())
+    }
+
+    /// Takes the block's dirty bytes for a push. `None` while another push of it is in flight.
+    pub(crate) fn begin_push(&mut self, block: u64) -> Option<Push> {
+        let b = self.blocks.get_mut(&block)?;
+        if b.dirty.is_empty() || !b.flying.is_empty() {
+            return None;
+        }
+        b.flying = std::mem::take(&mut b.dirty);
+        let (ranges, charge) = (b.flying.iter().collect(), b.charge.push());
+        Some(Push { block, data: b.data.clone(), ranges, charge })
+    }
+
+    /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another
+    /// push of one of them is in flight.
+    pub(crate) fn begin_push_all(&mut self, blocks: &[u64]) -> Option<Vec<Push>> {
+        let flies = |block| self.blocks.get(block).is_some_and(|b| !b.flying.is_empty());
+        if blocks.iter().any(flies) {
+            return None;
+        }
+        let pushes: Vec<_> = blocks.iter().filter_map(|block| self.begin_push(*block)).collect();
+        (!pushes.is_empty()).then_some(pushes)
+    }
+
+    /// Whether all bytes of these blocks are dirty.
+    pub(crate) fn all_full(&self, blocks: &[u64]) -> bool {
+        let full = |block| self.blocks.get(block).is_some_and(|b| b.dirty.total() == BLOCK);
+        blocks.iter().all(full)
+    }
+
+    /// A target acknowledged the range from memory.
+    pub(crate) fn pushed(&mut self, block: u64, range: (u32, u32)) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            b.flying.remove(range.0, range.1);
+            b.held.push(range);
+        }
+    }
+
+    /// The push failed for good: the bytes are given up, unless newer ones replaced them.
+    /// Returns bytes no longer charged.
+    pub(crate) fn discard(&mut self, block: u64, range: (u32, u32)) -> u64 {
+        let Some(b) = self.blocks.get_mut(&block) else {
+            return 0;
+        };
+        let mut gone = RangeSet::default();
+        for (s, e) in b.flying.within(range.0, range.1) {
+            gone.insert(s, e);
+        }
+        b.flying.remove(range.0, range.1);
+        for (s, e) in b.dirty.iter() {
+            gone.remove(s, e);
+        }
+        let freed: u64 = gone.iter().map(|(s, e)| b.valid.remove(s, e)).sum();
+        freed + self.remove_empty(block)
+    }
+
+    /// The block, where exactly one block has bytes, and all of them are dirty and few.
+    pub(crate) fn only_dirty_block(&self) -> Option<u64> {
+        let (block, b) = self.blocks.iter().next()?;
+        let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
+        let alone = self.blocks.len() == 1 && b.flying.is_empty() && b.held.is_empty();
+        (alone && small && b.dirty == b.valid).then_some(*block)
+    }
+
+    /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
+    pub(crate) fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
+        let Some(b) = self.blocks.get_mut(&block) else {
+            return 0;
+        };
+        if let Some(i) = b.held.iter().position(|h| *h == range) {
+            b.held.swap_remove(i);
+        }
+        let mut freed = 0;
+        // What is dirty, in flight or held by a later push stays.
+        let mut free = RangeSet::default();
+        free.insert(range.0, range.1);
+        for (s, e) in b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().copied()) {
+            free.remove(s, e);
+        }
+        for (s, e) in free.iter() {
+            freed += b.valid.remove(s, e);
+        }
+        freed + self.remove_empty(block)
+    }
+
+    /// Removes a block without bytes; returns what is not charged any more beside them.
+    fn remove_empty(&mut self, block: u64) -> u64 {
+        let is_empty = self.blocks.get(&block).is_some_and(|b| b.valid.is_empty());
+        let removed = if is_empty { self.blocks.remove(&block) } else { None };
+        removed.map_or(0, |b| b.beside)
+    }
+
+    /// The target lost the range with its memory: send it again.
+    pub(crate) fn lost(&mut self, block: u64, range: (u32, u32)) {
+        if let Some(b) = self.blocks.get_mut(&block) {
+            if let Some(i) = b.held.iter().position(|h| *h == range) {
+                b.held.swap_remove(i);
+            }
+            for (s, e) in b.valid.within(range.0, range.1).collect::<Vec<_>>() {
+                b.dirty.insert(s, e);
+            }
+        }
+    }
+
+    /// Forgets everything; returns bytes no longer charged.
+    pub(crate) fn clear(&mut self) -> u64 {
+        let freed = self.blocks.values().map(|b| b.valid.total() + b.beside).sum();
+        self.blocks.clear();
+        freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_until_a_flush_settles_them() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, 10, b"abc"), (3, Fill::Partial));
+        let push = buffer.begin_push(0).unwrap();
+        assert_eq!(push.ranges, [(10, 13)]);
+        assert!(buffer.begin_push(0).is_none());
+        buffer.pushed(0, (10, 13));
+        let mut out = [0; 5];
+        assert_eq!(buffer.read(0, 9, &mut out), [(9, 10), (13, 14)]);
+        assert_eq!(&out, b"\0abc\0");
+        buffer.lost(0, (10, 13));
+        assert_eq!(buffer.pushable_blocks(), [0]);
+        buffer.begin_push(0).unwrap();
+        buffer.pushed(0, (10, 13));
+        assert_eq!(buffer.durable(0, (10, 13)), 3);
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn nothing_written_is_nothing_to_wait_for() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, 0, b""), (0, Fill::Partial));
+        assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn bytes_rewritten_in_flight_are_pushed_again_and_the_old_copy_is_untouched() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 0, b"old!");
+        let push = buffer.begin_push(0).unwrap();
+        buffer.write(0, 2, b"NEW");
+        assert_eq!(&push.data[..4], b"old!");
+        buffer.pushed(0, (0, 4));
+        assert_eq!(buffer.durable(0, (0, 4)), 2);
+        assert_eq!(buffer.begin_push(0).unwrap().ranges, [(2, 5)]);
+    }
+
+    #[test]
+    fn a_flush_of_an_older_push_keeps_what_a_later_one_holds() {
+        let mut buffer = WriteBuffer::default();
+        for _ in 0..2 {
+            buffer.write(0, 0, b"xxxx");
+            buffer.begin_push(0).unwrap();
+            buffer.pushed(0, (0, 4));
+        }
+        assert_eq!(buffer.durable(0, (0, 4)), 0);
+        assert_eq!(buffer.durable(0, (0, 4)), 4);
+    }
+
+    /// Two pushes of one byte in flight could reach the target in either order.
+    #[test]
+    fn a_block_overwritten_in_flight_is_not_pushed_again_before_the_first_push_ended() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 0, b"old!");
+        buffer.begin_push(0).unwrap();
+        buffer.write(0, 0, b"new!");
+        assert!(buffer.begin_push(0).is_none());
+        assert!(buffer.pushable_blocks().is_empty() && buffer.has_flying());
+        buffer.pushed(0, (0, 4));
+        assert_eq!(buffer.durable(0, (0, 4)), 0);
+        assert_eq!(&buffer.begin_push(0).unwrap().data[..4], b"new!");
+        buffer.write(0, 1, b"E");
+        assert_eq!(buffer.discard(0, (0, 4)), 3, "what is newer than a failed push stays");
+        assert_eq!(buffer.pushable_blocks(), [0]);
+    }
+
+    #[test]
+    fn a_write_deep_in_a_block_costs_what_it_holds() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(0, BLOCK as u32 - 4, b"deep"), (4 + SPARSE, Fill::Partial));
+        let mut out = [1; 6];
+        buffer.read(0, BLOCK as u32 - 6, &mut out);
+        assert_eq!(&out[2..], b"deep");
+        assert_eq!(buffer.write(0, 0, &vec![7; BLOCK as usize]), (BLOCK - 4, Fill::Full));
+        assert_eq!(buffer.clear(), BLOCK + SPARSE);
+        buffer.write(0, BLOCK as u32 - 4, b"deep");
+        buffer.begin_push(0).unwrap();
+        buffer.pushed(0, (BLOCK as u32 - 4, BLOCK as u32));
+        assert_eq!(buffer.durable(0, (BLOCK as u32 - 4, BLOCK as u32)), 4 + SPARSE);
+    }
+
+    #[test]
+    fn a_full_block_says_so() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!(buffer.write(3, 0, &vec![1; BLOCK as usize - 1]).1, Fill::Partial);
+        assert_eq!(buffer.write(3, BLOCK as u32 - 1, b"x"), (1, Fill::Full));
+    }
+}

@@ -1,0 +1,591 @@
+//! Write-behind: push dirty bytes to targets, flush, then publish size and times.
+//!
+//! 1 bytes are buffered                       crash of the client: lost, never synced
+//! 2 pushed: a target holds them in memory    crash of the target: sent again (rule 5.8)
+//! 3 flushed: durable on the targets
+//! 4 published: size, times (or inline data) durable at the metadata server
+//!
+//! A size is published only after the bytes below it are durable. Buffered bytes are bounded by
+//! [`Budget`], which is taken before a write is accepted.
+
+pub(crate) mod budget;
+pub(crate) mod buffer;
+pub(crate) mod push_row;
+mod range;
+pub(crate) mod write_through;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nuri_proto::Status;
+use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
+use nuri_proto::id::{BootId, Ino, TargetId};
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::data::{Durability, Room};
+use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
+use nuri_proto::range_map::Span;
+use nuri_stripe::locate::short_pieces;
+use nuri_stripe::unsynced::Unsynced;
+use parking_lot::{Condvar, Mutex};
+
+use crate::client::Shared;
+use crate::inode::{FileData, Inode, InodeState};
+use crate::writeback::budget::{Budget, Pressure};
+use crate::writeback::buffer::{BLOCK, PAGE, Push};
+use crate::writeback::push_row::Rows;
+use nuri_volume::transfer::Way;
+
+/// Names pushed bytes until a flush settles them.
+pub(crate) struct Token {
+    node: Arc<Inode>,
+    block: u64,
+    range: (u32, u32),
+}
+
+/// The pipeline from buffers to targets, shared by all files of a client.
+#[derive(Default)]
+pub(crate) struct Pipeline {
+    queue: Mutex<Queue>,
+    queued: Condvar,
+    unsynced: Mutex<Unsynced<Token>>,
+    /// Files with something unpublished or unpushed.
+    dirty: Mutex<HashMap<Ino, Arc<Inode>>>,
+    /// Files with bytes that could not be kept after their last close: nobody was told.
+    untold: AtomicU64,
+    pub(crate) budget: Budget,
+}
+
+/// Blocks to push, and workers that push one.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<(Arc<Inode>, u64, Rows)>,
+    busy: usize,
+}
+
+impl Shared {
+    /// Notes that the file has something to push or publish.
+    pub(crate) fn mark_dirty(&self, node: &Arc<Inode>) {
+        let mut dirty = self.pipeline.dirty.lock();
+        dirty.entry(node.ino).or_insert_with(|| node.clone());
+    }
+
+    /// Whether any file has something unpublished.
+    pub(crate) fn has_dirty_files(&self) -> bool {
+        !self.pipeline.dirty.lock().is_empty()
+    }
+
+    /// Room for bytes about to be buffered.
+    pub(crate) fn reserve(&self, bytes: u64) {
+        self.pipeline.budget.take(bytes);
+    }
+
+    /// Gives back room that a write did not use, or that settled.
+    pub(crate) fn unreserve(&self, bytes: u64) {
+        self.pipeline.budget.give(bytes);
+    }
+
+    /// Counts bytes that were buffered without asking (few: an inline file's).
+    pub(crate) fn overdraw(&self, bytes: u64) {
+        self.pipeline.budget.overdraw(bytes);
+    }
+
+    pub(crate) fn queue_push(&self, node: &Arc<Inode>, block: u64, rows: Rows) {
+        let mut queue = self.pipeline.queue.lock();
+        queue.jobs.push_back((node.clone(), block, rows));
+        // Else it is taken by who ends next.
+        if queue.busy < self.data.flow().streams() {
+            self.pipeline.queued.notify_one();
+        }
+    }
+
+    /// A worker: pushes queued blocks for as long as the client lives, as many at once as the
+    /// mount has streams.
+    pub(crate) fn push_worker(&self) {
+        let pipeline = &self.pipeline;
+        let mut queue = pipeline.queue.lock();
+        loop {
+            let may = queue.busy < self.data.flow().streams();
+            let Some((node, block, rows)) = queue.jobs.pop_front_if(|_| may) else {
+                if self.stopping() && queue.jobs.is_empty() {
+                    return;
+                }
+                pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
+                continue;
+            };
+            queue.busy += 1;
+            drop(queue);
+            self.push(&node, block, Durability::Memory, rows);
+            queue = pipeline.queue.lock();
+            queue.busy -= 1;
+        }
+    }
+
+    /// Pushes dirty bytes of the block, of a redundant file those of its row.
+    /// Whether there was something to push that was not in flight.
+    fn push(&self, node: &Arc<Inode>, block: u64, durability: Durability, rows: Rows) -> bool {
+        match is_redundant(node) {
+            true => self.push_row(node, block, rows),
+            false => self.push_block(node, block, durability),
+        }
+    }
+
+    /// Pushes one block's dirty bytes, if no other push of it is in flight.
+    fn push_block(&self, node: &Arc<Inode>, block: u64, durability: Durability) -> bool {
+        let (push, session, object, layout) = {
+            let mut state = node.state.lock();
+            let Some(file) = &mut state.file else { return false };
+            let Some(push) = file.buffer.begin_push(block) else {
+                return false;
+            };
+            (push, file.session, file.object, file.layout.clone())
+        };
+        let Push { block, data, ranges, charge: _until_it_ended } = push;
+        let announced = self.announce_growth(node, block);
+        for (start, end) in ranges {
+            if let Err(status) = announced {
+                self.push_ended(node, block, (start, end), Err(status));
+                continue;
+            }
+            let at = block * BLOCK + u64::from(start);
+            let range = (at, u64::from(end - start));
+            for piece in short_pieces(&layout, object, range, self.data.flow().buffer(Way::Write)) {
+                let from = (piece.file_offset - block * BLOCK) as usize;
+                let bytes = &data[from..from + piece.len as usize];
+                let range = (from as u32, from as u32 + piece.len);
+                let write =
+                    || self.data.write(session, &piece, bytes, (durability, Room::Promised));
+                let outcome = self.data.flow().carry(Way::Write, u64::from(piece.len), write);
+                let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
+                self.reservations.heard(piece.group, took, Instant::now());
+                match outcome {
+                    Ok((target, reply)) => {
+                        // Held first, named second: a flush that settles the name must find it.
+                        self.push_ended(node, block, range, Ok(reply.allocated));
+                        if durability == Durability::Stable {
+                            self.settle_one(node, block, range);
+                        } else {
+                            let token = Token { node: node.clone(), block, range };
+                            self.pipeline.unsynced.lock().acknowledged(target, reply.boot, token);
+                        }
+                    }
+                    Err(status) => self.push_ended(node, block, range, Err(status)),
+                }
+            }
+        }
+        node.changed.notify_all();
+        true
+    }
+
+    /// Before the first bytes beyond the published size leave: the server must know, so that a
+    /// later writer never lets the file grow over what we leave behind when we die.
+    pub(crate) fn announce_growth(&self, node: &Arc<Inode>, block: u64) -> Result<(), Status> {
+        let needed = {
+            let state = node.state.lock();
+            let grows = |f: &FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
+            state.file.as_deref().is_some_and(grows)
+        };
+        if needed {
+            self.session.change(&Extend { ino: node.ino }, &[])?;
+            if let Some(file) = &mut node.state.lock().file {
+                file.extending = true;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn push_ended(
+        &self,
+        node: &Inode,
+        block: u64,
+        range: (u32, u32),
+        outcome: Result<u64, Status>,
+    ) {
+        let mut state = node.state.lock();
+        let Some(file) = &mut state.file else { return };
+        match outcome {
+            Ok(allocated) => {
+                // A target that was asked twice does not count again what it has: at least this.
+                let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
+                file.allocated = (file.allocated + allocated).max(least);
+                file.buffer.pushed(block, range);
+            }
+            Err(status) => {
+                let freed = file.buffer.discard(block, range);
+                file.has_failed = true;
+                let bytes = range.1 - range.0;
+                tracing::error!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
+                self.note_loss(&mut state, status);
+                drop(state);
+                self.unreserve(freed);
+            }
+        }
+    }
+
+    /// Bytes of the file could not be kept. A program that has it open for writing is told at its
+    /// next sync or close. Where there is none the unmount tells; one that only reads would take
+    /// the error for nothing. Nobody misses bytes of a removed file that no one can read again.
+    pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
+        state.note_error(status);
+        if state.writers == 0 && !state.is_beyond_reach() {
+            self.pipeline.untold.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Writes out and publishes all files. False: bytes of some could not be kept, now or earlier
+    /// with nobody to tell.
+    pub(crate) fn sync_files(&self) -> bool {
+        let mut is_kept = true;
+        for node in self.inodes.all() {
+            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
+            is_kept &= !dirty || self.settle_node(&node);
+        }
+        self.pipeline.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
+    }
+
+    pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
+        let mut state = node.state.lock();
+        let freed = state.file.as_mut().map_or(0, |f| f.buffer.durable(block, range));
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Pushes all dirty bytes of the file and waits until none is in flight.
+    pub(crate) fn push_all(&self, node: &Arc<Inode>) {
+        loop {
+            let blocks = {
+                let mut state = node.state.lock();
+                loop {
+                    let Some(file) = &state.file else { return };
+                    let blocks = file.buffer.pushable_blocks();
+                    if !blocks.is_empty() {
+                        break blocks;
+                    }
+                    if !file.buffer.has_flying() {
+                        return;
+                    }
+                    node.changed.wait_for(&mut state, Duration::from_millis(100));
+                }
+            };
+            let (first, rest) = blocks.split_at(1);
+            rest.iter().for_each(|block| self.queue_push(node, *block, Rows::All));
+            if !self.push(node, first[0], Durability::Memory, Rows::All) {
+                // Another block of its row is in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Flushes targets, all at once; bytes that a restarted target lost become dirty again.
+    pub(crate) fn flush_targets(&self, targets: &[TargetId]) -> Result<(), Status> {
+        match targets {
+            [] => Ok(()),
+            [one] => self.flush_target(*one),
+            many => std::thread::scope(|scope| {
+                let flush = |t: &TargetId| {
+                    let target = *t;
+                    scope.spawn(move || self.flush_target(target))
+                };
+                let running: Vec<_> = many.iter().map(flush).collect();
+                let outcomes = running.into_iter().map(|r| r.join().unwrap_or(Err(Status::IO)));
+                outcomes.fold(Ok(()), Result::and)
+            }),
+        }
+    }
+
+    fn flush_target(&self, target: TargetId) -> Result<(), Status> {
+        let ticket = self.pipeline.unsynced.lock().begin_flush(target);
+        let boot = self.data.flush(target)?;
+        let settled = self.pipeline.unsynced.lock().end_flush(ticket, boot);
+        for token in settled.durable {
+            self.settle_one(&token.node, token.block, token.range);
+        }
+        self.send_again(settled.lost);
+        Ok(())
+    }
+
+    /// The target answered under this boot id: what it held under another one is dirty again, and
+    /// charged.
+    pub(crate) fn target_lives(&self, target: TargetId, boot: BootId) {
+        let lost = self.pipeline.unsynced.lock().restarted(target, boot);
+        self.send_again(lost);
+    }
+
+    /// A restarted target lost these.
+    fn send_again(&self, lost: Vec<Token>) {
+        for token in lost {
+            let mut state = token.node.state.lock();
+            if let Some(file) = &mut state.file {
+                file.buffer.lost(token.block, token.range);
+            }
+            drop(state);
+            let at = token.block * BLOCK + u64::from(token.range.0);
+            self.charge_again(&token.node, at, u64::from(token.range.1 - token.range.0));
+            self.queue_push(&token.node, token.block, Rows::All);
+        }
+    }
+
+    /// Makes the file's data and, where needed, its size and times durable.
+    pub(crate) fn sync_node(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
+        let _one_at_a_time = node.sync.lock();
+        if self.sync_small(node) == Done::No {
+            loop {
+                self.push_all(node);
+                let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
+                if empty {
+                    break;
+                }
+                // Of this file alone: a target that hangs must cost no other file.
+                let targets = self.targets_with_bytes_of(node);
+                if targets.is_empty() {
+                    // A push is between its reply and its entry in the table.
+                    std::thread::yield_now();
+                }
+                self.flush_targets(&targets)?;
+            }
+        }
+        self.publish(node, scope)
+    }
+
+    /// Targets that hold bytes of the file which no flush settled yet.
+    fn targets_with_bytes_of(&self, node: &Arc<Inode>) -> Vec<TargetId> {
+        self.pipeline.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
+    }
+
+    /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
+    /// be written meanwhile.
+    pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
+        self.settle_part(node, bytes)?;
+        let _one_at_a_time = node.sync.lock();
+        self.publish(node, SyncScope::All)
+    }
+
+    /// Makes what was written of some bytes durable on the targets: nothing of them is buffered.
+    pub(crate) fn settle_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
+        let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
+        loop {
+            let ready = {
+                let mut state = node.state.lock();
+                let Some(file) = &state.file else { return Ok(()) };
+                if !file.buffer.has_any(bytes.start, bytes.end) {
+                    break;
+                }
+                let mut ready = file.buffer.pushable_blocks();
+                ready.retain(|block| blocks.contains(block));
+                if ready.is_empty() && file.buffer.has_flying() {
+                    node.changed.wait_for(&mut state, Duration::from_millis(10));
+                    continue;
+                }
+                ready
+            };
+            let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
+            let began = ready.iter().filter(|block| push(block)).count();
+            let targets = self.targets_with_bytes_of(node);
+            self.flush_targets(&targets)?;
+            if began == 0 && targets.is_empty() {
+                // Other blocks of their rows are in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// One short dirty range: written through in one call instead of push and flush.
+    fn sync_small(&self, node: &Arc<Inode>) -> Done {
+        let block = {
+            let state = node.state.lock();
+            let Some(file) = &state.file else {
+                return Done::Yes;
+            };
+            if file.buffer.is_empty() {
+                return Done::Yes;
+            }
+            match file.buffer.only_dirty_block() {
+                Some(block) => block,
+                None => return Done::No,
+            }
+        };
+        self.push(node, block, Durability::Stable, Rows::All);
+        let state = node.state.lock();
+        let clean = state.file.as_ref().is_none_or(|f| f.buffer.is_empty());
+        if clean { Done::Yes } else { Done::No }
+    }
+
+    /// Tells the metadata server size, times and inline data.
+    fn publish(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
+        self.flush_journal_of(node.ino)?;
+        let (call, inline, version) = {
+            let state = node.state.lock();
+            let Some(file) = &state.file else {
+                return Ok(());
+            };
+            let unchanged = file.inline.is_none() && file.size == file.published_size;
+            if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
+                return Ok(());
+            }
+            (publication(node.ino, file), file.inline.clone(), file.version)
+        };
+        let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
+        let mut state = node.state.lock();
+        match reply {
+            Ok(reply) => {
+                if let Some(file) = &mut state.file {
+                    file.published_size = call.size;
+                    if call.data == PublishData::Part {
+                        file.beside = file.beside.map(|known| known + call.allocated);
+                    }
+                    if file.version == version {
+                        file.unpublished = None;
+                    }
+                }
+                state.apply(&reply.attr, reply.lease, self.session.standing());
+                Ok(())
+            }
+            // Removed meanwhile: nothing is left to be kept.
+            Err(Status::NOENT) => {
+                if let Some(file) = &mut state.file {
+                    file.unpublished = None;
+                }
+                Ok(())
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// The background: flush under pressure, publish what is old.
+    pub(crate) fn flush_worker(&self) {
+        while !self.stopping() {
+            if self.pipeline.budget.wait_wanted(WRITE_BEHIND / 4) == Pressure::High {
+                let targets = self.pipeline.unsynced.lock().targets();
+                if targets.is_empty() {
+                    // All bytes are dirty in partial blocks or in flight: push what there is.
+                    self.push_some();
+                    std::thread::sleep(Duration::from_millis(1));
+                } else if let Err(status) = self.flush_targets(&targets) {
+                    tracing::warn!("client: a target cannot flush: {status}");
+                }
+            }
+            self.publish_old();
+        }
+    }
+
+    /// Tells members of redundant groups what is decided, a little later than it was.
+    pub(crate) fn commit_worker(&self) {
+        while !self.stopping() {
+            if self.data.groups().wait_commits(WRITE_BEHIND / 4) {
+                std::thread::sleep(COMMIT_DELAY);
+                self.data.groups().tell_commits();
+            }
+        }
+    }
+
+    /// Repairs redundant stripes where a read met a damaged block.
+    pub(crate) fn repair_worker(&self) {
+        while !self.stopping() {
+            if !self.data.groups().wait_damaged(WRITE_BEHIND / 4) {
+                continue;
+            }
+            for (stripe, verdict) in self.data.groups().repair_damaged() {
+                for found in verdict.findings {
+                    tracing::warn!("client: {}", found.sentence(stripe.key));
+                }
+            }
+        }
+    }
+
+    fn push_some(&self) {
+        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        // Rows of redundant files go when they are full; parts of them cost reading.
+        let spared = |n: &&Arc<Inode>| is_redundant(n) && !self.pipeline.budget.is_tight();
+        nodes.iter().filter(|n| !spared(n)).for_each(|node| self.push_all(node));
+    }
+
+    fn publish_old(&self) {
+        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        let old = |n: &&Arc<Inode>| {
+            let state = n.state.lock();
+            let file = state.file.as_ref();
+            file.is_none_or(|f| f.unpublished.is_none_or(|at| at.elapsed() >= WRITE_BEHIND))
+        };
+        let old: Vec<_> = nodes.iter().filter(old).cloned().collect();
+        // Several at once, so that the metadata server groups their commits.
+        for group in old.chunks(16) {
+            std::thread::scope(|scope| {
+                for node in group {
+                    scope.spawn(|| _ = self.settle_node(node));
+                }
+            });
+        }
+    }
+
+    /// Syncs one file in the background and takes it off the list once it is clean. False: what
+    /// somebody may miss could not be kept.
+    pub(crate) fn settle_node(&self, node: &Arc<Inode>) -> bool {
+        let outcome = self.sync_node(node, SyncScope::All);
+        let is_missed = match outcome {
+            Ok(()) => false,
+            Err(status) => self.forget_unkept(node, status),
+        };
+        let mut dirty = self.pipeline.dirty.lock();
+        let state = node.state.lock();
+        if !state.file.as_ref().is_some_and(|f| f.is_dirty()) {
+            dirty.remove(&node.ino);
+        }
+        drop((state, dirty));
+        self.drop_if_unused(node);
+        !is_missed
+    }
+
+    /// Forgets what of the file could not be kept; whether anybody may miss it.
+    fn forget_unkept(&self, node: &Inode, status: Status) -> bool {
+        let mut state = node.state.lock();
+        let is_missed = !state.is_beyond_reach();
+        self.note_loss(&mut state, status);
+        let freed = state.file.as_mut().map_or(0, |f| {
+            (f.unpublished, f.has_failed) = (None, true);
+            f.buffer.clear()
+        });
+        drop(state);
+        self.unreserve(freed);
+        if is_missed {
+            tracing::error!("client: inode {} could not be kept: {status}", node.ino);
+        }
+        is_missed
+    }
+}
+
+fn is_redundant(node: &Inode) -> bool {
+    let state = node.state.lock();
+    let component = state.file.as_deref().and_then(|f| f.layout.components.first());
+    component.is_some_and(|c| c.shape.is_redundant())
+}
+
+fn publication(ino: Ino, file: &FileData) -> Publish {
+    let mtime = file.mtime.map(SetTime::At);
+    if let Some(known) = file.beside {
+        let (allocated, data) = (file.allocated.saturating_sub(known), PublishData::Part);
+        return Publish { ino, size: file.size, allocated, mtime, data };
+    }
+    let data = match &file.inline {
+        Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
+            PublishData::Inline
+        }
+        _ => PublishData::OnTargets,
+    };
+    Publish { ino, size: file.size, allocated: file.allocated, mtime, data }
+}
+
+#[derive(PartialEq, Eq)]
+enum Done {
+    Yes,
+    No,
+}
+
+/// What a sync must cover.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SyncScope {
+    /// Data and what is needed to read it back (`fdatasync`).
+    Data,
+    All,
+}

@@ -1,0 +1,68 @@
+//! Source files that documents and comments name are there.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::shell::root;
+
+/// Folders of a crate that a path names a file in.
+const FOLDERS: [&str; 3] = ["/src/", "/tests/", "/examples/"];
+
+/// Says which named files are missing. `sources` are names and texts of all source files.
+pub(crate) fn missing(sources: &[(String, String)]) -> Result<Vec<String>, String> {
+    let out = Command::new("git").args(["ls-files", "*.md", "*.txt"]).current_dir(root()).output();
+    let out = out.map_err(|e| format!("git ls-files: {e}"))?;
+    let mut found = Vec::new();
+    for name in String::from_utf8_lossy(&out.stdout).lines() {
+        // History tells of files as they were.
+        let is_history = name.starts_with("docs/notes/") || name == "CHANGELOG.md";
+        if let Ok(text) = std::fs::read_to_string(root().join(name))
+            && !is_history
+        {
+            found.extend(missing_of(name, &text));
+        }
+    }
+    sources.iter().for_each(|(name, text)| found.extend(missing_of(name, text)));
+    Ok(found)
+}
+
+fn missing_of(name: &str, text: &str) -> Vec<String> {
+    let is_there = |path: &str| {
+        let root = root();
+        root.join("crates").join(path).exists() || root.join(path).exists()
+    };
+    let all = text.split('`').skip(1).step_by(2).flat_map(paths);
+    let missing = all.filter(|path| !is_there(path));
+    missing.map(|path| format!("{name}: there is no file {path}")).collect()
+}
+
+/// The files that a quoted word names: `crate/src/file.rs`, or `crate/src/{one,two}.rs`.
+fn paths(word: &str) -> Vec<String> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-{},".contains(c);
+    let is_crate = word.starts_with("nuri") || word.starts_with("xtask");
+    let names_file = is_crate && FOLDERS.iter().any(|folder| word.contains(folder));
+    if !names_file || !word.chars().all(is_path) {
+        return Vec::new();
+    }
+    let Some((front, rest)) = word.split_once('{') else {
+        let is_file = Path::new(word).extension().is_some_and(|e| e == "rs") || word.ends_with('/');
+        return if is_file { vec![word.to_string()] } else { Vec::new() };
+    };
+    let Some((names, back)) = rest.split_once('}') else { return Vec::new() };
+    names.split(',').flat_map(|name| paths(&format!("{front}{name}{back}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_in_quotes() {
+        let both = ["nuri-kv/src/a.rs", "nuri-kv/src/b/"].map(String::from);
+        assert_eq!(paths("nuri-kv/src/{a.rs,b/}"), both);
+        assert_eq!(paths("nuri-kv"), [""; 0]);
+        assert_eq!(paths("nuri-kv/src/a.rs:12"), [""; 0]);
+        let text = "see `xtask/src/named_files.rs`, not `nuri-kv/src/nowhere.rs`";
+        assert_eq!(missing_of("x", text), ["x: there is no file nuri-kv/src/nowhere.rs"]);
+    }
+}
