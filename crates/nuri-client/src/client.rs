@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
@@ -14,21 +14,21 @@ use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, GetAttr, InodeReply, LeaseMode, RemoveReply, SetAttr, TruncateDone,
 };
 use nuri_proto::range_map::Span;
-use nuri_rules::broken;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::api::Accesses;
 use crate::api::file::Handle;
 use crate::inode::deferred_unlink::DeferredUnlinks;
 use crate::inode::dentry_cache::DentryCache;
+use crate::inode::release::{FlushedSteps, Releaser};
 use crate::inode::table::InodeTable;
 use crate::inode::trim::Trim;
 use crate::inode::{FileData, Inode, InodeState, Looking};
-use crate::journal::Journal;
+use crate::journal::{Journal, JournalParts};
 use crate::lease::invalidate::Awaiting;
 use crate::lease::range::Wanted;
 use crate::lease::recall::KernelCache;
-use crate::lock::Locks;
+use crate::lock::LockClient;
 use crate::readahead::Fetcher;
 use crate::reservation::ledger::ReservationLedger;
 use crate::session::MetaSession;
@@ -36,10 +36,6 @@ use crate::thread_pool::ThreadPool;
 use crate::writeback::Pipeline;
 use nuri_volume::transfer::{Links, MOST_STREAMS, MOST_THREADS};
 use nuri_volume::{Cluster, DataPlane};
-
-/// Closed files whose data records are kept for the next open. Beyond it only leases and
-/// attributes stay.
-const KEEP_CLOSED: usize = 50_000;
 
 /// Settings of a client.
 #[derive(Clone, Debug)]
@@ -62,7 +58,8 @@ pub(crate) struct Shared {
     pub(crate) cluster: Cluster,
     pub(crate) data: DataPlane,
     pub(crate) session: Arc<MetaSession>,
-    pub(crate) inodes: InodeTable,
+    pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) releaser: Arc<Releaser>,
     pub(crate) pipeline: Pipeline,
     pub(crate) reservations: ReservationLedger,
     pub(crate) fetcher: Fetcher,
@@ -71,44 +68,18 @@ pub(crate) struct Shared {
     pub(crate) gate: RwLock<()>,
     pub(crate) handles: Mutex<HashMap<u64, Arc<Handle>>>,
     pub(crate) next_handle: AtomicU64,
-    pub(crate) releases: Mutex<Vec<(Ino, u64)>>,
     pub(crate) orphans: Mutex<Vec<Ino>>,
-    pub(crate) deferred: DeferredUnlinks,
+    pub(crate) deferred: Arc<DeferredUnlinks>,
     pub(crate) links: Links,
     pub(crate) accesses: Accesses,
-    pub(crate) locks: Locks,
-    pub(crate) journal: Journal,
-    pub(crate) dentries: DentryCache,
+    pub(crate) locks: LockClient,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) dentries: Arc<DentryCache>,
     pub(crate) trim: Trim,
     pub(crate) threads: ThreadPool,
     /// As in [`ClientConfig`].
     pub(crate) most_inodes: usize,
     pub(crate) marks_reads: bool,
-    stopping: AtomicBool,
-}
-
-/// An inode and its attributes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
-    pub ino: Ino,
-    pub attr: Attr,
-}
-
-/// A page of a directory.
-pub struct Listing {
-    pub entries: Vec<ListingEntry>,
-    pub parent: Ino,
-    pub end: bool,
-    /// Where the next new name will be.
-    pub next: u64,
-}
-
-/// An entry of a directory page.
-pub struct ListingEntry {
-    pub cookie: u64,
-    pub ino: Ino,
-    pub kind: u8,
-    pub name: Vec<u8>,
 }
 
 /// A lease that was asked for.
@@ -148,44 +119,51 @@ impl Drop for Entered {
 }
 
 impl Shared {
-    pub(crate) fn stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Removes the inode from the table if nothing refers to it, and gives its lease back.
-    pub(crate) fn drop_if_unused(&self, node: &Arc<Inode>) {
-        // The kernel knows the root without ever asking for it, and keeps names there.
-        let is_root = node.ino == Ino::ROOT && !broken!("root_forgotten");
-        let may_go = |state: &mut InodeState, count: usize| {
-            let busy = is_root
-                || state.opens > 0
-                || state.active > 0
-                || state.hold.revoking
-                || state.asking_whole > 0
-                || !self.journal.is_flushed(state.logged)
-                || state.file.as_ref().is_some_and(|f| f.is_dirty());
-            if !busy && count > KEEP_CLOSED {
-                state.file = None;
-            }
-            !busy && state.lookups == 0
-        };
-        self.inodes.remove_if(node, may_go, |state| {
-            if let Some(found) = state.found.take() {
-                self.dentries.forget(&found, node.ino);
-            }
-            let number = state.last_grant();
-            if number > 0 && !state.orphan {
-                self.releases.lock().push((node.ino, number));
-            }
-        });
-    }
-
-    /// Takes over a reply; returns attributes as a program should see them.
-    pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
-        self.session.saw(&reply.attr);
-        self.inodes.with(reply.attr.ino, |_, state| {
-            state.apply(&reply.attr, reply.lease, self.session.standing());
-            state.shown(reply.attr)
+    /// Opens the session, and builds each part with what it works with.
+    fn new(cluster: &Cluster, config: &ClientConfig) -> Result<Shared, Status> {
+        let session = Arc::new(MetaSession::open(cluster, &config.name)?);
+        let data = DataPlane::new(cluster);
+        let pipeline = Pipeline::default();
+        let inodes = Arc::new(InodeTable::new(session.clone()));
+        let dentries = Arc::new(DentryCache::new(inodes.clone(), session.clone()));
+        let flushed = Arc::new(FlushedSteps::default());
+        let releaser = Releaser::new(inodes.clone(), dentries.clone(), flushed.clone());
+        let (releaser, deferred) =
+            (Arc::new(releaser), Arc::new(DeferredUnlinks::new(inodes.clone())));
+        let journal = Arc::new(Journal::new(JournalParts {
+            inodes: inodes.clone(),
+            session: session.clone(),
+            data: data.clone(),
+            budget: pipeline.budget.clone(),
+            releaser: releaser.clone(),
+            deferred: deferred.clone(),
+            flushed,
+        }));
+        let locks = LockClient::new(session.clone(), journal.clone());
+        Ok(Shared {
+            cluster: cluster.clone(),
+            data,
+            session,
+            inodes,
+            releaser,
+            pipeline,
+            reservations: ReservationLedger::default(),
+            fetcher: Fetcher::default(),
+            kernel: RwLock::new(None),
+            gate: RwLock::new(()),
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            orphans: Mutex::default(),
+            deferred,
+            links: Links::default(),
+            accesses: Accesses::default(),
+            locks,
+            journal,
+            dentries,
+            trim: Trim::default(),
+            threads: ThreadPool::default(),
+            most_inodes: config.inodes,
+            marks_reads: config.marks_reads,
         })
     }
 
@@ -224,7 +202,7 @@ impl Shared {
                 })
             });
             match entered {
-                Some(entered) if self.trusts_leases() => return Ok(entered),
+                Some(entered) if self.session.trusts_leases() => return Ok(entered),
                 Some(_) => self.wait_for_server(),
                 None => self.wait_or_acquire(ino, need, bytes)?,
             }
@@ -258,7 +236,7 @@ impl Shared {
         let mut state = node.state.lock();
         let all = state.hold.revoking && (state.hold.mode.is_some() || state.parts.is_some());
         let under_recall = all || state.leaving.iter().any(|leaving| leaving.meets(bytes));
-        if !under_recall || state.file.is_none() || !self.trusts_leases() {
+        if !under_recall || state.file.is_none() || !self.session.trusts_leases() {
             return None;
         }
         state.active += 1;
@@ -267,7 +245,7 @@ impl Shared {
     }
 
     pub(crate) fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
-        self.flush_journal_of(ino)?;
+        self.journal.flush_of(ino)?;
         let _asking = self.ask_whole(ino)?;
         let session = self.session.id();
         let before = self.inodes.with(ino, |_, state| state.held_since(mode));
@@ -390,33 +368,7 @@ impl Client {
     /// # Errors
     /// Where the metadata server does not answer within the request time.
     pub fn start(cluster: &Cluster, config: &ClientConfig) -> Result<Client, Status> {
-        let session = Arc::new(MetaSession::open(cluster, &config.name)?);
-        let shared = Arc::new(Shared {
-            cluster: cluster.clone(),
-            data: DataPlane::new(cluster),
-            inodes: InodeTable::new(session.clone()),
-            session,
-            pipeline: Pipeline::default(),
-            reservations: ReservationLedger::default(),
-            fetcher: Fetcher::default(),
-            kernel: RwLock::new(None),
-            gate: RwLock::new(()),
-            handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
-            releases: Mutex::default(),
-            orphans: Mutex::default(),
-            deferred: DeferredUnlinks::default(),
-            links: Links::default(),
-            accesses: Accesses::default(),
-            locks: Locks::default(),
-            journal: Journal::default(),
-            dentries: DentryCache::default(),
-            trim: Trim::default(),
-            threads: ThreadPool::default(),
-            most_inodes: config.inodes,
-            marks_reads: config.marks_reads,
-            stopping: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(cluster, config)?);
         let spawn = |name: &str, f: fn(&Arc<Shared>)| {
             let shared = shared.clone();
             let body = move || f(&shared);
@@ -432,14 +384,18 @@ impl Client {
         spawn("repair", |s| s.repair_worker())?;
         spawn("room", |s| s.room_worker())?;
         spawn("flush", |s| s.flush_worker())?;
-        spawn("log", |s| s.journal_worker())?;
-        shared.locks.began(shared.session.standing().server_boot);
-        spawn("locks", |s| s.lock_worker())?;
+        spawn("journal", |s| s.journal.run())?;
+        spawn("locks", |s| s.locks.run())?;
         spawn("events", |s| s.event_worker())?;
         spawn("housekeeper", |s| s.housekeeper())?;
         spawn("trim", |s| s.trim_worker())?;
         spawn("lease-watch", |s| s.lease_watch())?;
         Ok(Client { shared })
+    }
+
+    /// Locks of programs.
+    pub fn locks(&self) -> &LockClient {
+        &self.shared.locks
     }
 
     /// Whom to tell when leases are recalled.
@@ -468,7 +424,7 @@ impl Client {
     /// `IO` where bytes could not be kept, now or since the last time with nobody to tell.
     pub fn sync_all(&self) -> Result<(), Status> {
         // What cannot be told now is told later.
-        let told = self.shared.flush_journal();
+        let told = self.shared.journal.flush();
         let is_kept = self.shared.sync_files();
         told.and(if is_kept { Ok(()) } else { Err(Status::IO) })
     }
@@ -479,7 +435,7 @@ impl Client {
     /// As [`Client::sync_all`].
     pub fn close(&self) -> Result<(), Status> {
         let synced = self.sync_all();
-        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.session.stop();
         self.shared.session.close();
         synced
     }
@@ -496,7 +452,7 @@ impl Client {
         let node = self.shared.inodes.find(ino)?;
         let state = node.state.lock();
         let attr = state.view().filter(|_| state.hold.is_cacheable())?;
-        Some((attr, self.shared.kernel_time()))
+        Some((attr, self.shared.session.kernel_time()))
     }
 
     /// Whether parts of the file were written here while others wrote elsewhere in it: they are
@@ -524,7 +480,7 @@ impl Client {
         }
         // The next recall ends them: whoever found the name, the kernel has it now.
         state.names = true;
-        self.shared.kernel_time()
+        self.shared.session.kernel_time()
     }
 
     /// The kernel dropped references.
@@ -534,7 +490,7 @@ impl Client {
             (state.lookups == 0).then(|| node.clone())
         });
         if let Some(node) = node {
-            self.shared.drop_if_unused(&node);
+            self.shared.releaser.drop_if_unused(&node);
         }
     }
 
@@ -547,16 +503,16 @@ impl Client {
             let state = node.state.lock();
             if state.hold.mode.is_some() { state.view() } else { None }
         });
-        match cached.filter(|_| self.shared.trusts_leases()) {
+        match cached.filter(|_| self.shared.session.trusts_leases()) {
             Some(attr) => Ok(attr),
             None => {
-                self.shared.flush_journal_of(ino)?;
+                self.shared.journal.flush_of(ino)?;
                 let (in_parts, _looking) = self
                     .shared
                     .inodes
                     .with(ino, |node, state| (state.parts.is_some(), Looking::begin(node, state)));
                 let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
-                Ok(self.shared.learn(&self.shared.session.call(&GetAttr { ino })?))
+                Ok(self.shared.inodes.learn(&self.shared.session.call(&GetAttr { ino })?))
             }
         }
     }
@@ -571,10 +527,10 @@ impl Client {
         }
         // An earlier read must not overwrite an access time that is set here.
         let _no_access = change.atime.map(|_| self.shared.accesses.withdraw(change.ino));
-        if let Some(attr) = self.shared.setattr_journalled(change) {
+        if let Some(attr) = self.shared.journal.setattr_journalled(change) {
             return Ok(attr);
         }
-        self.shared.flush_journal()?;
+        self.shared.journal.flush()?;
         let node = self.shared.inodes.find(change.ino);
         // A publication on its way must not overwrite the times that are set here.
         let _publishing = node.as_ref().map(|n| n.sync.lock());

@@ -21,11 +21,13 @@ mod writeback;
 
 pub use api::allocate::Allocate;
 pub use api::file::{Access, Position, Sync};
+pub use api::names::{Listing, ListingEntry};
 pub use api::seek::Seek;
 pub use api::write::WriteResult;
 pub use api::write_payload::{OwnBlock, WritePayload};
 pub use api::xattr::{Caller, Privileges};
-pub use client::{Client, ClientConfig, Entry, Listing, ListingEntry};
+pub use client::{Client, ClientConfig};
+pub use inode::Entry;
 pub use journal::queue;
 pub use lease::recall::KernelCache;
-pub use lock::LockPlace;
+pub use lock::{LockClient, LockPlace};

@@ -203,7 +203,7 @@ impl Shared {
     /// A worker: fetches blocks for as long as the client lives, with as many others as the mount
     /// has threads for it.
     pub(crate) fn fetch_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             let threads = usize::from(self.data.flow().forced().threads.unwrap_or(THREADS));
             let Some(fetch) = self.fetcher.next(threads) else { continue };
             let mut buf = self.fetcher.buffers.take();

@@ -1,16 +1,19 @@
 //! The session at the metadata server: calls with reply slots, events, reclaiming.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{FAILURE_DETECTION, REQUEST, SESSION_RENEW};
+use nuri_proto::clock::{
+    CLIENT_LEASE, FAILURE_DETECTION, KERNEL_TTL, REQUEST, SESSION_RENEW, SUSPEND,
+};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::SESSION_SLOTS;
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::{Attr, Events, EventsReply, SessionClose, SessionOpen, Time};
 use nuri_rpc::{CallContext, Deadline};
+use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
 use crate::lease::state::GrantValidity;
@@ -36,6 +39,7 @@ pub(crate) struct MetaSession {
     slots: Mutex<Vec<Slot>>,
     slot_free: Condvar,
     recalled: Mutex<HashMap<Ino, (u64, Instant)>>,
+    stopping: AtomicBool,
 }
 
 /// Reply slots make a change happen once: the same number and sequence is the same change.
@@ -81,6 +85,7 @@ impl MetaSession {
             slots: Mutex::new(slots),
             slot_free: Condvar::new(),
             recalled: Mutex::default(),
+            stopping: AtomicBool::new(false),
         };
         session.renew()?;
         Ok(session)
@@ -112,6 +117,28 @@ impl MetaSession {
     pub(crate) fn standing(&self) -> GrantValidity {
         let void = self.void_grants.load(Ordering::SeqCst);
         GrantValidity { server_boot: self.server_boot.load(Ordering::SeqCst), void }
+    }
+
+    /// The client is about to end: its workers stop.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Whether leases may be relied on now.
+    pub(crate) fn trusts_leases(&self) -> bool {
+        self.silence() < SUSPEND || broken!("trust_for_ever")
+    }
+
+    /// How long the kernel may keep what a lease covers.
+    pub(crate) fn kernel_time(&self) -> Duration {
+        if !self.trusts_leases() {
+            return Duration::ZERO;
+        }
+        KERNEL_TTL.min(CLIENT_LEASE.saturating_sub(self.silence()))
     }
 
     /// How long ago the last call was sent that renewed the session.

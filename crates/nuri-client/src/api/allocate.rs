@@ -33,7 +33,7 @@ impl Client {
         let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
         let node = self.shared.inodes.with(ino, |node, _| node.clone());
         let _no_writes_past_the_kernel = node.resizing.write();
-        self.shared.ensure_placed(ino)?;
+        self.shared.journal.ensure_placed(ino)?;
         match how {
             Allocate::Punch => self.punch(ino, at, end, Room::GivenBack)?,
             Allocate::Zero | Allocate::ZeroKeepSize => self.punch(ino, at, end, Room::Kept)?,

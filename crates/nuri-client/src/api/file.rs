@@ -129,7 +129,7 @@ impl Client {
         if orphan {
             self.shared.note_orphan(node.ino);
         }
-        self.shared.drop_if_unused(node);
+        self.shared.releaser.drop_if_unused(node);
     }
 
     /// Reads into `out`; returns how many bytes there were before the file's end.
@@ -162,7 +162,7 @@ impl Client {
         loop {
             let len = read()?;
             // What was read counts only if the lease was still trusted after it.
-            if self.shared.trusts_leases() {
+            if self.shared.session.trusts_leases() {
                 return Ok(len);
             }
             if start.elapsed() > REQUEST {
@@ -228,7 +228,7 @@ impl Client {
         // Else it might never end.
         let _no_writes_past_the_kernel = handle.node.resizing.write();
         // With the names that lead to it.
-        let told = self.shared.flush_journal();
+        let told = self.shared.journal.flush();
         let outcome = told.and_then(|()| self.shared.sync_node(&handle.node, scope));
         report_error(&handle.node, &handle.told_at_sync)?;
         outcome
@@ -249,8 +249,8 @@ impl Client {
         }
         let entered = self.shared.enter(change.ino, LeaseMode::Write)?;
         let node = &entered.0;
-        self.shared.flush_journal()?;
-        self.shared.ensure_placed(change.ino)?;
+        self.shared.journal.flush()?;
+        self.shared.journal.ensure_placed(change.ino)?;
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
         if grows {
             self.shared.spill(node, size);

@@ -14,7 +14,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
-        self.shared.flush_journal_of(ino)?;
+        self.shared.journal.flush_of(ino)?;
         self.shared.session.call(&LayoutGet { ino })
     }
 
@@ -33,7 +33,7 @@ impl Client {
     /// # Errors
     /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
     pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
-        self.shared.flush_journal()?;
+        self.shared.journal.flush()?;
         self.shared.session.change(&LayoutSet { ino, policy }, &[])
     }
 

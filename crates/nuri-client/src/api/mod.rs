@@ -4,7 +4,7 @@ mod access;
 pub(crate) mod allocate;
 pub(crate) mod file;
 mod layout;
-mod names;
+pub(crate) mod names;
 pub(crate) mod seek;
 mod tuning;
 pub(crate) mod write;

@@ -9,9 +9,27 @@ use nuri_proto::op::meta::{
 use nuri_rules::broken;
 
 use crate::api::file::Access;
-use crate::client::{Client, Entry, Listing, ListingEntry};
+use crate::client::Client;
+use crate::inode::Entry;
 use crate::inode::FileData;
 use crate::writeback::SyncScope;
+
+/// A page of a directory.
+pub struct Listing {
+    pub entries: Vec<ListingEntry>,
+    pub parent: Ino,
+    pub end: bool,
+    /// Where the next new name will be.
+    pub next: u64,
+}
+
+/// An entry of a directory page.
+pub struct ListingEntry {
+    pub cookie: u64,
+    pub ino: Ino,
+    pub kind: u8,
+    pub name: Vec<u8>,
+}
 
 impl Client {
     /// Finds a name.
@@ -19,26 +37,26 @@ impl Client {
     /// # Errors
     /// The server's; a missing name is `Ok(None)`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
-        self.shared.take_turn(parent);
-        if let Some(found) = self.shared.lookup_journalled(parent, name) {
+        self.shared.journal.take_turn(parent);
+        if let Some(found) = self.shared.journal.lookup_journalled(parent, name) {
             return Ok(found);
         }
-        self.shared.fetch_children(parent, name);
-        if let Some(found) = self.shared.lookup_journalled(parent, name) {
+        self.shared.journal.fetch_children(parent, name);
+        if let Some(found) = self.shared.journal.lookup_journalled(parent, name) {
             return Ok(found);
         }
-        if let Some(entry) = self.shared.lookup_found(parent, name) {
+        if let Some(entry) = self.shared.dentries.lookup_found(parent, name) {
             return Ok(Some(entry));
         }
         // While the directory is being given back its last names may not be told yet.
-        self.shared.flush_journal_of(parent)?;
-        let before = self.shared.before_finding(parent);
+        self.shared.journal.flush_of(parent)?;
+        let before = self.shared.dentries.before_finding(parent);
         let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
         self.learn_dir(parent, reply.dir_lease);
         let Some(inode) = reply.inode else { return Ok(None) };
         let entry = self.refer(&inode);
-        let age = self.shared.age_of(parent, before, reply.dir_lease);
-        self.shared.note_found(parent, name, age, entry.ino);
+        let age = self.shared.dentries.age_of(parent, before, reply.dir_lease);
+        self.shared.dentries.note_found(parent, name, age, entry.ino);
         Ok(Some(entry))
     }
 
@@ -47,7 +65,7 @@ impl Client {
     /// # Errors
     /// `STALE` where it is gone.
     pub fn lookup_number(&self, ino: Ino) -> Result<Entry, Status> {
-        self.shared.flush_journal_of(ino)?;
+        self.shared.journal.flush_of(ino)?;
         let in_parts = self.is_in_parts(ino);
         let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
         let inode = self.shared.session.call(&GetAttr { ino })?;
@@ -89,13 +107,13 @@ impl Client {
     /// The server's.
     pub fn make(&self, call: &Make) -> Result<Entry, Status> {
         let make = || {
-            self.shared.take_directory(call.parent);
+            self.shared.journal.take_directory(call.parent);
             self.make_here(call).transpose()
         };
-        if let Some(outcome) = self.shared.in_turns(&[call.parent], make) {
+        if let Some(outcome) = self.shared.journal.in_turns(&[call.parent], make) {
             return outcome;
         }
-        let _direct = self.shared.begin_direct(&[call.parent])?;
+        let _direct = self.shared.journal.begin_direct(&[call.parent])?;
         let forgotten = self.forgotten(call.parent);
         let reply = self.shared.session.change(call, &[])?;
         self.learn_dir(call.parent, reply.entry.dir_lease);
@@ -106,7 +124,7 @@ impl Client {
         if !reply.existed {
             self.note_made(inode.attr.ino);
         }
-        self.shared.know_new_directory(&inode.attr);
+        self.shared.journal.know_new_directory(&inode.attr);
         Ok(entry)
     }
 
@@ -118,10 +136,10 @@ impl Client {
     /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
     /// to be asked.
     fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
-        if let Some(entry) = self.shared.make_journalled(call) {
+        if let Some(entry) = self.shared.journal.make_journalled(call) {
             return Ok(Some(entry));
         }
-        if !self.shared.is_known_there(call.parent, &call.name) {
+        if !self.shared.journal.is_known_there(call.parent, &call.name) {
             return Ok(None);
         }
         if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
@@ -148,7 +166,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn make_unnamed(&self, call: &MakeUnnamed, access: Access) -> Result<(Entry, u64), Status> {
-        self.shared.flush_journal_of(call.parent)?;
+        self.shared.journal.flush_of(call.parent)?;
         let reply = self.shared.session.change(call, &[])?;
         let entry = self.refer(&reply.inode);
         self.take_record(reply.file, &reply.inode.attr);
@@ -184,7 +202,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
-        let _direct = self.shared.begin_direct(&[parent])?;
+        let _direct = self.shared.journal.begin_direct(&[parent])?;
         let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
@@ -199,14 +217,14 @@ impl Client {
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
         let remove = || {
-            self.shared.take_directory(parent);
-            self.shared.take_child(parent, name);
-            self.shared.remove_journalled(parent, name, kind)
+            self.shared.journal.take_directory(parent);
+            self.shared.journal.take_child(parent, name);
+            self.shared.journal.remove_journalled(parent, name, kind)
         };
-        if let Some(outcome) = self.shared.in_turns(&[parent], remove) {
+        if let Some(outcome) = self.shared.journal.in_turns(&[parent], remove) {
             return outcome;
         }
-        let _direct = self.shared.begin_direct(&[parent])?;
+        let _direct = self.shared.journal.begin_direct(&[parent])?;
         let call = Unlink { parent, name: name.to_vec(), kind };
         let forgotten = self.forgotten(parent);
         let reply = self.shared.session.change(&call, &[])?;
@@ -235,19 +253,19 @@ impl Client {
         };
         let rename = || {
             for (dir, name) in [from, to] {
-                self.shared.take_directory(dir);
-                self.shared.take_child(dir, name);
+                self.shared.journal.take_directory(dir);
+                self.shared.journal.take_child(dir, name);
             }
-            let moved = self.shared.with_pushed_data(from.0, from.1);
+            let moved = self.shared.journal.with_pushed_data(from.0, from.1);
             match moved.map_or(Ok(()), |moved| self.shared.sync_node(&moved, SyncScope::All)) {
-                Ok(()) => self.shared.rename_journalled(&call),
+                Ok(()) => self.shared.journal.rename_journalled(&call),
                 Err(status) => Some(Err(status)),
             }
         };
-        if let Some(outcome) = self.shared.in_turns(&[from.0, to.0], rename) {
+        if let Some(outcome) = self.shared.journal.in_turns(&[from.0, to.0], rename) {
             return outcome;
         }
-        let _direct = self.shared.begin_direct(&[from.0, to.0])?;
+        let _direct = self.shared.journal.begin_direct(&[from.0, to.0])?;
         if self.shared.has_dirty_files() {
             let call = Lookup { parent: from.0, name: from.1.to_vec() };
             let found = self.shared.session.call(&call)?.inode;
@@ -261,7 +279,7 @@ impl Client {
         self.shared.forget_attr(reply.moved);
         if let Some(replaced) = reply.replaced {
             if replaced.orphan {
-                self.shared.defer_unlink(replaced.ino);
+                self.shared.deferred.defer(replaced.ino);
             }
             self.shared.forget_attr(replaced.ino);
         }
@@ -276,7 +294,7 @@ impl Client {
     pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
         let told = match broken!("sync_without_log") {
             true => Ok(()),
-            false => self.shared.flush_journal(),
+            false => self.shared.journal.flush(),
         };
         let lost = self.shared.inodes.with(ino, |_, state| std::mem::take(&mut state.errors));
         if lost > 0 { Err(Status::IO) } else { told }
@@ -287,9 +305,9 @@ impl Client {
     /// # Errors
     /// `INVAL` for other inodes.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
-        self.shared.flush_journal_of(ino)?;
+        self.shared.journal.flush_of(ino)?;
         let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
-        self.shared.learn(&reply.inode);
+        self.shared.inodes.learn(&reply.inode);
         reply.symlink.ok_or(Status::INVAL)
     }
 
@@ -305,16 +323,16 @@ impl Client {
         attrs: WithAttrs,
     ) -> Result<Listing, Status> {
         // Positions are the server's.
-        self.shared.flush_journal()?;
-        let before = self.shared.before_finding(ino);
+        self.shared.journal.flush()?;
+        let before = self.shared.dentries.before_finding(ino);
         let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
         let standing = self.shared.session.standing();
         self.shared.inodes.with(ino, |_, state| _ = state.hold.take(reply.dir_lease, standing));
-        let age = self.shared.age_of(ino, before, reply.dir_lease);
+        let age = self.shared.dentries.age_of(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             if let Some(inode) = e.inode {
-                self.shared.learn(&inode);
-                self.shared.note_found(ino, &e.name, age, e.ino);
+                self.shared.inodes.learn(&inode);
+                self.shared.dentries.note_found(ino, &e.name, age, e.ino);
             }
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
         };

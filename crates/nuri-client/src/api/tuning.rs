@@ -12,7 +12,7 @@ impl Client {
     /// `NOMEM` where there is no thread for it.
     pub fn look_at_links(&self) -> Result<(), Status> {
         let shared = self.shared.clone();
-        let look = move || shared.links.look(&shared.cluster, || shared.stopping());
+        let look = move || shared.links.look(&shared.cluster, || shared.session.stopping());
         self.shared.links.begin(|| self.shared.threads.start(look)).map_err(|_| Status::NOMEM)
     }
 

@@ -89,7 +89,7 @@ impl Client {
                 entered = enter()?;
             }
             // After what was waited for: a lock lost meanwhile must not be written under.
-            self.shared.check_locks(fh)?;
+            self.shared.locks.check_locks(fh)?;
             Ok(entered)
         })
     }

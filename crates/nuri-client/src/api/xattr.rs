@@ -123,17 +123,18 @@ impl Shared {
     pub(crate) fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
         let call = XattrGet { ino, name: name.to_vec() };
         let (Some(node), Some(one)) = (self.inodes.find(ino), Absent::of(name)) else {
-            self.flush_journal_of(ino)?;
+            self.journal.flush_of(ino)?;
             return self.session.call(&call);
         };
         let leased = {
             let state = node.state.lock();
-            if state.hold.mode.is_some() && state.absent.covers(one) && self.trusts_leases() {
+            if state.hold.mode.is_some() && state.absent.covers(one) && self.session.trusts_leases()
+            {
                 return Err(Status::NODATA);
             }
             state.hold.mode.map(|_| state.hold.number)
         };
-        self.flush_journal_of(ino)?;
+        self.journal.flush_of(ino)?;
         let reply = self.session.call(&call);
         let mut state = node.state.lock();
         let held =
@@ -146,7 +147,7 @@ impl Shared {
 
     /// Known without asking: there is nothing to take away.
     pub(crate) fn has_no_privileges(&self, ino: Ino, what: Privileges) -> bool {
-        self.trusts_leases()
+        self.session.trusts_leases()
             && self.inodes.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
                 let is_plain = |mode| reduced(mode, what, |_| false) == mode;
@@ -220,7 +221,7 @@ impl Client {
         let (name, value) = (name.to_vec(), value.to_vec());
         let call = XattrSet { ino, name, value, mode, group_id };
         self.shared.forget_absent(ino);
-        self.shared.flush_journal()?;
+        self.shared.journal.flush()?;
         let outcome = self.shared.session.change(&call, &[]);
         // A reader of it may have noted its absence meanwhile.
         self.shared.forget_absent(ino);
@@ -233,7 +234,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
-        self.shared.flush_journal_of(ino)?;
+        self.shared.journal.flush_of(ino)?;
         self.shared.session.call(&XattrList { ino })
     }
 
@@ -242,7 +243,7 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
-        self.shared.flush_journal()?;
+        self.shared.journal.flush()?;
         self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
         self.shared.forget_attr(ino);
         Ok(())

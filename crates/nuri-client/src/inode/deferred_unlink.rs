@@ -3,43 +3,48 @@
 //! program "stale", which a local file system never does. So such a file goes a little later.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
 use parking_lot::Mutex;
 
-use crate::client::Shared;
+use super::table::InodeTable;
 
 /// Much longer than the way from a look at the kernel's names to the request.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Inodes without a name, and when they go.
-#[derive(Default)]
-pub(crate) struct DeferredUnlinks(Mutex<VecDeque<(Instant, Ino)>>);
+pub(crate) struct DeferredUnlinks {
+    inodes: Arc<InodeTable>,
+    waiting: Mutex<VecDeque<(Instant, Ino)>>,
+}
 
-impl Shared {
-    /// The inode lost its last name. Open or not, it stays for now.
-    pub(crate) fn defer_unlink(&self, ino: Ino) {
-        if let Some(node) = self.inodes.find(ino) {
-            let mut state = node.state.lock();
-            (state.orphan, state.lingers) = (true, true);
-        }
-        self.deferred.0.lock().push_back((Instant::now() + LINGER, ino));
+impl DeferredUnlinks {
+    pub(crate) fn new(inodes: Arc<InodeTable>) -> DeferredUnlinks {
+        DeferredUnlinks { inodes, waiting: Mutex::default() }
     }
 
-    /// Lets those go whose time is over and that are not open.
-    pub(crate) fn end_deferred_unlinks(&self) {
-        let now = Instant::now();
-        let over: Vec<_> = {
-            let mut lingering = self.deferred.0.lock();
-            let count = lingering.partition_point(|(end, _)| *end <= now);
-            lingering.drain(..count).map(|(_, ino)| ino).collect()
-        };
-        for ino in over {
-            if let Some(node) = self.inodes.find(ino) {
-                node.state.lock().lingers = false;
-            }
-            self.note_orphan(ino);
+    /// The inode lost its last name. Open or not, it stays for now.
+    pub(crate) fn defer(&self, ino: Ino) {
+        if let Some(inode) = self.inodes.find(ino) {
+            let mut state = inode.state.lock();
+            (state.orphan, state.lingers) = (true, true);
         }
+        self.waiting.lock().push_back((Instant::now() + LINGER, ino));
+    }
+
+    /// Those whose time is over. They stay no longer because of this.
+    pub(crate) fn take_due(&self) -> Vec<Ino> {
+        let now = Instant::now();
+        let due: Vec<_> = {
+            let mut waiting = self.waiting.lock();
+            let count = waiting.partition_point(|(end, _)| *end <= now);
+            waiting.drain(..count).map(|(_, ino)| ino).collect()
+        };
+        for inode in due.iter().filter_map(|ino| self.inodes.find(*ino)) {
+            inode.state.lock().lingers = false;
+        }
+        due
     }
 }

@@ -1,7 +1,7 @@
 //! Names that were found, so that the kernel's next question about one costs no call.
 //!
 //! The kernel trusts a name for a few seconds only, lest a frozen client leaves it with stale ones
-//! (`suspend.rs`). When it asks again, the name is as it was while the directory's lease was held
+//! (`lease/expiry.rs`). When it asks again, the name is as it was while the directory's lease was held
 //! without a gap and nothing was changed in the directory from here: each lease that goes, and each
 //! own change, gives the directory a new age, and what was found before counts no more.
 //!
@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nuri_proto::id::Ino;
@@ -17,8 +18,9 @@ use nuri_proto::op::meta::Grant;
 use nuri_rules::broken;
 use parking_lot::Mutex;
 
-use crate::client::{Entry, Shared};
-use crate::inode::InodeState;
+use crate::inode::table::InodeTable;
+use crate::inode::{Entry, InodeState};
+use crate::session::MetaSession;
 
 /// Where an inode was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,20 +57,45 @@ pub(crate) struct Before {
 }
 
 /// Inodes by their directory and name.
-#[derive(Default)]
 pub(crate) struct DentryCache {
+    table: Arc<InodeTable>,
+    session: Arc<MetaSession>,
+    index: Index,
+}
+
+/// Which inode was found under a name.
+#[derive(Default)]
+struct Index {
     hasher: RandomState,
     /// By hash: the inode's own name tells whether it is the one.
     inodes: Mutex<HashMap<(Ino, u64), Ino>>,
 }
 
 impl DentryCache {
-    fn key(&self, parent: Ino, name: &[u8]) -> (Ino, u64) {
-        (parent, self.hasher.hash_one(name))
+    pub(crate) fn new(table: Arc<InodeTable>, session: Arc<MetaSession>) -> DentryCache {
+        DentryCache { table, session, index: Index::default() }
     }
 
     /// The inode with this name is forgotten, or has another one.
     pub(crate) fn forget(&self, found: &CachedNames, ino: Ino) {
+        self.index.forget(found, ino);
+    }
+}
+
+impl Index {
+    fn key(&self, parent: Ino, name: &[u8]) -> (Ino, u64) {
+        (parent, self.hasher.hash_one(name))
+    }
+
+    fn get(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.inodes.lock().get(&self.key(parent, name)).copied()
+    }
+
+    fn insert(&self, parent: Ino, name: &[u8], ino: Ino) {
+        self.inodes.lock().insert(self.key(parent, name), ino);
+    }
+
+    fn forget(&self, found: &CachedNames, ino: Ino) {
         let mut inodes = self.inodes.lock();
         let key = self.key(found.parent, &found.name);
         if inodes.get(&key) == Some(&ino) {
@@ -98,10 +125,10 @@ impl InodeState {
     }
 }
 
-impl Shared {
+impl DentryCache {
     /// Before a call that finds names in the directory.
     pub(crate) fn before_finding(&self, dir: Ino) -> Before {
-        self.inodes
+        self.table
             .with(dir, |_, state| Before { age: state.age, is_held: state.names_hold().is_some() })
     }
 
@@ -114,7 +141,7 @@ impl Shared {
         lease: Option<Grant>,
     ) -> Option<DirGeneration> {
         let standing = self.session.standing();
-        self.inodes.with(dir, |_, state| {
+        self.table.with(dir, |_, state| {
             let is_granted = lease.is_some_and(|grant| state.hold.counts(grant, standing));
             let holds = (before.is_held || is_granted) && state.age == before.age;
             state.names_hold().filter(|_| holds)
@@ -131,26 +158,26 @@ impl Shared {
     ) {
         let Some(age) = age else { return };
         let found = CachedNames { parent, name: name.into(), age };
-        self.inodes.with(ino, |_, state| {
+        self.table.with(ino, |_, state| {
             if state.hold.mode.is_none() || state.found.as_deref() == Some(&found) {
                 return;
             }
             if let Some(old) = state.found.take() {
-                self.dentries.forget(&old, ino);
+                self.forget(&old, ino);
             }
-            self.dentries.inodes.lock().insert(self.dentries.key(parent, name), ino);
+            self.index.insert(parent, name, ino);
             state.found = Some(Box::new(found));
         });
     }
 
     /// The name's inode, where leases say that both are as they were.
     pub(crate) fn lookup_found(&self, parent: Ino, name: &[u8]) -> Option<Entry> {
-        if !self.trusts_leases() {
+        if !self.session.trusts_leases() {
             return None;
         }
-        let ino = *self.dentries.inodes.lock().get(&self.dentries.key(parent, name))?;
-        let age = self.inodes.find(parent)?.state.lock().names_hold()?;
-        self.inodes.with_known(ino, |state| {
+        let ino = self.index.get(parent, name)?;
+        let age = self.table.find(parent)?.state.lock().names_hold()?;
+        self.table.with_known(ino, |state| {
             let found = state.found.as_ref()?;
             let is_it = found.parent == parent && *found.name == *name && found.age == age;
             let attr = state
@@ -205,17 +232,16 @@ mod tests {
 
     #[test]
     fn an_inode_that_got_another_name_keeps_that() {
-        let names = DentryCache::default();
+        let index = Index::default();
         let found = |name: &[u8]| CachedNames {
             parent: Ino(1),
             name: name.into(),
             age: DirGeneration::begin(),
         };
-        let key = names.key(Ino(1), b"a");
-        names.inodes.lock().insert(key, Ino(7));
-        names.forget(&found(b"a"), Ino(8));
-        assert_eq!(names.inodes.lock().get(&key), Some(&Ino(7)), "another one has that name now");
-        names.forget(&found(b"a"), Ino(7));
-        assert!(names.inodes.lock().is_empty());
+        index.insert(Ino(1), b"a", Ino(7));
+        index.forget(&found(b"a"), Ino(8));
+        assert_eq!(index.get(Ino(1), b"a"), Some(Ino(7)), "another one has that name now");
+        index.forget(&found(b"a"), Ino(7));
+        assert_eq!(index.get(Ino(1), b"a"), None);
     }
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod deferred_unlink;
 pub(crate) mod dentry_cache;
+pub(crate) mod release;
 pub(crate) mod table;
 pub(crate) mod trim;
 
@@ -29,6 +30,13 @@ use crate::lease::state::{GrantValidity, LeaseState};
 use crate::readahead::Ahead;
 use crate::writeback::buffer::{PAGE, WriteBuffer};
 use crate::writeback::push_row::FoundRows;
+
+/// An inode and its attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub ino: Ino,
+    pub attr: Attr,
+}
 
 /// One inode. Shared by the table, open handles and pushes in flight.
 pub(crate) struct Inode {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{Attr, InodeReply};
 use parking_lot::Mutex;
 
 use super::{Inode, InodeState};
@@ -72,6 +73,15 @@ impl InodeTable {
         let mut state = inode.state.lock();
         drop(inodes);
         f(&mut state)
+    }
+
+    /// Takes over a reply; returns attributes as a program should see them.
+    pub(crate) fn learn(&self, reply: &InodeReply) -> Attr {
+        self.session.saw(&reply.attr);
+        self.with(reply.attr.ino, |_, state| {
+            state.apply(&reply.attr, reply.lease, self.session.standing());
+            state.shown(reply.attr)
+        })
     }
 
     /// Removes the inode where `may_go` says so, which also learns how many there are; `then` sees

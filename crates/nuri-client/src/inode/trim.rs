@@ -44,7 +44,7 @@ fn surplus(held: usize, limit: usize, asked: usize) -> usize {
 impl Shared {
     /// Trims for as long as the client lives.
     pub(crate) fn trim_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             self.inodes.tick();
             let asked = self.trim.asked.swap(0, Ordering::Relaxed);
             let count = surplus(self.inodes.count(), self.most_inodes, asked);
@@ -67,7 +67,7 @@ impl Shared {
             batch.iter().for_each(|node| node.used.store(self.inodes.now(), Ordering::Relaxed));
             let inos: Vec<_> = batch.iter().map(|node| node.ino).collect();
             // Listed, and never taken by the kernel.
-            batch.iter().for_each(|node| self.drop_if_unused(node));
+            batch.iter().for_each(|node| self.releaser.drop_if_unused(node));
             let kernel = self.kernel.read().clone();
             if !kernel.is_some_and(|kernel| kernel.drop_unused(&inos)) {
                 batch.iter().for_each(|node| self.give_lease_back(node));
@@ -87,7 +87,7 @@ impl Shared {
         let state = node.state.lock();
         // Who opened it meanwhile has a newer lease, or is to be known to the server.
         if state.opens == 0 && state.hold.mode.is_none() && !state.orphan {
-            self.releases.lock().push((node.ino, number));
+            self.releaser.give_back(node.ino, number);
         }
     }
 }

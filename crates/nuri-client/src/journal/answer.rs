@@ -15,8 +15,8 @@ use parking_lot::MutexGuard;
 
 use super::directory::{Child, Names};
 use super::queue::Logged;
-use super::{JournalState, tell};
-use crate::client::{Entry, Shared};
+use super::{Journal, JournalState, tell};
+use crate::inode::Entry;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::state::LeaseState;
 
@@ -54,10 +54,10 @@ impl JournalState {
     }
 }
 
-impl Shared {
+impl Journal {
     /// The log, where it may answer now.
     fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
-        let log = self.trusts_leases().then(|| self.journal.state.lock())?;
+        let log = self.session.trusts_leases().then(|| self.state.lock())?;
         log.queue.has_room().then_some(log)
     }
 
@@ -217,7 +217,7 @@ impl Shared {
         file.unpublished = None;
         let freed = file.buffer.clear();
         drop(state);
-        self.unreserve(freed);
+        self.budget.give(freed);
     }
 
     /// Changes attributes, without the size.
@@ -301,7 +301,7 @@ impl Shared {
         log.append(Logged::new(step, &[call.parent, call.new_parent, moved.ino, replaced]));
         drop(log);
         let is_gone = |over: &Arc<Inode>| over.state.lock().orphan;
-        over.filter(is_gone).iter().for_each(|over| self.defer_unlink(over.ino));
+        over.filter(is_gone).iter().for_each(|over| self.deferred.defer(over.ino));
         Some(Ok(()))
     }
 
@@ -310,7 +310,7 @@ impl Shared {
         let child = self.open_journal()?.names(parent)?.get(name)?;
         let node = self.inodes.find(child.ino)?;
         let state = node.state.lock();
-        let is_flushed = self.journal.is_flushed(state.logged);
+        let is_flushed = self.is_flushed(state.logged);
         let file = state.file.as_ref().filter(|f| f.is_dirty())?;
         let waits = file.inline.is_none() || is_flushed;
         drop(state);
@@ -325,7 +325,7 @@ impl Shared {
         if state.file.as_ref().is_none_or(|f| !f.is_dirty()) {
             return Some(());
         }
-        if self.journal.is_flushed(state.logged) {
+        if self.is_flushed(state.logged) {
             return None;
         }
         let logged = tell::publication(&mut state, self.session.now())?;

@@ -4,19 +4,19 @@ use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Acquire, FileRecord, LeaseMode};
 
-use crate::client::Shared;
+use super::Journal;
 use crate::inode::{Inode, InodeState};
 
 /// A direct change of directories; ends when dropped.
 pub(crate) struct Direct<'s> {
-    shared: &'s Shared,
+    journal: &'s Journal,
     dirs: Vec<Ino>,
 }
 
 impl Drop for Direct<'_> {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            if let Some(node) = self.shared.inodes.find(*dir) {
+            if let Some(node) = self.journal.inodes.find(*dir) {
                 let mut state = node.state.lock();
                 state.names_changed();
                 state.usage.direct = state.usage.direct.saturating_sub(1);
@@ -25,14 +25,14 @@ impl Drop for Direct<'_> {
     }
 }
 
-impl Shared {
+impl Journal {
     /// Before the server is asked to change directories: nothing is logged in them from here on,
     /// and what was logged anywhere is told (L5).
     ///
     /// # Errors
     /// The log cannot be told.
     pub(crate) fn begin_direct(&self, dirs: &[Ino]) -> Result<Direct<'_>, Status> {
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         for dir in dirs {
             self.inodes.with(*dir, |_, state| {
                 log.leave(*dir, state);
@@ -40,8 +40,8 @@ impl Shared {
             });
         }
         drop(log);
-        let direct = Direct { shared: self, dirs: dirs.to_vec() };
-        self.flush_journal()?;
+        let direct = Direct { journal: self, dirs: dirs.to_vec() };
+        self.flush()?;
         Ok(direct)
     }
 
@@ -49,9 +49,9 @@ impl Shared {
     ///
     /// # Errors
     /// The log cannot be told.
-    pub(crate) fn flush_journal_of(&self, ino: Ino) -> Result<(), Status> {
+    pub(crate) fn flush_of(&self, ino: Ino) -> Result<(), Status> {
         let logged = self.inodes.find(ino).map_or(0, |node| node.state.lock().logged);
-        if self.journal.is_flushed(logged) { Ok(()) } else { self.flush_journal() }
+        if self.is_flushed(logged) { Ok(()) } else { self.flush() }
     }
 
     /// Makes sure that the file has a place on the targets.
@@ -62,7 +62,7 @@ impl Shared {
         if self.is_placed(ino) {
             return Ok(());
         }
-        self.flush_journal()?;
+        self.flush()?;
         let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Write })?;
         let record = reply.file.ok_or(Status::IO)?;
         self.inodes.with(ino, |_, state| {
@@ -95,7 +95,7 @@ impl Shared {
     /// The server's.
     pub(crate) fn ensure_placed_to_grow(&self, ino: Ino) -> Result<(), Status> {
         if !self.is_placed(ino) && self.extend_journalled(ino).is_some() {
-            self.flush_journal()?;
+            self.flush()?;
         }
         self.ensure_placed(ino)
     }

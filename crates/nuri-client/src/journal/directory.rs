@@ -19,8 +19,7 @@ use nuri_proto::limit::MAX_READDIR;
 use nuri_proto::op::log::{Children, DirectoryTaken, NameChange, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, Attr, LeaseMode, ReadDir, WithAttrs};
 
-use super::JournalState;
-use crate::client::Shared;
+use super::{Journal, JournalState};
 use crate::inode::{Inode, InodeState};
 
 /// Own changes of a directory before it is worth having it alone.
@@ -257,14 +256,14 @@ impl JournalState {
     }
 }
 
-impl Shared {
+impl Journal {
     /// A directory that was just made here under its write lease is empty, and known as a whole.
     pub(crate) fn know_new_directory(&self, attr: &Attr) {
         let is_new = attr.is_dir() && attr.size == 0 && attr.change == 1;
         if !is_new {
             return;
         }
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         self.inodes.with(attr.ino, |_, state| {
             let is_ours = state.hold.is_alone();
             let is_untouched = state.attr.is_some_and(|known| known.change == 1);
@@ -335,19 +334,19 @@ impl Shared {
     fn fetch_directory(&self, node: &Arc<Inode>, begun: u64) -> Result<(), Status> {
         let dir = node.ino;
         let (known, losses) = {
-            let log = self.journal.state.lock();
+            let log = self.state.lock();
             (log.parted.known(dir), log.losses)
         };
         let DirectoryTaken { inode, is_bare, changes } =
             self.session.call(&TakeDirectory { ino: dir, known })?;
-        self.learn(&inode);
+        self.inodes.learn(&inode);
         if inode.attr.size > MOST_NAMES {
             return Err(Status::FBIG);
         }
         if !is_bare {
             return Err(Status::NOTSUP);
         }
-        let parted = self.journal.state.lock().parted.take(dir);
+        let parted = self.state.lock().parted.take(dir);
         let mut names = match (parted, changes) {
             (Some(mut names), Some(changes)) if Some(names.known) == known => {
                 names.follow(changes);
@@ -359,7 +358,7 @@ impl Shared {
             }
         };
         names.known = inode.attr.change;
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         if log.losses != losses {
             return Ok(());
         }
@@ -402,47 +401,47 @@ impl Shared {
     /// The directory is about to be given back: nothing is logged in it from here on. Returns the
     /// files in it that others may look at next.
     pub(crate) fn leave_directory(&self, node: &Inode) -> Vec<Ino> {
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         let mut state = node.state.lock();
         state.usage.asked_elsewhere();
         log.leave(node.ino, &mut state).map(|names| names.files()).unwrap_or_default()
     }
 
-    /// Others may look at the files of directories in which nothing was done here for a while.
-    pub(crate) fn end_turns(&self) {
+    /// Files of directories in which nothing was done here for a while: others may look at them.
+    pub(crate) fn take_files_of_ended_turns(&self) -> Vec<Ino> {
         let is_over = |dir: Ino| {
             self.inodes.find(dir).is_none_or(|node| !node.state.lock().usage.takes_turns())
         };
-        let kept: Vec<_> = self.journal.state.lock().parted.0.iter().map(|(dir, _)| *dir).collect();
+        let kept: Vec<_> = self.state.lock().parted.0.iter().map(|(dir, _)| *dir).collect();
+        let mut files = Vec::new();
         for dir in kept.into_iter().filter(|dir| is_over(*dir)) {
-            let mut log = self.journal.state.lock();
-            let parted = log.parted.0.iter_mut().find(|(parted, _)| *parted == dir);
-            let files = parted.map(|(_, names)| std::mem::take(&mut names.fresh));
-            drop(log);
-            self.downgrade_children(files.unwrap_or_default());
+            let mut state = self.state.lock();
+            let parted = state.parted.0.iter_mut().find(|(parted, _)| *parted == dir);
+            files.extend(parted.map(|(_, names)| std::mem::take(&mut names.fresh)));
         }
+        files.concat()
     }
 
     /// The inode of a name, to itself: who removes or moves it by the log has to have that too.
     pub(crate) fn take_child(&self, parent: Ino, name: &[u8]) {
-        let child = self.journal.state.lock().directories.get(&parent).and_then(|n| n.get(name));
+        let child = self.state.lock().directories.get(&parent).and_then(|n| n.get(name));
         let Some(Child { ino, is_dir: false }) = child else { return };
         let is_alone = self.inodes.find(ino).is_some_and(|node| {
             let state = node.state.lock();
             state.hold.mode == Some(LeaseMode::Write) && state.attr.is_some()
         });
-        if is_alone || self.flush_journal_of(ino).is_err() {
+        if is_alone || self.flush_of(ino).is_err() {
             return;
         }
         if let Ok(reply) = self.session.call(&Acquire { ino, mode: LeaseMode::Write }) {
-            self.learn(&reply.inode);
+            self.inodes.learn(&reply.inode);
         }
     }
 
     /// Fetches the inode of a known name that is not here, and those of files that are probably
     /// looked for next.
     pub(crate) fn fetch_children(&self, dir: Ino, name: &[u8]) {
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         let Some(names) = log.directories.get_mut(&dir) else { return };
         let Some(Child { ino, is_dir: false }) = names.get(name) else { return };
         let is_here = |ino: Ino| {
@@ -457,14 +456,14 @@ impl Shared {
         let inos: Vec<_> = names.with_next(ino).into_iter().filter(|ino| !is_here(*ino)).collect();
         drop(log);
         if let Ok(reply) = self.session.call(&Children { dir, inos }) {
-            let taken = reply.inodes.iter().map(|inode| self.learn(inode).ino);
+            let taken = reply.inodes.iter().map(|inode| self.inodes.learn(inode).ino);
             self.note_fresh(dir, taken.collect());
         }
     }
 
     /// Files of which others may ask later are here alone for now.
     fn note_fresh(&self, dir: Ino, inos: Vec<Ino>) {
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         if let Some(names) = log.directories.get_mut(&dir) {
             let room = MOST_FRESH.saturating_sub(names.fresh.len());
             names.fresh.extend(inos.into_iter().take(room));
@@ -473,12 +472,12 @@ impl Shared {
 
     /// Takes numbers for new inodes, where there are none left.
     pub(super) fn provide_numbers(&self) {
-        if !self.journal.state.lock().numbers.is_empty() {
+        if !self.state.lock().numbers.is_empty() {
             return;
         }
         if let Ok(reserved) = self.session.change(&Reserve { count: NUMBERS }, &[]) {
             let first = reserved.first.0;
-            self.journal.state.lock().numbers = first..first + u64::from(reserved.count);
+            self.state.lock().numbers = first..first + u64::from(reserved.count);
         }
     }
 }

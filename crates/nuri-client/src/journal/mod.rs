@@ -22,11 +22,18 @@ mod tell;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
+use nuri_volume::DataPlane;
 use parking_lot::{Condvar, Mutex};
+
+use crate::inode::deferred_unlink::DeferredUnlinks;
+use crate::inode::release::{FlushedSteps, Releaser};
+use crate::inode::table::InodeTable;
+use crate::session::MetaSession;
+use crate::writeback::budget::Budget;
 
 pub(crate) use directory::DirUsage;
 
@@ -35,15 +42,30 @@ use queue::{Logged, Queue};
 use tell::Sent;
 
 /// The log of one client.
-#[derive(Default)]
 pub(crate) struct Journal {
+    inodes: Arc<InodeTable>,
+    session: Arc<MetaSession>,
+    data: DataPlane,
+    budget: Arc<Budget>,
+    releaser: Arc<Releaser>,
+    deferred: Arc<DeferredUnlinks>,
+    flushed: Arc<FlushedSteps>,
     state: Mutex<JournalState>,
     /// Held by who tells the server (L3).
     telling: Mutex<()>,
     /// Somebody may have to tell.
     due: Condvar,
-    /// Steps up to this one are told, durably, or lost: as in the queue, without its lock.
-    told: AtomicU64,
+}
+
+/// What a journal works with.
+pub(crate) struct JournalParts {
+    pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) session: Arc<MetaSession>,
+    pub(crate) data: DataPlane,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) releaser: Arc<Releaser>,
+    pub(crate) deferred: Arc<DeferredUnlinks>,
+    pub(crate) flushed: Arc<FlushedSteps>,
 }
 
 #[derive(Default)]
@@ -59,14 +81,20 @@ struct JournalState {
 }
 
 impl Journal {
-    /// Whether the step is told.
+    pub(crate) fn new(parts: JournalParts) -> Journal {
+        let JournalParts { inodes, session, data, budget, releaser, deferred, flushed } = parts;
+        let (state, telling, due) = Default::default();
+        Journal { inodes, session, data, budget, releaser, deferred, flushed, state, telling, due }
+    }
+
+    /// Whether the step is flushed.
     pub(crate) fn is_flushed(&self, step: u64) -> bool {
-        step <= self.told.load(Ordering::SeqCst)
+        self.flushed.has(step)
     }
 
     /// Tells everybody what the queue says.
     fn note_settled(&self, state: &JournalState) {
-        self.told.fetch_max(state.queue.settled(), Ordering::SeqCst);
+        self.flushed.raise(state.queue.settled());
     }
 
     /// Waits until something is logged, at most so long.

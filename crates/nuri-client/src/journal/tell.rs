@@ -11,7 +11,6 @@ use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
 
 use super::Journal;
 use super::queue::{Batch, Logged, Lost, Outcome};
-use crate::client::Shared;
 use crate::inode::{Inode, InodeState};
 use crate::session::Slot;
 
@@ -46,16 +45,16 @@ pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
 
 impl Batch<Sent> {
     /// Adds what was written to the files that it makes.
-    fn add_data(&mut self, shared: &Shared) {
+    fn add_data(&mut self, journal: &Journal) {
         for ino in self.made.clone() {
-            let Some(node) = shared.inodes.find(ino) else { continue };
+            let Some(node) = journal.inodes.find(ino) else { continue };
             let mut state = node.state.lock();
             let is_wanted = state.file.as_ref().is_some_and(|f| f.unpublished.is_some());
             let room = self.payload.len() + MAX_INLINE as usize <= MAX_PAYLOAD;
             if !is_wanted || !room || state.orphan {
                 continue;
             }
-            let Some(data) = publication(&mut state, shared.session.now()) else { continue };
+            let Some(data) = publication(&mut state, journal.session.now()) else { continue };
             let Some(file) = &state.file else { continue };
             let (size, version) = (file.size, file.version);
             drop(state);
@@ -65,22 +64,22 @@ impl Batch<Sent> {
     }
 }
 
-impl Shared {
+impl Journal {
     /// Tells everything that is logged by now; durable when it returns.
     ///
     /// # Errors
     /// The server is not reached, or has no room: what is not told is told later. What was lost
     /// with a session is no error here: the open files know.
-    pub(crate) fn flush_journal(&self) -> Result<(), Status> {
-        let upto = self.journal.state.lock().queue.last();
-        if self.journal.is_flushed(upto) {
+    pub(crate) fn flush(&self) -> Result<(), Status> {
+        let upto = self.state.lock().queue.last();
+        if self.is_flushed(upto) {
             return Ok(());
         }
-        let Some(_teller) = self.journal.telling.try_lock_for(REQUEST) else {
+        let Some(_teller) = self.telling.try_lock_for(REQUEST) else {
             return Err(Status::UNREACHABLE);
         };
-        while !self.journal.is_flushed(upto) {
-            let mut log = self.journal.state.lock();
+        while !self.is_flushed(upto) {
+            let mut log = self.state.lock();
             // Under the lock: what is logged in a session is told in it.
             let mut batch = log.queue.next(self.session.id(), Instant::now());
             drop(log);
@@ -107,7 +106,7 @@ impl Shared {
             }
             (Outcome::Unsure, _) => {
                 batch.kept.slot = Some(slot);
-                self.journal.state.lock().queue.unsure(batch);
+                self.state.lock().queue.unsure(batch);
                 Err(status)
             }
             _ => {
@@ -115,7 +114,7 @@ impl Shared {
                 if status != Status::SESSION_GONE {
                     tracing::error!("client: the server refused what was logged: {status}");
                 }
-                self.lose_journal();
+                self.lose();
                 Err(Status::IO)
             }
         }
@@ -148,26 +147,26 @@ impl Shared {
                 file.unpublished = None;
             }
         }
-        let mut log = self.journal.state.lock();
+        let mut log = self.state.lock();
         log.queue.told(&batch);
-        self.journal.note_settled(&log);
+        self.note_settled(&log);
         drop(log);
         for node in batch.touched.iter().filter_map(|ino| self.inodes.find(*ino)) {
-            self.drop_if_unused(&node);
+            self.releaser.drop_if_unused(&node);
         }
     }
 
     /// What is logged cannot be told any more: programs hear of it from their open files, and
     /// whoever syncs a directory.
-    pub(crate) fn lose_journal(&self) {
-        let mut log = self.journal.state.lock();
+    pub(crate) fn lose(&self) {
+        let mut log = self.state.lock();
         // What a teller has taken is lost too: its session ended, or it says so itself.
         let Lost { told, unsure } = log.queue.lose();
         log.numbers = 0..0;
         log.directories.clear();
         log.parted.clear();
         log.losses += 1;
-        self.journal.note_settled(&log);
+        self.note_settled(&log);
         drop(log);
         if let Some(slot) = unsure.and_then(|batch| batch.kept.slot) {
             self.session.free_slot(slot);
@@ -190,11 +189,11 @@ impl Shared {
     }
 
     /// Tells what waits for long.
-    pub(crate) fn journal_worker(&self) {
-        while !self.stopping() {
-            self.journal.wait_logged(Duration::from_millis(200));
-            if self.journal.is_due() {
-                if self.flush_journal().is_err() {
+    pub(crate) fn run(&self) {
+        while !self.session.stopping() {
+            self.wait_logged(Duration::from_millis(200));
+            if self.is_due() {
+                if self.flush().is_err() {
                     std::thread::sleep(LOG_DELAY);
                 }
             } else {

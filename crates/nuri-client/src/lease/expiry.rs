@@ -8,27 +8,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nuri_proto::clock::{CLIENT_LEASE, KERNEL_TTL, SUSPEND};
-use nuri_rules::broken;
+use nuri_proto::clock::SUSPEND;
 
 use crate::client::Shared;
 
 const TICK: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Whether leases may be relied on now.
-    pub(crate) fn trusts_leases(&self) -> bool {
-        self.session.silence() < SUSPEND || broken!("trust_for_ever")
-    }
-
-    /// How long the kernel may keep what a lease covers.
-    pub(crate) fn kernel_time(&self) -> Duration {
-        if !self.trusts_leases() {
-            return Duration::ZERO;
-        }
-        KERNEL_TTL.min(CLIENT_LEASE.saturating_sub(self.session.silence()))
-    }
-
     /// Waits a little for the server to be heard again.
     pub(crate) fn wait_for_server(&self) {
         std::thread::sleep(TICK / 10);
@@ -37,9 +23,9 @@ impl Shared {
     /// Empties the kernel's caches whenever the server was silent too long.
     pub(crate) fn lease_watch(self: &Arc<Self>) {
         let mut suspended = false;
-        while !self.stopping() {
+        while !self.session.stopping() {
             std::thread::sleep(TICK);
-            let trusted = self.trusts_leases();
+            let trusted = self.session.trusts_leases();
             if !trusted && !suspended {
                 tracing::warn!(
                     "client: the metadata server was silent for {SUSPEND:?}; files wait for it"

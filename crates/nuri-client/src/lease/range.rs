@@ -217,7 +217,7 @@ impl Shared {
 
     /// Asks to write bytes of a file: the whole is granted, or these.
     pub(crate) fn acquire_part(&self, ino: Ino, wanted: Wanted) -> Result<(), Status> {
-        self.flush_journal_of(ino)?;
+        self.journal.flush_of(ino)?;
         let node = self.inodes.with(ino, |node, _| node.clone());
         let (voids, known) = {
             let mut state = node.state.lock();

@@ -50,7 +50,7 @@ impl Shared {
     /// Hears the server's events for as long as the client lives.
     pub(crate) fn event_worker(self: &Arc<Self>) {
         let mut acknowledged = 0;
-        while !self.stopping() {
+        while !self.session.stopping() {
             match self.session.events(acknowledged) {
                 Ok(reply) => {
                     acknowledged = reply.upto;
@@ -61,7 +61,7 @@ impl Shared {
                     }
                     reply.events.into_iter().for_each(|event| self.hear(event));
                 }
-                Err(Status::SESSION_GONE) if self.stopping() => return,
+                Err(Status::SESSION_GONE) if self.session.stopping() => return,
                 Err(Status::SESSION_GONE) => {
                     acknowledged = 0;
                     self.session_lost();
@@ -82,7 +82,7 @@ impl Shared {
                     self.obey(recall);
                 }
             }
-            Event::Unlinked(ino) => self.defer_unlink(ino),
+            Event::Unlinked(ino) => self.deferred.defer(ino),
             Event::Lock(end) => self.locks.ended(end),
             Event::Crowded { inodes } => self.trim.ask(inodes),
         }
@@ -104,7 +104,7 @@ impl Shared {
         };
         let done = RecallDone { ino, number, kept, part, settled };
         if let Err(status) = self.session.call(&done)
-            && !self.stopping()
+            && !self.session.stopping()
         {
             tracing::warn!("client: answer to the recall of inode {ino} did not arrive: {status}");
         }
@@ -128,7 +128,7 @@ impl Shared {
                 return mode;
             }
         }
-        let mut files = self.leave_directory(node);
+        let mut files = self.journal.leave_directory(node);
         // Operations under way may wait for a target. Well before the server ends the session.
         let start = Instant::now();
         while start.elapsed() < RECALL / 2 {
@@ -137,7 +137,7 @@ impl Shared {
                 self.empty_kernel_for_recall(node);
             }
             self.settle_node_for_recall(node);
-            let told = broken!("recall_keeps_log") || self.flush_journal().is_ok();
+            let told = broken!("recall_keeps_log") || self.journal.flush().is_ok();
             if told {
                 self.downgrade_children(std::mem::take(&mut files));
             }
@@ -305,7 +305,7 @@ impl Shared {
     fn session_lost(self: &Arc<Self>) {
         tracing::warn!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
-        self.lose_journal();
+        self.journal.lose();
         self.locks.session_ended();
         let nodes = self.inodes.all();
         for node in &nodes {
@@ -318,10 +318,10 @@ impl Shared {
             }
         }
         // And what was logged under a lease that was not given up yet.
-        self.lose_journal();
+        self.journal.lose();
         // What still blocks then is a page whose read waits for the new session.
         let _ = self.empty_kernel_apart(nodes).recv_timeout(INVALIDATION);
-        while !self.stopping() && self.session.renew().is_err() {
+        while !self.session.stopping() && self.session.renew().is_err() {
             std::thread::sleep(Duration::from_millis(200));
         }
         self.locks.began(self.session.standing().server_boot);
@@ -330,7 +330,7 @@ impl Shared {
     /// The inode lost its last name: release it now or at the last close.
     pub(crate) fn note_orphan(&self, ino: Ino) {
         if self.inodes.find(ino).is_some_and(|node| node.state.lock().is_being_opened()) {
-            return self.defer_unlink(ino);
+            return self.deferred.defer(ino);
         }
         let open = self.inodes.find(ino).is_some_and(|node| {
             let mut state = node.state.lock();
@@ -365,22 +365,22 @@ impl Shared {
 
     /// Tells the server in batches what was forgotten and released.
     pub(crate) fn housekeeper(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             std::thread::sleep(TICK);
             self.drop_idle_windows();
             self.tell_accesses();
-            self.end_deferred_unlinks();
-            self.end_turns();
+            self.deferred.take_due().into_iter().for_each(|ino| self.note_orphan(ino));
+            self.downgrade_children(self.journal.take_files_of_ended_turns());
             let orphans = std::mem::take(&mut *self.orphans.lock());
             // After their removal, which may be logged.
-            if !orphans.is_empty() && self.flush_journal().is_err() {
+            if !orphans.is_empty() && self.journal.flush().is_err() {
                 self.orphans.lock().extend(orphans);
                 continue;
             }
             for inos in orphans.chunks(1024) {
                 let _ = self.session.change(&OrphanRelease { inos: inos.to_vec() }, &[]);
             }
-            let releases = std::mem::take(&mut *self.releases.lock());
+            let releases = self.releaser.take_leases();
             for leases in releases.chunks(4096) {
                 let _ = self.session.change(&Release { leases: leases.to_vec() }, &[]);
             }

@@ -1,7 +1,7 @@
 //! Locks of programs: asked of the metadata server, which parks those that must wait.
 //!
-//! A wait is a record here too: the door hands over what to call at its end, and no thread waits.
-//! Its number is the door's own for the request, so an interruption names it as well. One worker
+//! A wait is a record here too: the front end hands over what to call at its end, and no thread waits.
+//! Its number is the front end's own for the request, so an interruption names it as well. One worker
 //! gives up waits, asks again after a restart of the server, and repeats what was not answered.
 
 mod record;
@@ -21,8 +21,9 @@ use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
-use crate::client::{Client, Shared};
-use crate::lock::record::{Applied, Change, Done, LockKey, LockRecord, Wait};
+use crate::journal::Journal;
+use crate::session::MetaSession;
+use record::{Applied, Change, Done, LockKey, LockRecord, Wait};
 
 /// What was not answered is tried again this often.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -51,9 +52,10 @@ impl LockPlace {
     }
 }
 
-/// The locks of a client.
-#[derive(Default)]
-pub(crate) struct Locks {
+/// The locks of a client, and the calls that ask for them.
+pub struct LockClient {
+    session: Arc<MetaSession>,
+    journal: Arc<Journal>,
     record: Mutex<LockRecord>,
     work: Mutex<Work>,
     wake: Condvar,
@@ -71,7 +73,14 @@ struct Work {
     ask_again: bool,
 }
 
-impl Locks {
+impl LockClient {
+    pub(crate) fn new(session: Arc<MetaSession>, journal: Arc<Journal>) -> LockClient {
+        let (record, work, wake, closed, losses) = Default::default();
+        let locks = LockClient { session, journal, record, work, wake, closed, losses };
+        locks.began(locks.session.standing().server_boot);
+        locks
+    }
+
     pub(crate) fn began(&self, boot: u64) {
         self.record.lock().began(boot);
     }
@@ -168,7 +177,7 @@ fn is_refusal(status: Status) -> bool {
     [Status::DEADLK, Status::NOLCK, Status::INVAL, Status::SESSION_GONE].contains(&status)
 }
 
-impl Shared {
+impl LockClient {
     /// Asks until the answer is one of the present server. `then` sees it before anybody can learn
     /// of another server.
     fn set_lock(
@@ -180,17 +189,17 @@ impl Shared {
     ) -> Result<LockReply, Status> {
         let start = Instant::now();
         loop {
-            self.locks.record.lock().ask_for(key, call.span, call.mode);
-            let told = self.flush_journal_of(call.ino);
+            self.record.lock().ask_for(key, call.span, call.mode);
+            let told = self.journal.flush_of(call.ino);
             let reply = match told.and_then(|()| self.session.change(call, &[])) {
                 Ok(reply) => reply,
                 Err(status) if is_refusal(status) => return Err(status),
                 Err(status) => {
-                    self.locks.record.lock().doubt(key);
+                    self.record.lock().doubt(key);
                     return Err(status);
                 }
             };
-            let mut record = self.locks.record.lock();
+            let mut record = self.record.lock();
             match record.apply(key, generation, reply.number, changed(call, reply)) {
                 Applied::Yes => {
                     then(&mut record, reply);
@@ -210,7 +219,7 @@ impl Shared {
 
     /// Asks for a wait that is recorded already.
     fn ask_wait(&self, ticket: u64) {
-        let Some((key, generation, call)) = self.locks.record.lock().ask(ticket) else { return };
+        let Some((key, generation, call)) = self.record.lock().ask(ticket) else { return };
         let park = |record: &mut LockRecord, reply: LockReply| {
             if reply.outcome == LockOutcome::Waits
                 && let Some(wait) = record.wait(ticket)
@@ -220,32 +229,32 @@ impl Shared {
         };
         match self.set_lock(key, generation, &call, park) {
             Ok(reply) if reply.outcome == LockOutcome::Waits => {
-                let mut record = self.locks.record.lock();
+                let mut record = self.record.lock();
                 let interrupted = record.wait(ticket).is_some_and(|wait| wait.interrupted);
                 let abandoned = record.is_abandoned();
                 drop(record);
                 if interrupted {
-                    self.locks.cancel(ticket);
+                    self.cancel(ticket);
                 }
                 if abandoned {
-                    self.locks.end(ticket, Err(Status::IO));
+                    self.end(ticket, Err(Status::IO));
                 }
             }
-            Ok(_) => self.locks.end(ticket, Ok(())),
+            Ok(_) => self.end(ticket, Ok(())),
             Err(status) => {
                 if !is_refusal(status) {
-                    self.locks.cancel(ticket);
+                    self.cancel(ticket);
                 }
-                self.locks.end(ticket, Err(status));
+                self.end(ticket, Err(status));
             }
         }
-        self.locks.record.lock().finish(key);
+        self.record.lock().finish(key);
     }
 
     /// Gives everything up that the owner has on the file.
     fn close_owner(&self, key: LockKey) -> Result<(), Status> {
         let generation = {
-            let mut record = self.locks.record.lock();
+            let mut record = self.record.lock();
             if !record.close(key)? {
                 return Ok(());
             }
@@ -253,18 +262,18 @@ impl Shared {
         };
         let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
         let gone = told == Err(Status::SESSION_GONE);
-        self.locks.record.lock().closed(key, told.is_ok() || gone);
+        self.record.lock().closed(key, told.is_ok() || gone);
         // Its locks were lost before this client noticed.
         if gone { Err(Status::IO) } else { Ok(()) }
     }
 
     /// Gives up, asks again, repeats; for as long as the client lives.
-    pub(crate) fn lock_worker(self: &Arc<Self>) {
-        while !self.stopping() {
+    pub(crate) fn run(&self) {
+        while !self.session.stopping() {
             let (cancel, ask_again) = {
-                let mut work = self.locks.work.lock();
+                let mut work = self.work.lock();
                 if work.cancel.is_empty() && !work.ask_again {
-                    self.locks.wake.wait_for(&mut work, AGAIN);
+                    self.wake.wait_for(&mut work, AGAIN);
                 }
                 let some = work.cancel.len().min(CANCELS);
                 let cancel: Vec<_> = work.cancel.drain(..some).collect();
@@ -281,15 +290,15 @@ impl Shared {
     }
 
     fn ask_all_again(&self) {
-        let parked = self.locks.record.lock().parked();
+        let parked = self.record.lock().parked();
         for ticket in parked {
-            let interrupted = self.locks.record.lock().wait(ticket).is_some_and(|wait| {
+            let interrupted = self.record.lock().wait(ticket).is_some_and(|wait| {
                 wait.parked = false;
                 wait.interrupted
             });
             if interrupted {
                 // The new server has not heard of it.
-                self.locks.end(ticket, Err(Status::INTR));
+                self.end(ticket, Err(Status::INTR));
             } else {
                 self.ask_wait(ticket);
             }
@@ -300,32 +309,25 @@ impl Shared {
         match self.session.change(&LockCancel { requests: requests.clone() }, &[]) {
             Ok(were) => {
                 for (ticket, _) in requests.into_iter().zip(were).filter(|(_, waited)| *waited) {
-                    self.locks.end(ticket, Err(Status::INTR));
+                    self.end(ticket, Err(Status::INTR));
                 }
             }
             Err(Status::SESSION_GONE) => {}
             Err(_) => {
                 std::thread::sleep(AGAIN);
-                self.locks.work.lock().cancel.extend(requests);
+                self.work.lock().cancel.extend(requests);
             }
         }
     }
 
     /// Closes that the server did not answer.
     fn close_stale(&self) {
-        let stale = self.locks.record.lock().stale();
+        let stale = self.record.lock().stale();
         for key in stale {
             if self.session.change(&unlock(key), &[]).is_ok() {
-                self.locks.record.lock().refreshed(key);
+                self.record.lock().refreshed(key);
             }
         }
-    }
-
-    /// An error where a lock that was taken through the open file was lost.
-    pub(crate) fn check_locks(&self, fh: u64) -> Result<(), Status> {
-        let any = self.locks.losses.load(Ordering::SeqCst);
-        let lost = any && self.locks.record.lock().lost_through(fh);
-        if lost { Err(Status::IO) } else { Ok(()) }
     }
 }
 
@@ -335,33 +337,31 @@ fn unlock(key: LockKey) -> LockSet {
     LockSet { ino, class, owner, span, mode, pid, wait }
 }
 
-impl Client {
+impl LockClient {
     /// Sets or (`None`) gives up a lock without waiting for other holders.
     ///
     /// # Errors
     /// `AGAIN` where another holds it, `NOLCK`, `IO` for a lock that was lost.
     pub fn lock(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
         match self.lock_once(place, mode) {
-            Err(Status::AGAIN) if self.shared.locks.wait_for_closes(place) => {
-                self.lock_once(place, mode)
-            }
+            Err(Status::AGAIN) if self.wait_for_closes(place) => self.lock_once(place, mode),
             outcome => outcome,
         }
     }
 
     fn lock_once(&self, place: &LockPlace, mode: Option<LockMode>) -> Result<(), Status> {
         let key = place.key();
-        if mode.is_none() && self.shared.locks.record.lock().tell_loss(key) {
+        if mode.is_none() && self.record.lock().tell_loss(key) {
             return Err(Status::IO);
         }
-        if mode.is_none() && !self.shared.locks.record.lock().knows(key) {
+        if mode.is_none() && !self.record.lock().knows(key) {
             return Ok(());
         }
-        let generation = self.shared.locks.record.lock().begin(key, place.fh, place.pid)?;
+        let generation = self.record.lock().begin(key, place.fh, place.pid)?;
         let LockPlace { ino, class, owner, span, pid, .. } = *place;
         let call = LockSet { ino, class, owner, span, mode, pid, wait: LockWait::No };
-        let outcome = self.shared.set_lock(key, generation, &call, |_, _| {});
-        self.shared.locks.record.lock().finish(key);
+        let outcome = self.set_lock(key, generation, &call, |_, _| {});
+        self.record.lock().finish(key);
         match outcome?.outcome {
             LockOutcome::Done => Ok(()),
             _ => Err(Status::AGAIN),
@@ -369,7 +369,7 @@ impl Client {
     }
 
     /// Sets a lock and waits for other holders: `done` is called at its end, maybe at once.
-    /// `ticket` is the door's number of the request, for [`Client::interrupt`].
+    /// `ticket` is the front end's number of the request, for [`LockClient::interrupt`].
     pub fn lock_wait(
         &self,
         place: &LockPlace,
@@ -381,7 +381,7 @@ impl Client {
         let key = place.key();
         let done: Done = Box::new(done);
         {
-            let mut record = self.shared.locks.record.lock();
+            let mut record = self.record.lock();
             let begun = if record.was_interrupted(ticket) {
                 Err(Status::INTR)
             } else {
@@ -400,7 +400,7 @@ impl Client {
                 Wait { key, span, mode, pid, deadlock, parked, interrupted, generation, done };
             record.add_wait(ticket, wait);
         }
-        self.shared.ask_wait(ticket);
+        self.ask_wait(ticket);
     }
 
     /// Who would be in the way of a byte-range lock.
@@ -412,16 +412,16 @@ impl Client {
         place: &LockPlace,
         mode: LockMode,
     ) -> Result<Option<LockHolder>, Status> {
-        self.shared.check_locks(place.fh)?;
+        self.check_locks(place.fh)?;
         let (ino, owner, span) = (place.ino, place.owner, place.span);
-        self.shared.flush_journal_of(ino)?;
-        self.shared.session.call(&LockTest { ino, owner, span, mode })
+        self.journal.flush_of(ino)?;
+        self.session.call(&LockTest { ino, owner, span, mode })
     }
 
     /// A signal came for the request. Returns at once.
     pub fn interrupt(&self, ticket: u64) {
-        if self.shared.locks.record.lock().interrupt(ticket) {
-            self.shared.locks.cancel(ticket);
+        if self.record.lock().interrupt(ticket) {
+            self.cancel(ticket);
         }
     }
 
@@ -430,22 +430,22 @@ impl Client {
     /// # Errors
     /// `IO` where they were lost before.
     pub fn close_locks(&self, ino: Ino, owner: u64) -> Result<(), Status> {
-        self.shared.close_owner(LockKey { ino, class: LockClass::Range, owner })
+        self.close_owner(LockKey { ino, class: LockClass::Range, owner })
     }
 
     /// A process closes one of its descriptors of the open file, maybe the last one.
     pub fn note_closing(&self, ino: Ino, fh: u64) {
-        self.shared.locks.record.lock().note_closing(ino, fh);
+        self.record.lock().note_closing(ino, fh);
     }
 
     /// An open file is gone: all locks that belong to it go, and no others.
     pub fn release_locks(&self, fh: u64) {
-        let keys = self.shared.locks.record.lock().end_handle(fh);
+        let keys = self.record.lock().end_handle(fh);
         for key in keys {
-            let _ = self.shared.close_owner(key);
+            let _ = self.close_owner(key);
         }
-        self.shared.locks.record.lock().not_closing(fh);
-        self.shared.locks.closed.notify_all();
+        self.record.lock().not_closing(fh);
+        self.closed.notify_all();
     }
 
     /// The place with an owner that no other open file can have: the kernel names owners by
@@ -463,11 +463,11 @@ impl Client {
         if place.class == LockClass::Flock {
             return LockPlace { owner: fh, ..place };
         }
-        let known = self.shared.locks.record.lock().range_owner(ino, fh, named);
+        let known = self.record.lock().range_owner(ino, fh, named);
         let owner = match known {
             Some(owner) => owner,
             None if is_of_open_file() => {
-                self.shared.locks.record.lock().rename(fh, named);
+                self.record.lock().rename(fh, named);
                 fh
             }
             None => named,
@@ -480,12 +480,14 @@ impl Client {
     /// # Errors
     /// `IO` where a lock that was taken through it was lost.
     pub fn check_locks(&self, fh: u64) -> Result<(), Status> {
-        self.shared.check_locks(fh)
+        let any = self.losses.load(Ordering::SeqCst);
+        let lost = any && self.record.lock().lost_through(fh);
+        if lost { Err(Status::IO) } else { Ok(()) }
     }
 
-    /// The door is gone: nobody can be answered any more.
+    /// The front end is gone: nobody can be answered any more.
     pub fn abandon_waits(&self) {
-        let waits = self.shared.locks.record.lock().abandon();
-        waits.into_iter().for_each(|ticket| self.shared.locks.end(ticket, Err(Status::IO)));
+        let waits = self.record.lock().abandon();
+        waits.into_iter().for_each(|ticket| self.end(ticket, Err(Status::IO)));
     }
 }

@@ -78,7 +78,7 @@ impl Shared {
                 (at, bytes, file.is_placed().then(|| file.layout.clone()), file.object)
             };
             let Some(layout) = layout else {
-                self.ensure_placed_to_grow(node.ino)?;
+                self.journal.ensure_placed_to_grow(node.ino)?;
                 continue;
             };
             let mut groups = layout.components.iter().flat_map(|c| &c.groups);
@@ -183,7 +183,7 @@ impl Shared {
 
     /// Repeats what targets promised, and gives back what is not used.
     pub(crate) fn room_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             std::thread::sleep(HEARTBEAT);
             for target in self.reservations.to_tend(Instant::now()) {
                 let asking = self.reservations.asking(target);

@@ -85,7 +85,7 @@ impl Shared {
             // The metadata server has room for those.
             return Ok(Step::Done);
         }
-        self.ensure_placed_to_grow(ino)?;
+        self.journal.ensure_placed_to_grow(ino)?;
         self.spill(node, end);
         self.sync_node(node, SyncScope::All)?;
         let bill = self.bill(node, Position::At(bytes.start), len)?;

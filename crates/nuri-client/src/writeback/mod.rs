@@ -54,7 +54,7 @@ pub(crate) struct Pipeline {
     dirty: Mutex<HashMap<Ino, Arc<Inode>>>,
     /// Files with bytes that could not be kept after their last close: nobody was told.
     untold: AtomicU64,
-    pub(crate) budget: Budget,
+    pub(crate) budget: Arc<Budget>,
 }
 
 /// Blocks to push, and workers that push one.
@@ -108,7 +108,7 @@ impl Shared {
         loop {
             let may = queue.busy < self.data.flow().streams();
             let Some((node, block, rows)) = queue.jobs.pop_front_if(|_| may) else {
-                if self.stopping() && queue.jobs.is_empty() {
+                if self.session.stopping() && queue.jobs.is_empty() {
                     return;
                 }
                 pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
@@ -414,7 +414,7 @@ impl Shared {
 
     /// Tells the metadata server size, times and inline data.
     fn publish(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
-        self.flush_journal_of(node.ino)?;
+        self.journal.flush_of(node.ino)?;
         let (call, inline, version) = {
             let state = node.state.lock();
             let Some(file) = &state.file else {
@@ -455,7 +455,7 @@ impl Shared {
 
     /// The background: flush under pressure, publish what is old.
     pub(crate) fn flush_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             if self.pipeline.budget.wait_wanted(WRITE_BEHIND / 4) == Pressure::High {
                 let targets = self.pipeline.unsynced.lock().targets();
                 if targets.is_empty() {
@@ -472,7 +472,7 @@ impl Shared {
 
     /// Tells members of redundant groups what is decided, a little later than it was.
     pub(crate) fn commit_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             if self.data.groups().wait_commits(WRITE_BEHIND / 4) {
                 std::thread::sleep(COMMIT_DELAY);
                 self.data.groups().tell_commits();
@@ -482,7 +482,7 @@ impl Shared {
 
     /// Repairs redundant stripes where a read met a damaged block.
     pub(crate) fn repair_worker(&self) {
-        while !self.stopping() {
+        while !self.session.stopping() {
             if !self.data.groups().wait_damaged(WRITE_BEHIND / 4) {
                 continue;
             }
@@ -533,7 +533,7 @@ impl Shared {
             dirty.remove(&node.ino);
         }
         drop((state, dirty));
-        self.drop_if_unused(node);
+        self.releaser.drop_if_unused(node);
         !is_missed
     }
 

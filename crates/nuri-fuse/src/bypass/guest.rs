@@ -104,7 +104,7 @@ impl<'b> Guest<'b> {
         let into = &mut self.pages[..ask.len as usize];
         let read = file.and_then(|(ino, fh)| {
             let len = client.read_direct(ino, ask.offset, into)?;
-            client.check_locks(fh)?;
+            client.locks().check_locks(fh)?;
             if !self.bypass.read_only {
                 client.note_access(ino);
             }

@@ -34,7 +34,7 @@ impl Dispatcher {
             abi::RELEASE => self.release(request, reply),
             abi::FSYNC => {
                 let call: FsyncIn = request.take()?;
-                self.client.check_locks(call.fh)?;
+                self.client.locks().check_locks(call.fh)?;
                 let data_only = call.fsync_flags & FDATASYNC != 0;
                 self.client.fsync(call.fh, if data_only { Sync::Data } else { Sync::All })?;
                 reply.ok();
@@ -94,7 +94,7 @@ impl Dispatcher {
             self.client.read(ino, call.offset, room)?
         };
         // After the bytes were had: they may have been waited for.
-        self.client.check_locks(call.fh)?;
+        self.client.locks().check_locks(call.fh)?;
         if len == 0 && !broken!("last_end_counts") {
             read.wait_for_those_before();
         }

@@ -24,7 +24,7 @@ impl Dispatcher {
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
         let (place, mode) = self.place(request)?;
-        let holder = self.client.lock_test(&place, mode.ok_or(Status::INVAL)?)?;
+        let holder = self.client.locks().lock_test(&place, mode.ok_or(Status::INVAL)?)?;
         let none = FileLock { kind: libc::F_UNLCK as u32, ..FileLock::default() };
         let lk = holder.map_or(none, |held| FileLock {
             start: held.span.start,
@@ -45,7 +45,7 @@ impl Dispatcher {
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
         let (place, mode) = self.place(request)?;
-        self.client.lock(&place, mode)?;
+        self.client.locks().lock(&place, mode)?;
         reply.ok();
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Dispatcher {
         let (Some(mode), Some(later)) = (mode, reply.later()) else {
             // No room to park another one: what is free can be had, what is not cannot.
             let full = |status| if status == Status::AGAIN { Status::NOLCK } else { status };
-            self.client.lock(&place, mode).map_err(full)?;
+            self.client.locks().lock(&place, mode).map_err(full)?;
             reply.ok();
             return Ok(());
         };
@@ -70,14 +70,14 @@ impl Dispatcher {
         let done = move |outcome: Result<(), Status>| {
             later.send(outcome.map_or_else(|status| -status.errno(), |()| 0));
         };
-        self.client.lock_wait(&place, mode, deadlock, request.header.unique, done);
+        self.client.locks().lock_wait(&place, mode, deadlock, request.header.unique, done);
         reply.parked();
         Ok(())
     }
 
     pub(crate) fn interrupt(&self, request: &mut Request<'_>) -> Result<(), Status> {
         if let Ok(call) = request.take::<InterruptIn>() {
-            self.client.interrupt(call.unique);
+            self.client.locks().interrupt(call.unique);
         }
         Ok(())
     }
@@ -89,9 +89,9 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let call: FlushIn = request.take()?;
-        self.client.note_closing(ino, call.fh);
+        self.client.locks().note_closing(ino, call.fh);
         let flushed = self.client.flush(call.fh);
-        let unlocked = self.client.close_locks(ino, call.lock_owner);
+        let unlocked = self.client.locks().close_locks(ino, call.lock_owner);
         flushed.and(unlocked)?;
         reply.ok();
         Ok(())
@@ -104,7 +104,7 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let call: ReleaseIn = request.take()?;
         // Of `flock` and OFD: the client knows what was taken through this handle.
-        self.client.release_locks(call.fh);
+        self.client.locks().release_locks(call.fh);
         if let Some(bypass) = &self.bypass {
             bypass.revoke(call.fh);
         }
@@ -119,7 +119,7 @@ impl Dispatcher {
     fn place(&self, request: &mut Request<'_>) -> Result<(LockPlace, Option<LockMode>), Status> {
         let thread = request.header.pid;
         let (place, mode) = place(request)?;
-        Ok((self.client.owned_place(place, || is_of_open_file(thread)), mode))
+        Ok((self.client.locks().owned_place(place, || is_of_open_file(thread)), mode))
     }
 }
 

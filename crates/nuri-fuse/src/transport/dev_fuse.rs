@@ -100,7 +100,7 @@ impl Readers {
             send(device, unique, &reply, &scratch);
         }
         // Programs that wait for locks have been told by the kernel.
-        self.dispatcher.client.abandon_waits();
+        self.dispatcher.client.locks().abandon_waits();
     }
 }
 
