@@ -81,7 +81,7 @@ fn arguments(op: Op, args: &[u8]) {
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
-        near: NearAsk NearProve Echo;
+        near: PeerMemoryAsk PeerMemoryProof Echo;
     }
 }
 

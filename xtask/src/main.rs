@@ -13,6 +13,7 @@ mod model;
 mod named_files;
 mod quoted;
 mod release;
+mod retired;
 mod shell;
 mod studies;
 mod testbed;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::root;
-use crate::{broken, circles, named_files, quoted};
+use crate::{broken, circles, named_files, quoted, retired};
 
 const MAX_LINE: usize = 100;
 const MAX_FUNCTION: usize = 70;
@@ -108,6 +108,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
     found.extend(circles::too_large(&texts));
     found.extend(named_files::missing(&texts)?);
+    found.extend(retired::used(&texts)?);
     // The automation itself only writes about rules.
     let of_crates = texts.iter().filter(|(name, _)| name.starts_with("crates/"));
     found.extend(broken::unlisted(of_crates.map(|(_, text)| text.as_str()))?);

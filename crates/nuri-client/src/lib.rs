@@ -9,6 +9,7 @@
 
 mod api;
 mod client;
+mod housekeeping;
 mod inode;
 mod journal;
 pub mod lease;
@@ -20,14 +21,13 @@ mod thread_pool;
 mod writeback;
 
 pub use api::allocate::Allocate;
-pub use api::file::{Access, Position, Sync};
+pub use api::file::{Access, Sync};
 pub use api::names::{Listing, ListingEntry};
 pub use api::seek::Seek;
-pub use api::write::WriteResult;
-pub use api::write_payload::{OwnBlock, WritePayload};
 pub use api::xattr::{Caller, Privileges};
 pub use client::{Client, ClientConfig};
 pub use inode::Entry;
 pub use journal::queue;
-pub use lease::recall::KernelCache;
+pub use lease::invalidate::KernelCache;
 pub use lock::{LockClient, LockPlace};
+pub use writeback::payload::{OwnBlock, Position, WritePayload, WriteResult};

@@ -32,7 +32,7 @@ use crate::transport::{NoRings, Transport};
 /// Readers of the device that wait at first; beside rings one is enough.
 const FIRST_READERS: usize = 4;
 
-/// Settings of the door.
+/// Settings of the front end.
 #[derive(Clone, Debug)]
 pub struct FuseConfig {
     /// How far the kernel may read ahead, bytes.

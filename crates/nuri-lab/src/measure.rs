@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use nuri_watch::unit::Unit;
 
 use crate::caches::{self, Caches};
-use crate::crew::{Control, Crew, Hands, Timed};
 use crate::job::Order;
 use crate::machine::Usage;
+use crate::rank_group::{Control, Hands, RankGroup, Timed};
 use crate::record::Costs;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, tool};
@@ -69,7 +69,7 @@ fn hands(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Box
         Workload::Bonnie(bonnie) if bonnie.tool.is_some() => {
             Box::new(tool::bonnie::Program::new(bonnie.clone(), &dirs[0], control))
         }
-        _ => Box::new(Crew::start(workload, dirs, control)?),
+        _ => Box::new(RankGroup::start(workload, dirs, control)?),
     })
 }
 

@@ -7,10 +7,10 @@ use clap::Args;
 use nuri_watch::calendar;
 
 use crate::bed::Bed;
-use crate::crew::Control;
 use crate::hosts::Hosts;
 use crate::output::Output;
 use crate::plan::{Axis, Plan};
+use crate::rank_group::Control;
 use crate::stop::Stop;
 use crate::workload::Workload;
 use crate::{LabError, Result, at, testbed};

@@ -7,7 +7,6 @@ use nuri_proto::size::human;
 use nuri_watch::unit::Unit;
 
 use crate::bed::Cluster;
-use crate::crew::Control;
 use crate::ground::{Ground, room};
 use crate::hosts::Hosts;
 use crate::limit::{DISK_READ, DISK_WRITE, Limits, MEMORY, STREAM, WIRE, free};
@@ -15,6 +14,7 @@ use crate::measure::{Sample, measure};
 use crate::output::Output;
 use crate::plan::{Plan, Point};
 use crate::progress::{MIB_PER_SECOND, Progress, duration, guess, tell};
+use crate::rank_group::Control;
 use crate::record::{Limit, Record};
 use crate::request::Request;
 use crate::results::{Origin, Subject, recalled, records};

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use nuri_watch::calendar;
 
-use crate::crew::Control;
 use crate::hosts::Hosts;
 use crate::measure::measure;
 use crate::plan::Point;
+use crate::rank_group::Control;
 use crate::record::Record;
 use crate::request::{Patience, check_dirs};
 use crate::results::{Origin, Subject, records};

@@ -26,14 +26,14 @@ impl MetaServer {
         found: &HashSet<Vec<u8>>,
     ) -> Result<CommitId, Status> {
         let is_empty = batch.is_empty();
-        let changes = core.unsettled.changes(&batch, found);
+        let changes = core.pending_commits.changes(&batch, found);
         // Also an empty one: a store that stopped refuses it.
         let id = self.engine.commit(batch).map_err(|e| kv_status(&e))?;
         if is_empty {
             return Ok(CommitId::default());
         }
-        core.unsettled.settle(self.engine.durable());
-        core.unsettled.note(id, &changes);
+        core.pending_commits.settle(self.engine.durable());
+        core.pending_commits.note(id, &changes);
         Ok(id)
     }
 

@@ -16,7 +16,7 @@ use nuri_rules::broken;
 use crate::part::Parts;
 
 /// So often nothing is granted in passing on an inode that was taken back from caches.
-const WARY: u32 = 64;
+const CONTENTION_BACKOFF: u32 = 64;
 
 /// Nearly full is a table in which less than this part of the limit is left.
 const CROWDED: usize = 10;
@@ -102,7 +102,7 @@ pub struct LeaseTable {
     /// Those that operations wait to have alone, with their turns.
     awaited: HashMap<Ino, Vec<Turn>>,
     /// Those that were taken back from caches: how often to grant nothing in passing.
-    wary: HashMap<Ino, u32>,
+    contended: HashMap<Ino, u32>,
     rivals: HashMap<Ino, Rivals>,
     next: u64,
     turns: u64,
@@ -113,9 +113,9 @@ pub struct LeaseTable {
 impl LeaseTable {
     /// A table whose grant numbers are above all numbers of earlier epochs.
     pub fn new(epoch: u64, limit: usize) -> LeaseTable {
-        let (inodes, awaited, wary, rivals) = Default::default();
+        let (inodes, awaited, contended, rivals) = Default::default();
         let next = epoch << Grant::EPOCH_SHIFT;
-        LeaseTable { inodes, awaited, wary, rivals, next, turns: 0, limit }
+        LeaseTable { inodes, awaited, contended, rivals, next, turns: 0, limit }
     }
 
     /// Number of the last grant.
@@ -154,7 +154,7 @@ impl LeaseTable {
                         (rivals.recalls, rivals.is_fresh) = (rivals.recalls + 1, true);
                     }
                     if send && keep.is_none() {
-                        self.wary.insert(claim.ino, WARY);
+                        self.contended.insert(claim.ino, CONTENTION_BACKOFF);
                     }
                     holder.recalled = if send { Some(keep) } else { holder.recalled };
                     (keep, None, send)
@@ -288,10 +288,10 @@ impl LeaseTable {
     /// Whether the inode was just taken back from caches because it changes: who shares it asks
     /// each time then, which costs less than to be recalled each time.
     fn is_wary(&mut self, ino: Ino) -> bool {
-        let Some(left) = self.wary.get_mut(&ino) else { return false };
+        let Some(left) = self.contended.get_mut(&ino) else { return false };
         *left -= 1;
         if *left == 0 {
-            self.wary.remove(&ino);
+            self.contended.remove(&ino);
         }
         true
     }
@@ -439,7 +439,7 @@ impl LeaseTable {
         };
         holders.retain(|h| h.session != session || h.number > number);
         if holders.is_empty() {
-            self.wary.remove(&ino);
+            self.contended.remove(&ino);
             self.rivals.remove(&ino);
             self.inodes.remove(&ino);
         }
@@ -491,7 +491,7 @@ impl LeaseTable {
     }
 
     /// Where the table is nearly full: who holds most, and how many it should give back.
-    pub fn crowd(&self) -> Option<(SessionId, usize)> {
+    pub fn lease_pressure(&self) -> Option<(SessionId, usize)> {
         if self.inodes.len() < self.limit - self.limit / CROWDED {
             return None;
         }
@@ -604,7 +604,7 @@ mod tests {
         let grant = table.grant(F, A, LeaseMode::Read).unwrap();
         table.conflicts(claim(Want::Alone), B);
         table.recall_done(F, A, grant.number, None);
-        for _ in 0..WARY {
+        for _ in 0..CONTENTION_BACKOFF {
             assert_eq!(table.offer(F, B, LeaseMode::Read), None);
         }
         assert!(table.offer(F, B, LeaseMode::Read).is_some());
@@ -652,9 +652,9 @@ mod tests {
         let mut table = LeaseTable::new(1, 100);
         let holder = |i| if i < 60 { A } else { B };
         assert!((0..89).all(|i| table.offer(Ino(i), holder(i), LeaseMode::Read).is_some()));
-        assert_eq!(table.crowd(), None);
+        assert_eq!(table.lease_pressure(), None);
         table.offer(Ino(89), B, LeaseMode::Read);
-        assert_eq!(table.crowd(), Some((A, 20)));
+        assert_eq!(table.lease_pressure(), Some((A, 20)));
     }
 
     #[test]

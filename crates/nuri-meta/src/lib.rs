@@ -7,25 +7,25 @@
 
 mod acl;
 mod commit;
-mod crowd;
 mod deferred_unlink;
+mod directory_delegation;
 mod eviction;
 pub mod fsck;
 pub mod gc;
 pub mod lease;
+mod lease_pressure;
 pub mod lock;
 mod locks;
 mod op;
 mod part;
+mod pending_commits;
 mod recalls;
 mod recent;
 pub mod restored;
 pub mod schema;
 pub mod server;
 pub mod session;
-mod turns;
 pub mod txn;
-mod unsettled;
 mod waits;
 
 #[cfg(test)]

@@ -32,16 +32,16 @@ use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::deferred_unlink::DeferredUnlinks;
+use crate::directory_delegation::DirectoryDelegations;
 use crate::eviction::Eviction;
 use crate::lease::LeaseTable;
 use crate::lock::{Limits, LockTable};
 use crate::op::MetaOp;
+use crate::pending_commits::PendingCommits;
 use crate::recent::RecentNames;
 use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
 use crate::session::{Session, SlotState};
-use crate::turns::Turns;
 use crate::txn::{ClusterView, Finished, Reads, Txn, kv_status};
-use crate::unsettled::Unsettled;
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
@@ -78,10 +78,10 @@ pub(crate) struct Core {
     /// Admission lists published by this server.
     pub(crate) lists: u64,
     /// What operations read waits for these commits.
-    pub(crate) unsettled: Unsettled,
+    pub(crate) pending_commits: PendingCommits,
     pub(crate) deferred: DeferredUnlinks,
     pub(crate) recent: RecentNames,
-    pub(crate) turns: Turns,
+    pub(crate) turns: DirectoryDelegations,
 }
 
 /// After a restart: nothing is served before every known session came back or is gone.
@@ -134,10 +134,10 @@ impl MetaServer {
             grace,
             evictions: HashMap::new(),
             lists: 0,
-            unsettled: Unsettled::new(engine.last_commit()),
+            pending_commits: PendingCommits::new(engine.last_commit()),
             deferred: DeferredUnlinks::default(),
             recent: RecentNames::default(),
-            turns: Turns::default(),
+            turns: DirectoryDelegations::default(),
         };
         let core = Mutex::new(core);
         let (changed, answered) = (Condvar::new(), Condvar::new());
@@ -337,7 +337,7 @@ impl MetaServer {
         let now = last.next(wall);
         core.counters.stamp = now;
         Txn {
-            reads: Reads::new(&*self.engine, &core.unsettled),
+            reads: Reads::new(&*self.engine, &core.pending_commits),
             cluster: &*self.cluster,
             leases: &mut core.leases,
             counters: &mut core.counters,
@@ -495,7 +495,7 @@ impl MetaServer {
         let mut core = self.core.lock();
         self.end_grace(&mut core)?;
         self.relax_locks(&mut core);
-        self.relieve(&mut core);
+        self.shed_leases(&mut core);
         self.end_deferred(&mut core)?;
         self.expire(&mut core)
     }

@@ -17,7 +17,6 @@ mod names;
 mod parts;
 mod reads;
 mod slots;
-mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

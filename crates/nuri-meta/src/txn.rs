@@ -20,13 +20,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::deferred_unlink::DeferredUnlinks;
+use crate::directory_delegation::Taken;
 use crate::lease::LeaseTable;
+use crate::pending_commits::PendingCommits;
 use crate::recent::{Named, RecentNames};
 use crate::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
-use crate::turns::Taken;
-use crate::unsettled::Unsettled;
 
 /// What the server needs of the cluster around it.
 pub trait ClusterView: Send + Sync + 'static {
@@ -53,7 +53,7 @@ pub trait ClusterView: Send + Sync + 'static {
 /// The store as an operation reads it, under the server's lock.
 pub(crate) struct Reads<'a> {
     engine: &'a dyn Engine,
-    unsettled: &'a Unsettled,
+    pending_commits: &'a PendingCommits,
     /// Latest commit that something read is from.
     needed: Cell<CommitId>,
     /// Keys that had a value in the store.
@@ -61,13 +61,13 @@ pub(crate) struct Reads<'a> {
 }
 
 impl<'a> Reads<'a> {
-    pub(crate) fn new(engine: &'a dyn Engine, unsettled: &'a Unsettled) -> Reads<'a> {
+    pub(crate) fn new(engine: &'a dyn Engine, pending_commits: &'a PendingCommits) -> Reads<'a> {
         let (needed, found) = Default::default();
-        Reads { engine, unsettled, needed, found }
+        Reads { engine, pending_commits, needed, found }
     }
 
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-        self.need(self.unsettled.changed(key));
+        self.need(self.pending_commits.changed(key));
         let value = self.engine.get(key).map_err(|e| kv_status(&e))?;
         if value.is_some() {
             self.found.borrow_mut().insert(key.to_vec());
@@ -77,7 +77,7 @@ impl<'a> Reads<'a> {
 
     /// A value of which the caller tells only that it is there, and what never changes in it.
     fn lasting(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-        self.need(self.unsettled.made(key));
+        self.need(self.pending_commits.made(key));
         self.engine.get(key).map_err(|e| kv_status(&e))
     }
 

@@ -16,7 +16,7 @@ use nuri_proto::Status;
 use nuri_proto::header::{Header, TAKES};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::Path;
-use nuri_proto::op::near::{NearAsk, NearAsked, NearProve, NearProved};
+use nuri_proto::op::near::{NearAsked, NearProved, PeerMemoryAsk, PeerMemoryProof};
 use nuri_rules::broken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -78,12 +78,12 @@ pub(crate) fn carry_reply(request: &Header, payload: &[u8]) -> Carry {
 /// The connection broke. That memory cannot be read is none.
 pub(crate) fn agree(conn: &mut Conn) -> Result<Near, HandshakeError> {
     let Some(server) = conn.stream().process() else { return Ok(Near::default()) };
-    let Ok(NearAsked { proof: shown }) = call(conn, &NearAsk {})? else {
+    let Ok(NearAsked { proof: shown }) = call(conn, &PeerMemoryAsk {})? else {
         return Ok(Near::default());
     };
     let mut proof = [0; PROOF];
     getrandom::fill(&mut proof).map_err(|_| HandshakeError::Random)?;
-    let ours = NearProve { address: address_of(&shown), proof };
+    let ours = PeerMemoryProof { address: address_of(&shown), proof };
     let Ok(NearProved { reads, address }) = call(conn, &ours)? else {
         return Ok(Near::default());
     };
@@ -127,8 +127,10 @@ impl Guest {
     /// Answers what concerns the connection itself.
     pub(crate) fn answer(&mut self, header: &Header, args: &[u8]) -> Option<Reply> {
         match Op::from_wire(header.op)? {
-            Op::NearAsk => Some(reply_to::<NearAsk>(args, |_| self.ask())),
-            Op::NearProve => Some(reply_to::<NearProve>(args, |call| Ok(self.prove(&call)))),
+            Op::PeerMemoryAsk => Some(reply_to::<PeerMemoryAsk>(args, |_| self.ask())),
+            Op::PeerMemoryProof => {
+                Some(reply_to::<PeerMemoryProof>(args, |call| Ok(self.prove(&call))))
+            }
             _ => None,
         }
     }
@@ -143,7 +145,7 @@ impl Guest {
         Ok(NearAsked { proof })
     }
 
-    fn prove(&mut self, call: &NearProve) -> NearProved {
+    fn prove(&mut self, call: &PeerMemoryProof) -> NearProved {
         // Each proof is good for one try (N1).
         let client = self.process;
         let prove = |given| PeerMemory::prove(client?, call.address, &given).ok();
@@ -180,7 +182,7 @@ mod tests {
         let mut guest = Guest::of(&tcp);
         assert_eq!(guest.ask().err(), Some(Status::NOTSUP));
         let shown = [0; PROOF];
-        let prove = NearProve { address: address_of(&shown), proof: [0; PROOF] };
+        let prove = PeerMemoryProof { address: address_of(&shown), proof: [0; PROOF] };
         assert!(!guest.prove(&prove).reads);
         let (unix, _peer) = UnixStream::pair().unwrap();
         let unix = Stream::Unix(unix);

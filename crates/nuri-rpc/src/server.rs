@@ -72,10 +72,10 @@ pub trait Service: Send + Sync + 'static {
 /// A running server. Dropping it closes the listener and every connection.
 pub struct Server {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
-struct Shared {
+struct ServerState {
     service: Arc<dyn Service>,
     stopping: AtomicBool,
     open: AtomicUsize,
@@ -96,7 +96,7 @@ impl Server {
         service: Arc<dyn Service>,
     ) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             service,
             stopping: AtomicBool::new(false),
             open: AtomicUsize::new(0),
@@ -133,7 +133,7 @@ impl Drop for Server {
 }
 
 /// A connection whose client has proved itself.
-fn serve_on_thread(stream: Stream, role: Role, shared: &Arc<Shared>) {
+fn serve_on_thread(stream: Stream, role: Role, shared: &Arc<ServerState>) {
     if shared.open.load(Ordering::SeqCst) >= MAX_CONNECTIONS {
         return;
     }
@@ -149,7 +149,7 @@ fn serve_on_thread(stream: Stream, role: Role, shared: &Arc<Shared>) {
     }
 }
 
-fn connection(id: usize, mut stream: Stream, role: Role, shared: &Shared) {
+fn connection(id: usize, mut stream: Stream, role: Role, shared: &ServerState) {
     if let Ok(clone) = stream.try_clone() {
         shared.streams.lock().insert(id, clone);
     }
@@ -161,7 +161,7 @@ fn connection(id: usize, mut stream: Stream, role: Role, shared: &Shared) {
     shared.open.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn serve_calls(stream: &mut Stream, role: Role, shared: &Shared) {
+fn serve_calls(stream: &mut Stream, role: Role, shared: &ServerState) {
     let mut reader = FrameReader::new();
     let mut guest = Guest::of(stream);
     let mut referred = None;
@@ -203,7 +203,12 @@ fn serve_calls(stream: &mut Stream, role: Role, shared: &Shared) {
     }
 }
 
-fn answer(header: &Header, args: &[u8], payload: &[u8], (role, shared): (Role, &Shared)) -> Reply {
+fn answer(
+    header: &Header,
+    args: &[u8],
+    payload: &[u8],
+    (role, shared): (Role, &ServerState),
+) -> Reply {
     let Some(op) = Op::from_wire(header.op) else {
         return Reply::failed(Status::MALFORMED);
     };
@@ -223,7 +228,7 @@ fn answer(header: &Header, args: &[u8], payload: &[u8], (role, shared): (Role, &
 }
 
 /// Zeros: a pooled buffer still holds what somebody else sent.
-fn echo(Echo { bytes }: Echo, shared: &Shared) -> Reply {
+fn echo(Echo { bytes }: Echo, shared: &ServerState) -> Reply {
     let len = bytes as usize;
     if len > MAX_PAYLOAD {
         return Reply::failed(Status::INVAL);

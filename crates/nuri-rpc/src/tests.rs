@@ -7,7 +7,7 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
 use nuri_proto::op::data::{Capability, DataRead, DataWrite, Durability, Room, WriteReply};
-use nuri_proto::op::near::{self, NearAsk, NearProve};
+use nuri_proto::op::near::{self, PeerMemoryAsk, PeerMemoryProof};
 use nuri_proto::op::{Op, cluster::MapGet, cluster::Path, cluster::TargetRemove};
 use nuri_proto::version::PROTOCOL_MAX;
 
@@ -355,13 +355,13 @@ fn a_payload_that_changed_under_way_is_refused() {
 fn a_proof_is_good_for_one_try() {
     let (server, _) = start();
     let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
-    let pending = conn.send(CallContext::default(), &NearAsk {}, &[], T).unwrap();
-    let shown = conn.receive::<NearAsk>(pending, &mut []).unwrap().unwrap().0.proof;
+    let pending = conn.send(CallContext::default(), &PeerMemoryAsk {}, &[], T).unwrap();
+    let shown = conn.receive::<PeerMemoryAsk>(pending, &mut []).unwrap().unwrap().0.proof;
     for (round, reads) in [true, false].into_iter().enumerate() {
         let address = shown.as_ptr() as u64;
-        let prove = NearProve { address, proof: [0; 16] };
+        let prove = PeerMemoryProof { address, proof: [0; 16] };
         let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
-        let proved = conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0;
+        let proved = conn.receive::<PeerMemoryProof>(pending, &mut []).unwrap().unwrap().0;
         assert_eq!(proved.reads, reads, "try {round}");
     }
 }
@@ -371,9 +371,9 @@ fn who_proved_nothing_is_not_read() {
     let (server, echo) = start();
     let mut conn = Conn::connect(&server.address().to_string(), &secret(1)).unwrap();
     // Ends what was proved, as a process would that is not this one.
-    let prove = NearProve { address: 8, proof: [0; 16] };
+    let prove = PeerMemoryProof { address: 8, proof: [0; 16] };
     let pending = conn.send(CallContext::default(), &prove, &[], T).unwrap();
-    assert!(!conn.receive::<NearProve>(pending, &mut []).unwrap().unwrap().0.reads);
+    assert!(!conn.receive::<PeerMemoryProof>(pending, &mut []).unwrap().unwrap().0.reads);
     let data = vec![7; MIB];
     let pending = conn.lend(CallContext::default(), &write(), &data, T).unwrap();
     assert!(conn.receive::<DataWrite>(pending, &mut []).is_err());

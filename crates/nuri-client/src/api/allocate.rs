@@ -4,10 +4,10 @@ use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{LeaseMode, SetAttr};
+use nuri_volume::punch::Room;
 
 use crate::client::Client;
 use crate::writeback::SyncScope;
-use nuri_volume::punch::Room;
 
 /// What `fallocate` shall do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,16 +31,16 @@ impl Client {
     /// The servers'.
     pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
         let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
-        let node = self.shared.inodes.with(ino, |node, _| node.clone());
+        let node = self.inodes.with(ino, |node, _| node.clone());
         let _no_writes_past_the_kernel = node.resizing.write();
-        self.shared.journal.ensure_placed(ino)?;
+        self.journal.ensure_placed(ino)?;
         match how {
             Allocate::Punch => self.punch(ino, at, end, Room::GivenBack)?,
             Allocate::Zero | Allocate::ZeroKeepSize => self.punch(ino, at, end, Room::Kept)?,
             Allocate::Extend | Allocate::KeepSize => {}
         }
         if how != Allocate::Punch {
-            self.shared.have_room(ino, at, end)?;
+            self.have_room(ino, at, end)?;
         }
         let extends = matches!(how, Allocate::Extend | Allocate::Zero);
         if extends && self.getattr(ino)?.size < end {
@@ -50,11 +50,11 @@ impl Client {
     }
 
     fn punch(&self, ino: Ino, at: u64, end: u64, room: Room) -> Result<(), Status> {
-        let entered = self.shared.enter(ino, LeaseMode::Write)?;
+        let entered = self.leases.enter(ino, LeaseMode::Write)?;
         let node = &entered.0;
-        self.shared.sync_node(node, SyncScope::All)?;
+        self.writeback.sync_node(node, SyncScope::All)?;
         let _no_publication = node.sync.lock();
-        let now = self.shared.session.now();
+        let now = self.session.now();
         let (session, layout, object, end) = {
             let mut state = node.state.lock();
             let file = state.file.as_mut().ok_or(Status::IO)?;
@@ -65,19 +65,19 @@ impl Client {
                     inline[at as usize..end as usize].fill(0);
                 }
                 drop(state);
-                self.shared.mark_dirty(node);
+                self.writeback.mark_dirty(node);
                 return Ok(());
             }
             (file.session, file.layout.clone(), file.object, end)
         };
         let len = end.saturating_sub(at);
-        let punched = self.shared.data.punch(session, (&layout, object), (at, len), room);
+        let punched = self.data.punch(session, (&layout, object), (at, len), room);
         if let Some(file) = &mut node.state.lock().file {
             // What was fetched ahead meanwhile is from before, whole or in part.
             file.touch(now);
             file.gave_back(*punched.as_ref().unwrap_or(&0), (at, end));
         }
-        self.shared.mark_dirty(node);
+        self.writeback.mark_dirty(node);
         punched.map(|_| ())
     }
 }

@@ -1,5 +1,6 @@
 //! File data: open, read, sync, truncate.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -7,14 +8,14 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
-use nuri_proto::layout::Layout;
-use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
-use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr, TruncateDone};
+use nuri_proto::limit::MAX_FILE;
+use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr};
 use nuri_rules::broken;
 use parking_lot::Mutex;
 
-use crate::client::{Client, Entered, Shared};
+use crate::client::Client;
 use crate::inode::{FileData, Inode};
+use crate::lease::acquire::Entered;
 use crate::lease::range::{Pattern, span_of};
 use crate::writeback::SyncScope;
 use crate::writeback::buffer::BLOCK;
@@ -31,6 +32,29 @@ pub(crate) struct Handle {
     pub(crate) pattern: Mutex<Pattern>,
 }
 
+/// The open files of a client by their numbers, none of which comes twice.
+#[derive(Default)]
+pub(crate) struct Handles {
+    open: Mutex<HashMap<u64, Arc<Handle>>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    fn insert(&self, handle: Handle) -> u64 {
+        let fh = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.lock().insert(fh, Arc::new(handle));
+        fh
+    }
+
+    fn get(&self, fh: u64) -> Option<Arc<Handle>> {
+        self.open.lock().get(&fh).cloned()
+    }
+
+    fn remove(&self, fh: u64) -> Option<Arc<Handle>> {
+        self.open.lock().remove(&fh)
+    }
+}
+
 /// What an open file was opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -42,24 +66,6 @@ pub enum Access {
 impl Access {
     fn writes(self) -> bool {
         self != Access::Read
-    }
-}
-
-/// Where a write goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Position {
-    At(u64),
-    /// The end of the file, as the lease's holder knows it.
-    End,
-}
-
-impl Position {
-    /// Where that is in a file of this size.
-    pub(crate) fn within(self, size: u64) -> u64 {
-        match self {
-            Position::At(offset) => offset,
-            Position::End => size,
-        }
     }
 }
 
@@ -77,7 +83,7 @@ impl Client {
     /// The server's.
     pub fn open(&self, ino: Ino, access: Access) -> Result<u64, Status> {
         // A lease tells the server that the file may be open here.
-        let entered = self.shared.enter(ino, LeaseMode::Read)?;
+        let entered = self.leases.enter(ino, LeaseMode::Read)?;
         let node = entered.0.clone();
         let errors = {
             let mut state = node.state.lock();
@@ -89,16 +95,14 @@ impl Client {
             state.errors
         };
         drop(entered);
-        let fh = self.shared.next_handle.fetch_add(1, Ordering::Relaxed);
         let (told_at_sync, told_at_close) = (AtomicU64::new(errors), AtomicU64::new(errors));
         let pattern = Mutex::default();
         let handle = Handle { node, access, told_at_sync, told_at_close, pattern };
-        self.shared.handles.lock().insert(fh, Arc::new(handle));
-        Ok(fh)
+        Ok(self.handles.insert(handle))
     }
 
     pub(crate) fn handle(&self, fh: u64) -> Result<Arc<Handle>, Status> {
-        self.shared.handles.lock().get(&fh).cloned().ok_or(Status::BADF)
+        self.handles.get(fh).ok_or(Status::BADF)
     }
 
     /// The file that is open, and what for.
@@ -115,7 +119,7 @@ impl Client {
 
     /// Closes a file.
     pub fn release(&self, fh: u64) {
-        let Some(handle) = self.shared.handles.lock().remove(&fh) else {
+        let Some(handle) = self.handles.remove(fh) else {
             return;
         };
         let node = &handle.node;
@@ -127,9 +131,9 @@ impl Client {
             state.opens == 0 && state.orphan && !stays
         };
         if orphan {
-            self.shared.note_orphan(node.ino);
+            self.leases.note_orphan(node.ino);
         }
-        self.shared.releaser.drop_if_unused(node);
+        self.releaser.drop_if_unused(node);
     }
 
     /// Reads into `out`; returns how many bytes there were before the file's end.
@@ -146,8 +150,8 @@ impl Client {
     /// A target's.
     pub fn read_direct(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
         self.read_trusted(|| {
-            let entered = self.shared.enter(ino, LeaseMode::Read)?;
-            match self.shared.read_ahead(&entered.0, offset, out) {
+            let entered = self.leases.enter(ino, LeaseMode::Read)?;
+            match self.readahead.read(&entered.0, offset, out) {
                 Some(len) => Ok(len),
                 None => self.read_entered(&entered, offset, out),
             }
@@ -162,7 +166,7 @@ impl Client {
         loop {
             let len = read()?;
             // What was read counts only if the lease was still trusted after it.
-            if self.shared.session.trusts_leases() {
+            if self.session.trusts_leases() {
                 return Ok(len);
             }
             if start.elapsed() > REQUEST {
@@ -172,7 +176,7 @@ impl Client {
     }
 
     fn read_once(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, Status> {
-        let entered = self.shared.enter_read(ino, span_of(offset, out.len()))?;
+        let entered = self.leases.enter_read(ino, span_of(offset, out.len()))?;
         self.read_entered(&entered, offset, out)
     }
 
@@ -197,7 +201,7 @@ impl Client {
         };
         for (start, end) in gaps {
             let into = &mut out[start..end];
-            self.shared.data.read(&layout, object, offset + start as u64, into)?;
+            self.data.read(&layout, object, offset + start as u64, into)?;
         }
         Ok(len)
     }
@@ -210,7 +214,7 @@ impl Client {
         let handle = self.handle(fh)?;
         let orphan = handle.node.state.lock().orphan;
         if !orphan {
-            self.shared.push_all(&handle.node);
+            self.writeback.push_all(&handle.node);
         }
         report_error(&handle.node, &handle.told_at_close)
     }
@@ -228,15 +232,15 @@ impl Client {
         // Else it might never end.
         let _no_writes_past_the_kernel = handle.node.resizing.write();
         // With the names that lead to it.
-        let told = self.shared.journal.flush();
-        let outcome = told.and_then(|()| self.shared.sync_node(&handle.node, scope));
+        let told = self.journal.flush();
+        let outcome = told.and_then(|()| self.writeback.sync_node(&handle.node, scope));
         report_error(&handle.node, &handle.told_at_sync)?;
         outcome
     }
 
     /// Sets the size, with whatever else is to change.
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
-        let node = self.shared.inodes.with(change.ino, |node, _| node.clone());
+        let node = self.inodes.with(change.ino, |node, _| node.clone());
         let _no_writes_past_the_kernel = node.resizing.write();
         self.truncate_alone(change)
     }
@@ -247,42 +251,36 @@ impl Client {
         if size > MAX_FILE {
             return Err(Status::FBIG);
         }
-        let entered = self.shared.enter(change.ino, LeaseMode::Write)?;
+        let entered = self.leases.enter(change.ino, LeaseMode::Write)?;
         let node = &entered.0;
-        self.shared.journal.flush()?;
-        self.shared.journal.ensure_placed(change.ino)?;
+        self.journal.flush()?;
+        self.journal.ensure_placed(change.ino)?;
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
         if grows {
-            self.shared.spill(node, size);
+            self.writeback.spill(node, size);
         }
         if size > 0 {
-            self.shared.sync_node(node, SyncScope::All)?;
+            self.writeback.sync_node(node, SyncScope::All)?;
         }
         let _no_publication = node.sync.lock();
         if size == 0 {
-            self.shared.drop_buffer(node);
+            self.writeback.drop_buffer(node);
         }
-        let reply = self.shared.session.change(change, &[])?;
-        self.shared.session.saw(&reply.inode.attr);
+        let reply = self.session.change(change, &[])?;
+        self.session.saw(&reply.inode.attr);
         {
             let mut state = node.state.lock();
             if let Some(file) = &mut state.file {
                 resized(file, size, reply.object);
             }
-            state.apply(&reply.inode.attr, reply.inode.lease, self.shared.session.standing());
+            state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
         }
         if let Some(from) = reply.punch_from {
-            self.shared.punch_tail(node, from)?;
+            self.writeback.punch_tail(node, from)?;
         }
         let state = node.state.lock();
         Ok(state.shown(reply.inode.attr))
     }
-}
-
-/// Bytes of a stripe, where the layout has redundancy.
-fn redundant_stripe(layout: &Layout) -> Option<u64> {
-    let component = layout.components.first().filter(|c| c.shape.is_redundant())?;
-    Some(component.chunk_size.bytes() * component.shape.data() as u64)
 }
 
 /// Tells once that data of the file could not be kept.
@@ -331,62 +329,4 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
     let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());
     let is_clean = !has_inline && file.buffer.is_empty();
     file.unpublished = (!is_clean).then(Instant::now);
-}
-
-impl Shared {
-    /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
-    /// targets, and the server knows, before it grows: else others would look for them in vain.
-    pub(crate) fn spill(&self, node: &Arc<Inode>, size: u64) {
-        let mut used = 0;
-        {
-            let mut state = node.state.lock();
-            let Some(file) = &mut state.file else { return };
-            if size > MAX_INLINE
-                && let Some(inline) = file.inline.take()
-                && !inline.is_empty()
-            {
-                used = file.buffer.write(0, 0, &inline).0;
-                file.version += 1;
-                file.unpublished.get_or_insert_with(Instant::now);
-            }
-        }
-        self.overdraw(used);
-        self.charge_again(node, 0, used);
-        self.mark_dirty(node);
-    }
-
-    /// Forgets what is buffered, once nothing of it is in flight.
-    fn drop_buffer(&self, node: &Arc<Inode>) {
-        let mut state = node.state.lock();
-        while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
-            node.changed.wait_for(&mut state, std::time::Duration::from_millis(100));
-        }
-        let freed = state.file.as_mut().map_or(0, |f| f.buffer.clear());
-        drop(state);
-        self.unreserve(freed);
-    }
-
-    /// Takes the data beyond a truncation off the targets, then tells the server.
-    fn punch_tail(&self, node: &Arc<Inode>, from: u64) -> Result<(), Status> {
-        let (session, layout, object) = {
-            let state = node.state.lock();
-            let file = state.file.as_ref().ok_or(Status::IO)?;
-            (file.session, file.layout.clone(), file.object)
-        };
-        let cut = self.data.truncate(session, &layout, object, from)?;
-        self.session.change(&TruncateDone { ino: node.ino }, &[])?;
-        let now = self.session.now();
-        if let Some(file) = &mut node.state.lock().file {
-            let beyond = match redundant_stripe(&file.layout) {
-                // Members give back more than was counted: versions too.
-                Some(stripe) => file.allocated.saturating_sub(file.size.next_multiple_of(stripe)),
-                None => cut.stripes,
-            };
-            file.gave_back(beyond + cut.tail, (file.size, u64::MAX));
-            file.touch(now);
-            file.mtime = None;
-        }
-        self.mark_dirty(node);
-        Ok(())
-    }
 }

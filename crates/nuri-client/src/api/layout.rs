@@ -14,8 +14,8 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn layout(&self, ino: Ino) -> Result<LayoutReply, Status> {
-        self.shared.journal.flush_of(ino)?;
-        self.shared.session.call(&LayoutGet { ino })
+        self.journal.flush_of(ino)?;
+        self.session.call(&LayoutGet { ino })
     }
 
     /// Bytes of a file that cannot be read now: their groups miss too many members.
@@ -24,7 +24,7 @@ impl Client {
     /// The server's.
     pub fn out_of_reach(&self, ino: Ino) -> Result<u64, Status> {
         let LayoutReply::File(_, layout, size) = self.layout(ino)? else { return Ok(0) };
-        let map = self.shared.cluster.state()?.map;
+        let map = self.cluster.state()?.map;
         Ok(bytes_on(&layout, size, |group| !can_be_read(&map, group)))
     }
 
@@ -33,8 +33,8 @@ impl Client {
     /// # Errors
     /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
     pub fn set_layout(&self, ino: Ino, policy: LayoutPolicy) -> Result<(), Status> {
-        self.shared.journal.flush()?;
-        self.shared.session.change(&LayoutSet { ino, policy }, &[])
+        self.journal.flush()?;
+        self.session.change(&LayoutSet { ino, policy }, &[])
     }
 
     /// (bytes in all, bytes used, inodes used).
@@ -42,8 +42,8 @@ impl Client {
     /// # Errors
     /// Where a server does not answer.
     pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
-        let (size, used) = self.shared.cluster.state()?.map.usable();
-        let counts = self.shared.session.call(&StatFs {})?;
+        let (size, used) = self.cluster.state()?.map.usable();
+        let counts = self.session.call(&StatFs {})?;
         Ok((size, used, counts.inodes))
     }
 }

@@ -10,8 +10,7 @@ use nuri_rules::broken;
 
 use crate::api::file::Access;
 use crate::client::Client;
-use crate::inode::Entry;
-use crate::inode::FileData;
+use crate::inode::{Entry, FileData};
 use crate::writeback::SyncScope;
 
 /// A page of a directory.
@@ -37,26 +36,26 @@ impl Client {
     /// # Errors
     /// The server's; a missing name is `Ok(None)`.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Option<Entry>, Status> {
-        self.shared.journal.take_turn(parent);
-        if let Some(found) = self.shared.journal.lookup_journalled(parent, name) {
+        self.journal.take_turn(parent);
+        if let Some(found) = self.journal.lookup_journalled(parent, name) {
             return Ok(found);
         }
-        self.shared.journal.fetch_children(parent, name);
-        if let Some(found) = self.shared.journal.lookup_journalled(parent, name) {
+        self.journal.fetch_children(parent, name);
+        if let Some(found) = self.journal.lookup_journalled(parent, name) {
             return Ok(found);
         }
-        if let Some(entry) = self.shared.dentries.lookup_found(parent, name) {
+        if let Some(entry) = self.dentries.lookup_found(parent, name) {
             return Ok(Some(entry));
         }
         // While the directory is being given back its last names may not be told yet.
-        self.shared.journal.flush_of(parent)?;
-        let before = self.shared.dentries.before_finding(parent);
-        let reply = self.shared.session.call(&Lookup { parent, name: name.to_vec() })?;
+        self.journal.flush_of(parent)?;
+        let before = self.dentries.before_finding(parent);
+        let reply = self.session.call(&Lookup { parent, name: name.to_vec() })?;
         self.learn_dir(parent, reply.dir_lease);
         let Some(inode) = reply.inode else { return Ok(None) };
         let entry = self.refer(&inode);
-        let age = self.shared.dentries.age_of(parent, before, reply.dir_lease);
-        self.shared.dentries.note_found(parent, name, age, entry.ino);
+        let age = self.dentries.age_of(parent, before, reply.dir_lease);
+        self.dentries.note_found(parent, name, age, entry.ino);
         Ok(Some(entry))
     }
 
@@ -65,10 +64,10 @@ impl Client {
     /// # Errors
     /// `STALE` where it is gone.
     pub fn lookup_number(&self, ino: Ino) -> Result<Entry, Status> {
-        self.shared.journal.flush_of(ino)?;
+        self.journal.flush_of(ino)?;
         let in_parts = self.is_in_parts(ino);
-        let _asking = in_parts.then(|| self.shared.ask_whole(ino)).transpose()?;
-        let inode = self.shared.session.call(&GetAttr { ino })?;
+        let _asking = in_parts.then(|| self.leases.ask_whole(ino)).transpose()?;
+        let inode = self.session.call(&GetAttr { ino })?;
         // It lost its last name, and waits for its last close.
         if inode.attr.nlink == 0 { Err(Status::STALE) } else { Ok(self.refer(&inode)) }
     }
@@ -83,18 +82,18 @@ impl Client {
     }
 
     fn learn_dir(&self, dir: Ino, lease: Option<nuri_proto::op::meta::Grant>) {
-        self.shared.inodes.with(dir, |_, state| {
+        self.inodes.with(dir, |_, state| {
             state.names = true;
-            state.hold.take(lease, self.shared.session.standing());
+            state.hold.take(lease, self.session.standing());
         });
     }
 
     /// Takes over a reply that gives the kernel one more reference to the inode.
     fn refer(&self, reply: &InodeReply) -> Entry {
         let ino = reply.attr.ino;
-        self.shared.session.saw(&reply.attr);
-        let attr = self.shared.inodes.with(ino, |_, state| {
-            state.apply(&reply.attr, reply.lease, self.shared.session.standing());
+        self.session.saw(&reply.attr);
+        let attr = self.inodes.with(ino, |_, state| {
+            state.apply(&reply.attr, reply.lease, self.session.standing());
             state.lookups += 1;
             state.shown(reply.attr)
         });
@@ -107,15 +106,15 @@ impl Client {
     /// The server's.
     pub fn make(&self, call: &Make) -> Result<Entry, Status> {
         let make = || {
-            self.shared.journal.take_directory(call.parent);
+            self.journal.take_directory(call.parent);
             self.make_here(call).transpose()
         };
-        if let Some(outcome) = self.shared.journal.in_turns(&[call.parent], make) {
+        if let Some(outcome) = self.journal.in_turns(&[call.parent], make) {
             return outcome;
         }
-        let _direct = self.shared.journal.begin_direct(&[call.parent])?;
+        let _direct = self.journal.begin_direct(&[call.parent])?;
         let forgotten = self.forgotten(call.parent);
-        let reply = self.shared.session.change(call, &[])?;
+        let reply = self.session.change(call, &[])?;
         self.learn_dir(call.parent, reply.entry.dir_lease);
         self.directory_changed(call.parent, reply.parent, forgotten);
         let inode = &reply.entry.inode;
@@ -124,22 +123,22 @@ impl Client {
         if !reply.existed {
             self.note_made(inode.attr.ino);
         }
-        self.shared.journal.know_new_directory(&inode.attr);
+        self.journal.know_new_directory(&inode.attr);
         Ok(entry)
     }
 
     /// It was made here: as long as the write lease is kept nobody else has it open.
     fn note_made(&self, ino: Ino) {
-        self.shared.inodes.with(ino, |_, state| state.hold.is_private = state.hold.is_alone());
+        self.inodes.with(ino, |_, state| state.hold.is_private = state.hold.is_alone());
     }
 
     /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
     /// to be asked.
     fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
-        if let Some(entry) = self.shared.journal.make_journalled(call) {
+        if let Some(entry) = self.journal.make_journalled(call) {
             return Ok(Some(entry));
         }
-        if !self.shared.journal.is_known_there(call.parent, &call.name) {
+        if !self.journal.is_known_there(call.parent, &call.name) {
             return Ok(None);
         }
         if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
@@ -150,11 +149,11 @@ impl Client {
 
     fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {
         let Some(record) = record else { return };
-        self.shared.inodes.with(attr.ino, |_, state| {
+        self.inodes.with(attr.ino, |_, state| {
             if state.hold.mode.is_some() && state.file.is_none() && record.punch_from.is_none() {
-                self.shared.data.groups().forget_object(record.object);
+                self.data.groups().forget_object(record.object);
                 let is_writable = state.hold.mode == Some(LeaseMode::Write);
-                let data = FileData::new(self.shared.session.id(), record, attr);
+                let data = FileData::new(self.session.id(), record, attr);
                 state.file = Some(Box::new(FileData { is_writable, ..data }));
             }
         });
@@ -166,35 +165,35 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn make_unnamed(&self, call: &MakeUnnamed, access: Access) -> Result<(Entry, u64), Status> {
-        self.shared.journal.flush_of(call.parent)?;
-        let reply = self.shared.session.change(call, &[])?;
+        self.journal.flush_of(call.parent)?;
+        let reply = self.session.change(call, &[])?;
         let entry = self.refer(&reply.inode);
         self.take_record(reply.file, &reply.inode.attr);
         self.note_made(entry.ino);
-        self.shared.inodes.with(entry.ino, |_, state| state.orphan = true);
+        self.inodes.with(entry.ino, |_, state| state.orphan = true);
         let opened = self.open(entry.ino, access);
         if opened.is_err() {
-            self.shared.note_orphan(entry.ino);
+            self.leases.note_orphan(entry.ino);
             self.forget(entry.ino, 1);
         }
         Ok((entry, opened?))
     }
 
     fn forgotten(&self, dir: Ino) -> u64 {
-        self.shared.inodes.find(dir).map_or(0, |node| node.state.lock().forgotten)
+        self.inodes.find(dir).map_or(0, |node| node.state.lock().forgotten)
     }
 
     /// An own call changed a directory, if the answer has its attributes.
     fn directory_changed(&self, dir: Ino, attr: Option<Attr>, forgotten: u64) {
         if let Some(attr) = attr {
-            self.shared.session.saw(&attr);
-            self.shared.inodes.with(dir, |_, state| state.directory_changed(attr, forgotten));
+            self.session.saw(&attr);
+            self.inodes.with(dir, |_, state| state.directory_changed(attr, forgotten));
         }
     }
 
     /// A directory's own attributes changed with its entries.
     fn forget_dir_attr(&self, dir: Ino) {
-        self.shared.forget_attr(dir);
+        self.leases.forget_attr(dir);
     }
 
     /// A further name for an inode.
@@ -202,12 +201,12 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
-        let _direct = self.shared.journal.begin_direct(&[parent])?;
-        let reply = self.shared.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
+        let _direct = self.journal.begin_direct(&[parent])?;
+        let reply = self.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
         // A file that never had a name has one now.
-        self.shared.inodes.with(ino, |_, state| state.orphan = false);
+        self.inodes.with(ino, |_, state| state.orphan = false);
         Ok(self.refer(&reply.inode))
     }
 
@@ -217,19 +216,19 @@ impl Client {
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
         let remove = || {
-            self.shared.journal.take_directory(parent);
-            self.shared.journal.take_child(parent, name);
-            self.shared.journal.remove_journalled(parent, name, kind)
+            self.journal.take_directory(parent);
+            self.journal.take_child(parent, name);
+            self.journal.remove_journalled(parent, name, kind)
         };
-        if let Some(outcome) = self.shared.journal.in_turns(&[parent], remove) {
+        if let Some(outcome) = self.journal.in_turns(&[parent], remove) {
             return outcome;
         }
-        let _direct = self.shared.journal.begin_direct(&[parent])?;
+        let _direct = self.journal.begin_direct(&[parent])?;
         let call = Unlink { parent, name: name.to_vec(), kind };
         let forgotten = self.forgotten(parent);
-        let reply = self.shared.session.change(&call, &[])?;
+        let reply = self.session.change(&call, &[])?;
         self.directory_changed(parent, Some(reply.parent), forgotten);
-        self.shared.removed(reply.removed);
+        self.leases.removed(reply.removed);
         Ok(())
     }
 
@@ -253,35 +252,35 @@ impl Client {
         };
         let rename = || {
             for (dir, name) in [from, to] {
-                self.shared.journal.take_directory(dir);
-                self.shared.journal.take_child(dir, name);
+                self.journal.take_directory(dir);
+                self.journal.take_child(dir, name);
             }
-            let moved = self.shared.journal.with_pushed_data(from.0, from.1);
-            match moved.map_or(Ok(()), |moved| self.shared.sync_node(&moved, SyncScope::All)) {
-                Ok(()) => self.shared.journal.rename_journalled(&call),
+            let moved = self.journal.with_pushed_data(from.0, from.1);
+            match moved.map_or(Ok(()), |moved| self.writeback.sync_node(&moved, SyncScope::All)) {
+                Ok(()) => self.journal.rename_journalled(&call),
                 Err(status) => Some(Err(status)),
             }
         };
-        if let Some(outcome) = self.shared.journal.in_turns(&[from.0, to.0], rename) {
+        if let Some(outcome) = self.journal.in_turns(&[from.0, to.0], rename) {
             return outcome;
         }
-        let _direct = self.shared.journal.begin_direct(&[from.0, to.0])?;
-        if self.shared.has_dirty_files() {
+        let _direct = self.journal.begin_direct(&[from.0, to.0])?;
+        if self.writeback.has_dirty_files() {
             let call = Lookup { parent: from.0, name: from.1.to_vec() };
-            let found = self.shared.session.call(&call)?.inode;
-            if let Some(node) = found.and_then(|inode| self.shared.inodes.find(inode.attr.ino)) {
-                self.shared.sync_node(&node, SyncScope::All)?;
+            let found = self.session.call(&call)?.inode;
+            if let Some(node) = found.and_then(|inode| self.inodes.find(inode.attr.ino)) {
+                self.writeback.sync_node(&node, SyncScope::All)?;
             }
         }
-        let reply = self.shared.session.change(&call, &[])?;
+        let reply = self.session.change(&call, &[])?;
         self.forget_dir_attr(from.0);
         self.forget_dir_attr(to.0);
-        self.shared.forget_attr(reply.moved);
+        self.leases.forget_attr(reply.moved);
         if let Some(replaced) = reply.replaced {
             if replaced.orphan {
-                self.shared.deferred.defer(replaced.ino);
+                self.deferred.defer(replaced.ino);
             }
-            self.shared.forget_attr(replaced.ino);
+            self.leases.forget_attr(replaced.ino);
         }
         Ok(())
     }
@@ -294,9 +293,9 @@ impl Client {
     pub fn sync_directory(&self, ino: Ino) -> Result<(), Status> {
         let told = match broken!("sync_without_log") {
             true => Ok(()),
-            false => self.shared.journal.flush(),
+            false => self.journal.flush(),
         };
-        let lost = self.shared.inodes.with(ino, |_, state| std::mem::take(&mut state.errors));
+        let lost = self.inodes.with(ino, |_, state| std::mem::take(&mut state.errors));
         if lost > 0 { Err(Status::IO) } else { told }
     }
 
@@ -305,9 +304,9 @@ impl Client {
     /// # Errors
     /// `INVAL` for other inodes.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Status> {
-        self.shared.journal.flush_of(ino)?;
-        let reply = self.shared.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
-        self.shared.inodes.learn(&reply.inode);
+        self.journal.flush_of(ino)?;
+        let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
+        self.inodes.learn(&reply.inode);
         reply.symlink.ok_or(Status::INVAL)
     }
 
@@ -323,16 +322,16 @@ impl Client {
         attrs: WithAttrs,
     ) -> Result<Listing, Status> {
         // Positions are the server's.
-        self.shared.journal.flush()?;
-        let before = self.shared.dentries.before_finding(ino);
-        let reply = self.shared.session.call(&ReadDir { ino, cookie, max, attrs })?;
-        let standing = self.shared.session.standing();
-        self.shared.inodes.with(ino, |_, state| _ = state.hold.take(reply.dir_lease, standing));
-        let age = self.shared.dentries.age_of(ino, before, reply.dir_lease);
+        self.journal.flush()?;
+        let before = self.dentries.before_finding(ino);
+        let reply = self.session.call(&ReadDir { ino, cookie, max, attrs })?;
+        let standing = self.session.standing();
+        self.inodes.with(ino, |_, state| _ = state.hold.take(reply.dir_lease, standing));
+        let age = self.dentries.age_of(ino, before, reply.dir_lease);
         let entry = |e: nuri_proto::op::meta::DirEntry| {
             if let Some(inode) = e.inode {
-                self.shared.inodes.learn(&inode);
-                self.shared.dentries.note_found(ino, &e.name, age, e.ino);
+                self.inodes.learn(&inode);
+                self.dentries.note_found(ino, &e.name, age, e.ino);
             }
             ListingEntry { cookie: e.cookie, ino: e.ino, kind: e.kind, name: e.name }
         };

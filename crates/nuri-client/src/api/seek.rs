@@ -20,8 +20,8 @@ impl Client {
     /// # Errors
     /// `NXIO` beyond the end, or where no data follows.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Status> {
-        let entered = self.shared.enter(ino, LeaseMode::Read)?;
-        self.shared.push_all(&entered.0);
+        let entered = self.leases.enter(ino, LeaseMode::Read)?;
+        self.writeback.push_all(&entered.0);
         let (size, object, layout) = {
             let state = entered.0.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;
@@ -40,7 +40,7 @@ impl Client {
             };
             let chunk = layout.components[0].chunk_size.bytes();
             let base = piece.file_offset - u64::from(piece.offset);
-            let found = self.shared.data.extents(&piece)?;
+            let found = self.data.extents(&piece)?;
             if let Some(hit) = seek_in(&found, at - base, chunk, what) {
                 let hit = base + hit;
                 return if hit < size { Ok(hit) } else { end_of_seek(size, what) };

@@ -11,12 +11,9 @@ use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
 };
 
-use crate::client::{Client, Shared};
+use crate::client::Client;
+use crate::inode::absent_xattrs::AbsentXattrs;
 
-/// What new inodes of a directory inherit.
-const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
-/// What the kernel asks for again and again: before writes and at every check of rights.
-const ASKED: [&[u8]; 3] = [CAPABILITY, b"system.posix_acl_access", DEFAULT_LIST];
 const S_ISUID: u32 = 0o4000;
 const S_IXGRP: u32 = 0o0010;
 const SET_ID: u32 = S_ISUID | S_ISGID;
@@ -68,61 +65,20 @@ fn reduced(mode: u32, what: Privileges, is_member: impl FnOnce(Caller) -> bool) 
     mode & !(S_ISUID | if keeps_group { 0 } else { S_ISGID })
 }
 
-/// Which of `ASKED` are known not to be set, by bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Absent(u8);
-
-impl Absent {
-    const ALL: u8 = (1 << ASKED.len()) - 1;
-    /// One may have been set here: an answer from before that must not deny it.
-    const DOUBT: u8 = 1 << 7;
-
-    /// The one that is noted for a name, if any.
-    fn of(name: &[u8]) -> Option<Absent> {
-        ASKED.iter().position(|asked| *asked == name).map(|at| Absent(1 << at))
-    }
-
-    /// The server's answer says that none is set.
-    pub(crate) fn note_bare(&mut self) {
-        if self.0 & Absent::DOUBT == 0 {
-            self.0 |= Absent::ALL;
-        }
-    }
-
-    /// The server's answer says that no capability is set.
-    pub(crate) fn note_no_capability(&mut self) {
-        if self.0 & Absent::DOUBT == 0 {
-            self.0 |= Absent::of(CAPABILITY).map_or(0, |one| one.0);
-        }
-    }
-
-    /// The server's answer says that the directory has no default list.
-    pub(crate) fn note_no_default_list(&mut self) {
-        if self.0 & Absent::DOUBT == 0 {
-            self.0 |= Absent::of(DEFAULT_LIST).map_or(0, |one| one.0);
-        }
-    }
-
-    /// Of a directory: new inodes get the rights that were asked for.
-    pub(crate) fn hands_down_nothing(self) -> bool {
-        Absent::of(DEFAULT_LIST).is_some_and(|list| self.covers(list))
-    }
-
-    fn covers(self, one: Absent) -> bool {
-        self.0 & one.0 == one.0
-    }
-}
-
-impl Shared {
+impl Client {
     fn forget_absent(&self, ino: Ino) {
         if let Some(node) = self.inodes.find(ino) {
-            node.state.lock().absent = Absent(Absent::DOUBT);
+            node.state.lock().absent = AbsentXattrs::in_doubt();
         }
     }
 
-    pub(crate) fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
+    /// Reads an extended attribute.
+    ///
+    /// # Errors
+    /// `NODATA` where it is not set.
+    pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
         let call = XattrGet { ino, name: name.to_vec() };
-        let (Some(node), Some(one)) = (self.inodes.find(ino), Absent::of(name)) else {
+        let (Some(node), Some(one)) = (self.inodes.find(ino), AbsentXattrs::of(name)) else {
             self.journal.flush_of(ino)?;
             return self.session.call(&call);
         };
@@ -140,7 +96,7 @@ impl Shared {
         let held =
             state.hold.mode.is_some() && !state.hold.revoking && leased == Some(state.hold.number);
         if held && reply == Err(Status::NODATA) {
-            state.absent.0 |= one.0;
+            state.absent.note(one);
         }
         reply
     }
@@ -151,7 +107,7 @@ impl Shared {
             && self.inodes.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
                 let is_plain = |mode| reduced(mode, what, |_| false) == mode;
-                let bare = Absent::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
+                let bare = AbsentXattrs::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
                 let mode = match &state.parts {
                     Some(parts) => parts.mode,
                     None => state.attr.filter(|_| state.hold.mode.is_some()).map(|attr| attr.mode),
@@ -159,15 +115,13 @@ impl Shared {
                 bare && mode.is_some_and(is_plain)
             })
     }
-}
 
-impl Client {
     /// Takes away what the file must not keep when its content or owner changes.
     ///
     /// # Errors
     /// The server's.
     pub fn drop_privileges(&self, ino: Ino, what: Privileges) -> Result<(), Status> {
-        if self.shared.has_no_privileges(ino, what) {
+        if self.has_no_privileges(ino, what) {
             return Ok(());
         }
         let attr = self.getattr(ino)?;
@@ -199,14 +153,6 @@ impl Client {
         if may { Ok(()) } else { Err(Status::PERM) }
     }
 
-    /// Reads an extended attribute.
-    ///
-    /// # Errors
-    /// `NODATA` where it is not set.
-    pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
-        self.shared.xattr_get(ino, name)
-    }
-
     /// Sets an extended attribute.
     ///
     /// # Errors
@@ -220,12 +166,12 @@ impl Client {
     ) -> Result<(), Status> {
         let (name, value) = (name.to_vec(), value.to_vec());
         let call = XattrSet { ino, name, value, mode, group_id };
-        self.shared.forget_absent(ino);
-        self.shared.journal.flush()?;
-        let outcome = self.shared.session.change(&call, &[]);
+        self.forget_absent(ino);
+        self.journal.flush()?;
+        let outcome = self.session.change(&call, &[]);
         // A reader of it may have noted its absence meanwhile.
-        self.shared.forget_absent(ino);
-        self.shared.forget_attr(ino);
+        self.forget_absent(ino);
+        self.leases.forget_attr(ino);
         outcome
     }
 
@@ -234,8 +180,8 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
-        self.shared.journal.flush_of(ino)?;
-        self.shared.session.call(&XattrList { ino })
+        self.journal.flush_of(ino)?;
+        self.session.call(&XattrList { ino })
     }
 
     /// Removes an extended attribute.
@@ -243,9 +189,9 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
-        self.shared.journal.flush()?;
-        self.shared.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
-        self.shared.forget_attr(ino);
+        self.journal.flush()?;
+        self.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
+        self.leases.forget_attr(ino);
         Ok(())
     }
 }

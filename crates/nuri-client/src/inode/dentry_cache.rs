@@ -1,9 +1,9 @@
 //! Names that were found, so that the kernel's next question about one costs no call.
 //!
 //! The kernel trusts a name for a few seconds only, lest a frozen client leaves it with stale ones
-//! (`lease/expiry.rs`). When it asks again, the name is as it was while the directory's lease was held
-//! without a gap and nothing was changed in the directory from here: each lease that goes, and each
-//! own change, gives the directory a new age, and what was found before counts no more.
+//! (`lease/expiry.rs`). When it asks again, the name is as it was while the directory's lease was
+//! held without a gap and nothing was changed in the directory from here: each lease that goes, and
+//! each own change, gives the directory a new age, and what was found before counts no more.
 //!
 //! One name per inode, kept with it: what is remembered is bounded with the inodes (`trim.rs`).
 

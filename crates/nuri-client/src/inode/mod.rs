@@ -3,6 +3,8 @@
 //! One lock per inode owns all of it. Operations enter under a lease and are counted while they
 //! run, so that a recall knows when nothing overlaps it.
 
+pub(crate) mod absent_xattrs;
+pub(crate) mod accesses;
 pub(crate) mod deferred_unlink;
 pub(crate) mod dentry_cache;
 pub(crate) mod release;
@@ -22,14 +24,14 @@ use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::api::xattr::Absent;
+use crate::inode::absent_xattrs::AbsentXattrs;
 use crate::inode::dentry_cache::{CachedNames, DirGeneration};
-use crate::journal::DirUsage;
-use crate::lease::range::RangeLease;
+use crate::journal::usage::DirUsage;
+use crate::lease::held_ranges::RangeLease;
 use crate::lease::state::{GrantValidity, LeaseState};
-use crate::readahead::Ahead;
+use crate::readahead::window::Ahead;
 use crate::writeback::buffer::{PAGE, WriteBuffer};
-use crate::writeback::push_row::FoundRows;
+use crate::writeback::found_rows::FoundRows;
 
 /// An inode and its attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +89,7 @@ pub(crate) struct InodeState {
     /// How often a lease was lost.
     pub(crate) losses: u64,
     /// Attributes known under the lease not to be set.
-    pub(crate) absent: Absent,
+    pub(crate) absent: AbsentXattrs,
     /// When it was read last, where that is newer than the server's word in `attr`.
     pub(crate) accessed: Option<Time>,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
@@ -302,7 +304,7 @@ impl InodeState {
         self.forgotten += 1;
         self.losses += 1;
         (self.file, self.attr, self.accessed) = (None, None, None);
-        self.absent = Absent::default();
+        self.absent = AbsentXattrs::default();
         self.names_known = false;
         self.names_changed();
         self.forget_parts();

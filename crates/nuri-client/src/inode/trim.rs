@@ -12,8 +12,12 @@ use std::time::Duration;
 
 use nuri_proto::id::Ino;
 
-use crate::client::Shared;
 use crate::inode::Inode;
+use crate::inode::release::Releaser;
+use crate::inode::table::InodeTable;
+use crate::lease::acquire::Leases;
+use crate::lease::invalidate::KernelCaches;
+use crate::session::MetaSession;
 
 /// Between two looks, and after one that found too many: what programs use cannot go.
 const LOOK: Duration = Duration::from_millis(200);
@@ -23,12 +27,29 @@ const ROOM: usize = 10;
 const BATCH: usize = 512;
 
 /// How many inodes the server wants back.
-#[derive(Default)]
 pub(crate) struct Trim {
+    session: Arc<MetaSession>,
+    inodes: Arc<InodeTable>,
+    releaser: Arc<Releaser>,
+    leases: Arc<Leases>,
+    kernel: Arc<KernelCaches>,
+    /// Inodes beyond which those that no program uses are forgotten.
+    most: usize,
     asked: AtomicUsize,
 }
 
 impl Trim {
+    pub(crate) fn new(
+        session: Arc<MetaSession>,
+        inodes: Arc<InodeTable>,
+        releaser: Arc<Releaser>,
+        (leases, kernel): (Arc<Leases>, Arc<KernelCaches>),
+        most: usize,
+    ) -> Trim {
+        let asked = AtomicUsize::new(0);
+        Trim { session, inodes, releaser, leases, kernel, most, asked }
+    }
+
     /// So many inodes are to be given back.
     pub(crate) fn ask(&self, inodes: u32) {
         self.asked.store(inodes as usize, Ordering::Relaxed);
@@ -41,13 +62,13 @@ fn surplus(held: usize, limit: usize, asked: usize) -> usize {
     over.max(asked)
 }
 
-impl Shared {
+impl Trim {
     /// Trims for as long as the client lives.
-    pub(crate) fn trim_worker(&self) {
+    pub(crate) fn run(&self) {
         while !self.session.stopping() {
             self.inodes.tick();
-            let asked = self.trim.asked.swap(0, Ordering::Relaxed);
-            let count = surplus(self.inodes.count(), self.most_inodes, asked);
+            let asked = self.asked.swap(0, Ordering::Relaxed);
+            let count = surplus(self.inodes.count(), self.most, asked);
             if count > 0 {
                 self.trim(count);
             }
@@ -68,8 +89,7 @@ impl Shared {
             let inos: Vec<_> = batch.iter().map(|node| node.ino).collect();
             // Listed, and never taken by the kernel.
             batch.iter().for_each(|node| self.releaser.drop_if_unused(node));
-            let kernel = self.kernel.read().clone();
-            if !kernel.is_some_and(|kernel| kernel.drop_unused(&inos)) {
+            if !self.kernel.drop_unused(&inos) {
                 batch.iter().for_each(|node| self.give_lease_back(node));
             }
         }
@@ -81,7 +101,7 @@ impl Shared {
             let state = node.state.lock();
             (state.last_grant(), state.hold.mode.is_some())
         };
-        if !is_held || self.give_back(node, number, None, &mut false).is_some() {
+        if !is_held || self.leases.give_back(node, number, None, &mut false).is_some() {
             return;
         }
         let state = node.state.lock();

@@ -19,27 +19,25 @@ mod direct;
 mod directory;
 pub mod queue;
 mod tell;
+pub(crate) mod usage;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use directory::{Names, Parted};
 use nuri_proto::id::Ino;
 use nuri_volume::DataPlane;
 use parking_lot::{Condvar, Mutex};
+use queue::{Logged, Queue};
+use tell::Sent;
 
 use crate::inode::deferred_unlink::DeferredUnlinks;
 use crate::inode::release::{FlushedSteps, Releaser};
 use crate::inode::table::InodeTable;
 use crate::session::MetaSession;
 use crate::writeback::budget::Budget;
-
-pub(crate) use directory::DirUsage;
-
-use directory::{Names, Parted};
-use queue::{Logged, Queue};
-use tell::Sent;
 
 /// The log of one client.
 pub(crate) struct Journal {

@@ -5,13 +5,13 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Downgrade, LeaseMode};
 use nuri_rules::broken;
 
-use crate::client::Shared;
 use crate::inode::InodeState;
+use crate::lease::acquire::Leases;
 
 /// Leases told of in one call.
 const BATCH: usize = 4096;
 
-impl Shared {
+impl Leases {
     /// Only reads those of the files from here on that are closed and known to the server as they
     /// are. What cannot be told is recalled one by one.
     pub(crate) fn downgrade_children(&self, files: Vec<Ino>) {

@@ -5,23 +5,22 @@
 //! server and the kernel's page caches are emptied; what the kernel cached with a time ends by
 //! `CLIENT_LEASE`. Then the server may give the leases to others.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_proto::clock::SUSPEND;
 
-use crate::client::Shared;
+use crate::lease::acquire::Leases;
 
 const TICK: Duration = Duration::from_millis(100);
 
-impl Shared {
+impl Leases {
     /// Waits a little for the server to be heard again.
     pub(crate) fn wait_for_server(&self) {
         std::thread::sleep(TICK / 10);
     }
 
     /// Empties the kernel's caches whenever the server was silent too long.
-    pub(crate) fn lease_watch(self: &Arc<Self>) {
+    pub(crate) fn watch(&self) {
         let mut suspended = false;
         while !self.session.stopping() {
             std::thread::sleep(TICK);
@@ -39,10 +38,10 @@ impl Shared {
         }
     }
 
-    fn empty_page_caches(self: &Arc<Self>) {
+    fn empty_page_caches(&self) {
         let mut nodes = self.inodes.all();
         nodes.retain(|node| node.state.lock().reads > 0);
         // Nobody waits for the end: a page that is being read holds nothing of old.
-        let _ = self.empty_kernel_apart(nodes);
+        let _ = self.kernel.empty_kernel_apart(nodes);
     }
 }

@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 use nuri_proto::id::Ino;
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::client::Shared;
 use crate::inode::Inode;
-use crate::lease::recall::KernelCache;
 use crate::thread_pool::ThreadPool;
 
 const PAGE: u64 = 4096;
@@ -39,6 +38,23 @@ thread_local! {
 
 /// Pages from there on, so many bytes; 0 for all that follow.
 type Pages = (u64, u64);
+
+/// What the front end's kernel caches, and how to empty it. Calls may block on the kernel.
+pub trait KernelCache: Send + Sync + 'static {
+    /// Attributes of an inode, which waits for no page. False: the kernel does not know the inode.
+    fn invalidate_attributes(&self, ino: Ino) -> bool;
+    /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes. False: the
+    /// kernel does not know the inode.
+    fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) -> bool;
+    /// Names in a directory.
+    fn invalidate_entries(&self, dir: Ino);
+    /// Drops those of the inodes that no program uses, with their names. False where the kernel
+    /// cannot be told to.
+    fn drop_unused(&self, inos: &[Ino]) -> bool;
+}
+
+/// Threads that empty the kernel's caches after a loss.
+const INVALIDATORS: usize = 8;
 
 /// An operation that waits for its lease; ends when dropped.
 pub(crate) struct Awaiting {
@@ -73,7 +89,36 @@ impl Drop for Awaiting {
     }
 }
 
-impl Shared {
+/// The kernel's caches, and what is needed to empty them.
+#[derive(Default)]
+pub(crate) struct KernelCaches {
+    kernel: RwLock<Option<Arc<dyn KernelCache>>>,
+    /// Replies that carry cache times hold it shared until the kernel has them.
+    gate: RwLock<()>,
+    threads: ThreadPool,
+}
+
+impl KernelCaches {
+    pub(crate) fn new(threads: ThreadPool) -> KernelCaches {
+        KernelCaches { threads, ..KernelCaches::default() }
+    }
+
+    /// Whom to tell.
+    pub(crate) fn set(&self, kernel: Arc<dyn KernelCache>) {
+        *self.kernel.write() = Some(kernel);
+    }
+
+    /// Held while a reply with cache times is built and sent.
+    pub(crate) fn gate(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// Drops those of the inodes that no program uses. False where the kernel cannot be told to.
+    pub(crate) fn drop_unused(&self, inos: &[Ino]) -> bool {
+        let kernel = self.kernel.read().clone();
+        kernel.is_some_and(|kernel| kernel.drop_unused(inos))
+    }
+
     /// Lets replies in flight reach the kernel, then empties its caches of the inode but for pages
     /// that hold nothing.
     pub(crate) fn empty_kernel_for_recall(&self, node: &Inode) {
@@ -93,6 +138,46 @@ impl Shared {
         let from = bytes.start / PAGE * PAGE;
         let len = if bytes.end == Span::LAST { 0 } else { (bytes.end / PAGE + 1) * PAGE - from };
         while !empty_around(&self.threads, &kernel, node, (from, len)) {}
+    }
+
+    /// Lets replies in flight reach the kernel, then empties its caches of the inode.
+    fn empty_kernel(&self, node: &Inode) {
+        drop(self.gate.write());
+        let names = node.state.lock().names;
+        let kernel = self.kernel.read().clone();
+        if let Some(kernel) = kernel {
+            if names {
+                kernel.invalidate_entries(node.ino);
+            }
+            if !kernel.invalidate_pages(node.ino, 0, 0) {
+                await_inode(&*kernel, node);
+            }
+        }
+    }
+
+    /// As `empty_kernel`, for many inodes, on threads of their own: the kernel blocks on pages
+    /// that are being read, and such a read may wait for what the caller does next. The receiver
+    /// gets a word when all are done.
+    pub(crate) fn empty_kernel_apart(
+        self: &Arc<KernelCaches>,
+        nodes: Vec<Arc<Inode>>,
+    ) -> Receiver<()> {
+        let (done, when_done) = channel();
+        let queue = Arc::new(Mutex::new(nodes));
+        for _ in 0..INVALIDATORS {
+            let (shared, queue, done) = (self.clone(), queue.clone(), done.clone());
+            let work = move || {
+                loop {
+                    let next = queue.lock().pop();
+                    let Some(node) = next else { break };
+                    shared.empty_kernel(&node);
+                }
+                drop(done);
+            };
+            // With fewer threads it takes longer.
+            let _ = std::thread::Builder::new().name("invalidate".into()).spawn(work);
+        }
+        when_done
     }
 }
 

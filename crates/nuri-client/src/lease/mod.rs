@@ -1,9 +1,14 @@
-//! Leases on inodes: what a client may believe to hold ([`state`]), how leases are given back
-//! ([`recall`], [`invalidate`]), leases on ranges of a file ([`range`]), their end when the server
-//! is silent ([`expiry`]), and giving up those of a directory's files ([`downgrade`]).
+//! Leases on inodes. What a client may believe to hold is in [`state`], how leases are acquired in
+//! [`acquire`], and what has to leave before one is given back in [`give_back`]. [`recall`] hears
+//! the server, [`invalidate`] empties the kernel's caches. [`range`] has leases on ranges of a file
+//! that several clients write, [`expiry`] their end when the server is silent, [`downgrade`] gives
+//! up those of a directory's files.
 
+pub(crate) mod acquire;
 mod downgrade;
 mod expiry;
+mod give_back;
+pub(crate) mod held_ranges;
 pub(crate) mod invalidate;
 pub(crate) mod range;
 pub(crate) mod recall;

@@ -15,12 +15,13 @@ use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::MAX_PARTS;
 use nuri_proto::op::meta::{Attr, FileRecord, LeaseMode, RecallDone, Reclaim};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead, PartGrant};
-use nuri_proto::range_map::{RangeMap, Span};
+use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 
-use crate::api::xattr::Absent;
-use crate::client::{Asked, Shared};
+use crate::inode::absent_xattrs::AbsentXattrs;
 use crate::inode::{FileData, Inode, InodeState};
+use crate::lease::acquire::{Asked, Leases};
+use crate::lease::held_ranges::RangeLease;
 use crate::writeback::SyncScope;
 
 /// A wait for what other threads do here.
@@ -33,22 +34,6 @@ const PIECES: u64 = 16;
 const PIECE: u64 = 64 << 10;
 /// Runs that are foreseen.
 const FORESEEN: u32 = 64;
-
-/// What of a file may be written here.
-#[derive(Default)]
-pub(crate) struct RangeLease {
-    held: RangeMap<()>,
-    /// Of the last grant.
-    pub(crate) number: u64,
-    /// The file's mode: nobody else changes it while parts are held.
-    pub(crate) mode: Option<u32>,
-}
-
-impl RangeLease {
-    pub(crate) fn spans(&self) -> Vec<Span> {
-        self.held.iter().map(|(span, ())| span).collect()
-    }
-}
 
 /// What a write needs.
 #[derive(Clone, Copy)]
@@ -132,7 +117,7 @@ impl InodeState {
     pub(crate) fn forget_parts(&mut self) {
         self.void_parts();
         if self.parts.take().is_some() && self.hold.mode.is_none() {
-            self.absent = Absent::default();
+            self.absent = AbsentXattrs::default();
         }
     }
 
@@ -175,7 +160,7 @@ impl Drop for AskingWhole {
     }
 }
 
-impl Shared {
+impl Leases {
     /// Before the server is asked for more than parts of the file, or for its attributes.
     pub(crate) fn ask_whole(&self, ino: Ino) -> Result<AskingWhole, Status> {
         let asking = self.inodes.with(ino, |node, state| {
@@ -211,7 +196,7 @@ impl Shared {
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
             }
-            self.sync_node(node, SyncScope::All)?;
+            self.writeback.sync_node(node, SyncScope::All)?;
         }
     }
 
@@ -339,8 +324,8 @@ impl Shared {
                     continue;
                 }
             }
-            self.empty_pages_for_recall(node, span);
-            match broken!("part_unflushed") || self.sync_part(node, span).is_ok() {
+            self.kernel.empty_pages_for_recall(node, span);
+            match broken!("part_unflushed") || self.writeback.sync_part(node, span).is_ok() {
                 true => return true,
                 false => std::thread::sleep(STEP),
             }

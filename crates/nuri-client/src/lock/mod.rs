@@ -1,8 +1,9 @@
 //! Locks of programs: asked of the metadata server, which parks those that must wait.
 //!
-//! A wait is a record here too: the front end hands over what to call at its end, and no thread waits.
-//! Its number is the front end's own for the request, so an interruption names it as well. One worker
-//! gives up waits, asks again after a restart of the server, and repeats what was not answered.
+//! A wait is a record here too: the front end hands over what to call at its end, and no thread
+//! waits. Its number is the front end's own for the request, so an interruption names it as well.
+//! One worker gives up waits, asks again after a restart of the server, and repeats what was not
+//! answered.
 
 mod record;
 

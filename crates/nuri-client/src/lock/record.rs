@@ -48,7 +48,7 @@ struct Owned {
     lost: bool,
 }
 
-/// How a wait ends for the door.
+/// How a wait ends for the front end.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
 /// A request of a program that may wait.
@@ -88,7 +88,7 @@ pub(crate) struct LockRecord {
     closing: HashMap<u64, Ino>,
     waits: HashMap<u64, Wait>,
     early: VecDeque<u64>,
-    /// The door is gone: nobody may wait any more.
+    /// The front end is gone: nobody may wait any more.
     abandoned: bool,
 }
 

@@ -1,21 +1,24 @@
-//! Charges writes with the room that they will take, and asks targets for it (`room.rs`).
+//! Charges writes with the room that they will take, and asks targets for it (`ledger.rs`).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::clock::{HEARTBEAT, MEMBER_PATIENCE};
-use nuri_proto::id::{ObjectId, TargetId};
+use nuri_proto::id::{BootId, GroupId, ObjectId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::DataRoom;
 use nuri_rules::broken;
+use nuri_volume::{Cluster, DataPlane};
 
-use crate::api::file::Position;
-use crate::client::Shared;
 use crate::inode::{FileData, Inode};
+use crate::journal::Journal;
 use crate::reservation::cost::{BlockCosts, Cost, costs};
-use crate::reservation::ledger::{Question, Reservation, Short};
+use crate::reservation::ledger::{Question, Reservation, ReservationLedger, Short};
+use crate::session::MetaSession;
 use crate::writeback::buffer::BLOCK;
+use crate::writeback::payload::Position;
 
 /// What a write takes, where it goes.
 #[derive(Default)]
@@ -56,7 +59,41 @@ pub(crate) fn is_current(bill: &CostEstimate, file: &FileData, at: u64, len: u64
     bill.at == at && first == was && (first.is_none() || file.is_placed())
 }
 
-impl Shared {
+/// Who has to know that a target answered under a boot id, before the answer counts.
+pub(crate) trait TargetLives {
+    fn target_lives(&self, target: TargetId, boot: BootId);
+}
+
+/// Space on targets that writes are charged with.
+pub(crate) struct Reservations {
+    cluster: Cluster,
+    data: DataPlane,
+    session: Arc<MetaSession>,
+    journal: Arc<Journal>,
+    ledger: ReservationLedger,
+}
+
+impl Reservations {
+    pub(crate) fn new(
+        cluster: &Cluster,
+        data: &DataPlane,
+        session: Arc<MetaSession>,
+        journal: Arc<Journal>,
+    ) -> Reservations {
+        let (cluster, data) = (cluster.clone(), data.clone());
+        Reservations { cluster, data, session, journal, ledger: ReservationLedger::default() }
+    }
+
+    /// What a group's target said to a write.
+    pub(crate) fn heard(&self, group: GroupId, took: Result<u64, Status>) {
+        self.ledger.heard(group, took, Instant::now());
+    }
+
+    /// Whether space that the write lacks was promised to others, who may give it back.
+    pub(crate) fn is_kept(&self, estimate: &CostEstimate) -> bool {
+        self.ledger.is_kept(&estimate.costs())
+    }
+
     /// What a write takes at the targets.
     ///
     /// # Errors
@@ -82,7 +119,7 @@ impl Shared {
                 continue;
             };
             let mut groups = layout.components.iter().flat_map(|c| &c.groups);
-            let is_refused = groups.any(|group| self.reservations.is_refused(*group));
+            let is_refused = groups.any(|group| self.ledger.is_refused(*group));
             let (blocks, is_known) = self.costs(&layout, object, bytes);
             return Ok(CostEstimate { at, blocks, is_unknown: !is_known, is_refused });
         }
@@ -102,7 +139,11 @@ impl Shared {
     ///
     /// # Errors
     /// Why the targets do not promise as much.
-    pub(crate) fn charge(&self, bill: &CostEstimate) -> Result<Charges, Short> {
+    pub(crate) fn charge(
+        &self,
+        bill: &CostEstimate,
+        lives: &dyn TargetLives,
+    ) -> Result<Charges, Short> {
         if broken!("room_unasked") {
             return Ok(Vec::new());
         }
@@ -113,10 +154,10 @@ impl Shared {
             return Err(Short::Unpromised(Vec::new()));
         }
         let costs = bill.costs();
-        match self.reservations.take(&costs, Instant::now()) {
+        match self.ledger.take(&costs, Instant::now()) {
             Err(Short::Unpromised(targets)) => {
-                targets.into_iter().for_each(|target| self.ask_for(target, &costs));
-                self.reservations.take(&costs, Instant::now())?;
+                targets.into_iter().for_each(|target| self.ask_for(target, &costs, lives));
+                self.ledger.take(&costs, Instant::now())?;
             }
             taken => taken?,
         }
@@ -125,13 +166,13 @@ impl Shared {
 
     /// Charges what cannot be refused.
     pub(crate) fn claim(&self, bill: &CostEstimate) -> Charges {
-        self.reservations.claim(&bill.costs(), Instant::now());
+        self.ledger.claim(&bill.costs(), Instant::now());
         self.charges(bill)
     }
 
     fn charges(&self, bill: &CostEstimate) -> Charges {
         let charge =
-            |(block, costs): &(u64, Vec<Cost>)| (*block, self.reservations.charge(costs.clone()));
+            |(block, costs): &(u64, Vec<Cost>)| (*block, self.ledger.charge(costs.clone()));
         bill.blocks.iter().map(charge).collect()
     }
 
@@ -145,53 +186,52 @@ impl Shared {
         }
     }
 
-    fn ask_for(&self, target: TargetId, costs: &[Cost]) {
-        let asking = self.reservations.asking(target);
+    fn ask_for(&self, target: TargetId, costs: &[Cost], lives: &dyn TargetLives) {
+        let asking = self.ledger.asking(target);
         let _one_at_a_time = asking.lock();
         let more = costs.iter().filter(|cost| cost.target == target).map(|cost| cost.bytes).sum();
-        if let Some(question) = self.reservations.question(self.session.id(), target, more) {
-            self.ask(target, question);
+        if let Some(question) = self.ledger.question(self.session.id(), target, more) {
+            self.ask(target, question, lives);
         }
     }
 
     /// Gives back what the targets promised beyond what waits for them: it is in the way of what is
     /// written without a promise.
-    pub(crate) fn return_surplus(&self, bill: &CostEstimate) {
+    pub(crate) fn return_surplus(&self, bill: &CostEstimate, lives: &dyn TargetLives) {
         for Cost { target, .. } in bill.costs() {
-            let asking = self.reservations.asking(target);
+            let asking = self.ledger.asking(target);
             let _one_at_a_time = asking.lock();
-            if let Some(question) = self.reservations.surplus(self.session.id(), target) {
-                self.ask(target, question);
+            if let Some(question) = self.ledger.surplus(self.session.id(), target) {
+                self.ask(target, question, lives);
             }
         }
     }
 
-    /// The caller holds what [`crate::reservation::ledger::Room::asking`] gave.
-    fn ask(&self, target: TargetId, question: Question) {
+    /// The caller holds what [`ReservationLedger::asking`] gave.
+    fn ask(&self, target: TargetId, question: Question, lives: &dyn TargetLives) {
         let Question { needed, wanted, .. } = question;
         let call = DataRoom { target, needed, wanted };
         let answer = self.data.ask(self.session.id(), target, &call, MEMBER_PATIENCE);
         if let Ok(reply) = &answer {
             // Before the answer counts: what was lost is charged to it.
-            self.target_lives(target, reply.boot);
+            lives.target_lives(target, reply.boot);
         }
-        let is_too_much = self.reservations.answered(target, question, answer, Instant::now());
-        if is_too_much && let Some(rest) = self.reservations.surplus(self.session.id(), target) {
-            self.ask(target, rest);
+        let is_too_much = self.ledger.answered(target, question, answer, Instant::now());
+        if is_too_much && let Some(rest) = self.ledger.surplus(self.session.id(), target) {
+            self.ask(target, rest, lives);
         }
     }
 
     /// Repeats what targets promised, and gives back what is not used.
-    pub(crate) fn room_worker(&self) {
+    pub(crate) fn run(&self, lives: &dyn TargetLives) {
         while !self.session.stopping() {
             std::thread::sleep(HEARTBEAT);
-            for target in self.reservations.to_tend(Instant::now()) {
-                let asking = self.reservations.asking(target);
+            for target in self.ledger.to_tend(Instant::now()) {
+                let asking = self.ledger.asking(target);
                 let _one_at_a_time = asking.lock();
-                let question =
-                    self.reservations.repeated(self.session.id(), target, Instant::now());
+                let question = self.ledger.repeated(self.session.id(), target, Instant::now());
                 if let Some(question) = question {
-                    self.ask(target, question);
+                    self.ask(target, question, lives);
                 }
             }
         }

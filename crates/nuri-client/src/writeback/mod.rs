@@ -8,16 +8,20 @@
 //! A size is published only after the bytes below it are durable. Buffered bytes are bounded by
 //! [`Budget`], which is taken before a write is accepted.
 
+pub(crate) mod accept;
 pub(crate) mod budget;
 pub(crate) mod buffer;
+pub(crate) mod found_rows;
+pub(crate) mod payload;
 pub(crate) mod push_row;
 mod range;
+mod resize;
 pub(crate) mod write_through;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
@@ -28,14 +32,19 @@ use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
 use nuri_proto::range_map::Span;
 use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
+use nuri_volume::DataPlane;
+use nuri_volume::transfer::Way;
 use parking_lot::{Condvar, Mutex};
 
-use crate::client::Shared;
+use crate::inode::release::Releaser;
+use crate::inode::table::InodeTable;
 use crate::inode::{FileData, Inode, InodeState};
+use crate::journal::Journal;
+use crate::reservation::charge::{Reservations, TargetLives};
+use crate::session::MetaSession;
 use crate::writeback::budget::{Budget, Pressure};
 use crate::writeback::buffer::{BLOCK, PAGE, Push};
 use crate::writeback::push_row::Rows;
-use nuri_volume::transfer::Way;
 
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
@@ -45,8 +54,14 @@ pub(crate) struct Token {
 }
 
 /// The pipeline from buffers to targets, shared by all files of a client.
-#[derive(Default)]
-pub(crate) struct Pipeline {
+pub(crate) struct Writeback {
+    data: DataPlane,
+    session: Arc<MetaSession>,
+    inodes: Arc<InodeTable>,
+    releaser: Arc<Releaser>,
+    journal: Arc<Journal>,
+    reservations: Arc<Reservations>,
+    budget: Arc<Budget>,
     queue: Mutex<Queue>,
     queued: Condvar,
     unsynced: Mutex<Unsynced<Token>>,
@@ -54,6 +69,16 @@ pub(crate) struct Pipeline {
     dirty: Mutex<HashMap<Ino, Arc<Inode>>>,
     /// Files with bytes that could not be kept after their last close: nobody was told.
     untold: AtomicU64,
+}
+
+/// What [`Writeback`] works with.
+pub(crate) struct WritebackParts {
+    pub(crate) data: DataPlane,
+    pub(crate) session: Arc<MetaSession>,
+    pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) releaser: Arc<Releaser>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) reservations: Arc<Reservations>,
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -64,60 +89,87 @@ struct Queue {
     busy: usize,
 }
 
-impl Shared {
+impl TargetLives for Writeback {
+    /// What the target held under another boot id is dirty again, and charged.
+    fn target_lives(&self, target: TargetId, boot: BootId) {
+        let lost = self.unsynced.lock().restarted(target, boot);
+        self.send_again(lost);
+    }
+}
+
+impl Writeback {
+    pub(crate) fn new(parts: WritebackParts) -> Writeback {
+        let WritebackParts { data, session, inodes, releaser, journal, reservations, budget } =
+            parts;
+        let (queue, queued, unsynced, dirty, untold) = Default::default();
+        Writeback {
+            data,
+            session,
+            inodes,
+            releaser,
+            journal,
+            reservations,
+            budget,
+            queue,
+            queued,
+            unsynced,
+            dirty,
+            untold,
+        }
+    }
+
     /// Notes that the file has something to push or publish.
     pub(crate) fn mark_dirty(&self, node: &Arc<Inode>) {
-        let mut dirty = self.pipeline.dirty.lock();
+        let mut dirty = self.dirty.lock();
         dirty.entry(node.ino).or_insert_with(|| node.clone());
     }
 
     /// Whether any file has something unpublished.
     pub(crate) fn has_dirty_files(&self) -> bool {
-        !self.pipeline.dirty.lock().is_empty()
+        !self.dirty.lock().is_empty()
     }
 
     /// Room for bytes about to be buffered.
     pub(crate) fn reserve(&self, bytes: u64) {
-        self.pipeline.budget.take(bytes);
+        self.budget.take(bytes);
     }
 
     /// Gives back room that a write did not use, or that settled.
     pub(crate) fn unreserve(&self, bytes: u64) {
-        self.pipeline.budget.give(bytes);
+        self.budget.give(bytes);
     }
 
     /// Counts bytes that were buffered without asking (few: an inline file's).
     pub(crate) fn overdraw(&self, bytes: u64) {
-        self.pipeline.budget.overdraw(bytes);
+        self.budget.overdraw(bytes);
     }
 
     pub(crate) fn queue_push(&self, node: &Arc<Inode>, block: u64, rows: Rows) {
-        let mut queue = self.pipeline.queue.lock();
+        let mut queue = self.queue.lock();
         queue.jobs.push_back((node.clone(), block, rows));
         // Else it is taken by who ends next.
         if queue.busy < self.data.flow().streams() {
-            self.pipeline.queued.notify_one();
+            self.queued.notify_one();
         }
     }
 
     /// A worker: pushes queued blocks for as long as the client lives, as many at once as the
     /// mount has streams.
     pub(crate) fn push_worker(&self) {
-        let pipeline = &self.pipeline;
-        let mut queue = pipeline.queue.lock();
+        let mut queue = self.queue.lock();
         loop {
             let may = queue.busy < self.data.flow().streams();
             let Some((node, block, rows)) = queue.jobs.pop_front_if(|_| may) else {
                 if self.session.stopping() && queue.jobs.is_empty() {
                     return;
                 }
-                pipeline.queued.wait_for(&mut queue, Duration::from_millis(200));
+                self.queued.wait_for(&mut queue, Duration::from_millis(200));
                 continue;
             };
             queue.busy += 1;
             drop(queue);
             self.push(&node, block, Durability::Memory, rows);
-            queue = pipeline.queue.lock();
+            queue = self.queue.lock();
             queue.busy -= 1;
         }
     }
@@ -158,7 +210,7 @@ impl Shared {
                     || self.data.write(session, &piece, bytes, (durability, Room::Promised));
                 let outcome = self.data.flow().carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
-                self.reservations.heard(piece.group, took, Instant::now());
+                self.reservations.heard(piece.group, took);
                 match outcome {
                     Ok((target, reply)) => {
                         // Held first, named second: a flush that settles the name must find it.
@@ -167,7 +219,7 @@ impl Shared {
                             self.settle_one(node, block, range);
                         } else {
                             let token = Token { node: node.clone(), block, range };
-                            self.pipeline.unsynced.lock().acknowledged(target, reply.boot, token);
+                            self.unsynced.lock().acknowledged(target, reply.boot, token);
                         }
                     }
                     Err(status) => self.push_ended(node, block, range, Err(status)),
@@ -229,7 +281,7 @@ impl Shared {
     pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
         state.note_error(status);
         if state.writers == 0 && !state.is_beyond_reach() {
-            self.pipeline.untold.fetch_add(1, Ordering::SeqCst);
+            self.untold.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -241,7 +293,7 @@ impl Shared {
             let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
             is_kept &= !dirty || self.settle_node(&node);
         }
-        self.pipeline.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
+        self.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
     }
 
     pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
@@ -295,21 +347,14 @@ impl Shared {
     }
 
     fn flush_target(&self, target: TargetId) -> Result<(), Status> {
-        let ticket = self.pipeline.unsynced.lock().begin_flush(target);
+        let ticket = self.unsynced.lock().begin_flush(target);
         let boot = self.data.flush(target)?;
-        let settled = self.pipeline.unsynced.lock().end_flush(ticket, boot);
+        let settled = self.unsynced.lock().end_flush(ticket, boot);
         for token in settled.durable {
             self.settle_one(&token.node, token.block, token.range);
         }
         self.send_again(settled.lost);
         Ok(())
-    }
-
-    /// The target answered under this boot id: what it held under another one is dirty again, and
-    /// charged.
-    pub(crate) fn target_lives(&self, target: TargetId, boot: BootId) {
-        let lost = self.pipeline.unsynced.lock().restarted(target, boot);
-        self.send_again(lost);
     }
 
     /// A restarted target lost these.
@@ -321,7 +366,11 @@ impl Shared {
             }
             drop(state);
             let at = token.block * BLOCK + u64::from(token.range.0);
-            self.charge_again(&token.node, at, u64::from(token.range.1 - token.range.0));
+            self.reservations.charge_again(
+                &token.node,
+                at,
+                u64::from(token.range.1 - token.range.0),
+            );
             self.queue_push(&token.node, token.block, Rows::All);
         }
     }
@@ -350,7 +399,7 @@ impl Shared {
 
     /// Targets that hold bytes of the file which no flush settled yet.
     fn targets_with_bytes_of(&self, node: &Arc<Inode>) -> Vec<TargetId> {
-        self.pipeline.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
+        self.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
     }
 
     /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
@@ -456,8 +505,8 @@ impl Shared {
     /// The background: flush under pressure, publish what is old.
     pub(crate) fn flush_worker(&self) {
         while !self.session.stopping() {
-            if self.pipeline.budget.wait_wanted(WRITE_BEHIND / 4) == Pressure::High {
-                let targets = self.pipeline.unsynced.lock().targets();
+            if self.budget.wait_wanted(WRITE_BEHIND / 4) == Pressure::High {
+                let targets = self.unsynced.lock().targets();
                 if targets.is_empty() {
                     // All bytes are dirty in partial blocks or in flight: push what there is.
                     self.push_some();
@@ -495,14 +544,14 @@ impl Shared {
     }
 
     fn push_some(&self) {
-        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        let nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
         // Rows of redundant files go when they are full; parts of them cost reading.
-        let spared = |n: &&Arc<Inode>| is_redundant(n) && !self.pipeline.budget.is_tight();
+        let spared = |n: &&Arc<Inode>| is_redundant(n) && !self.budget.is_tight();
         nodes.iter().filter(|n| !spared(n)).for_each(|node| self.push_all(node));
     }
 
     fn publish_old(&self) {
-        let nodes: Vec<_> = self.pipeline.dirty.lock().values().cloned().collect();
+        let nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
         let old = |n: &&Arc<Inode>| {
             let state = n.state.lock();
             let file = state.file.as_ref();
@@ -527,7 +576,7 @@ impl Shared {
             Ok(()) => false,
             Err(status) => self.forget_unkept(node, status),
         };
-        let mut dirty = self.pipeline.dirty.lock();
+        let mut dirty = self.dirty.lock();
         let state = node.state.lock();
         if !state.file.as_ref().is_some_and(|f| f.is_dirty()) {
             dirty.remove(&node.ino);

@@ -2,24 +2,20 @@
 //! what is written. What a group took is durable: nothing is kept for sending again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::id::{ObjectId, SessionId};
 use nuri_proto::layout::Layout;
 use nuri_proto::op::data::Room;
 use nuri_stripe::locate::{Piece, row_blocks, short_pieces};
-
-use crate::client::Shared;
-use crate::inode::Inode;
-use crate::writeback::buffer::{BLOCK, Push};
 use nuri_volume::group::{Guess, Part, Written};
 use nuri_volume::stripe_of;
 use nuri_volume::transfer::Way;
 
-/// So many new rows one after the other, and the next one is taken to be new.
-const CONVINCED: u32 = 4;
+use super::found_rows::FoundRows;
+use crate::inode::Inode;
+use crate::writeback::Writeback;
+use crate::writeback::buffer::{BLOCK, Push};
 
 /// Which rows are worth pushing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,27 +37,6 @@ pub(crate) struct Row {
     pub(crate) pushes: Vec<Push>,
 }
 
-/// What was found of the rows of a file that others write too: where they make it, each row is new,
-/// and need not be asked for before it is written. A guess that is wrong costs more than asking.
-#[derive(Default)]
-pub(crate) struct FoundRows {
-    /// Rows in a row that nobody had written.
-    fresh: AtomicU32,
-}
-
-impl FoundRows {
-    fn are_fresh(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed) >= CONVINCED
-    }
-
-    fn found(&self, fresh: bool) {
-        match fresh {
-            true => drop(self.fresh.fetch_add(1, Ordering::Relaxed)),
-            false => self.fresh.store(0, Ordering::Relaxed),
-        }
-    }
-}
-
 /// A dirty range on its way.
 struct Bit<'a> {
     piece: Piece,
@@ -81,7 +56,7 @@ pub(crate) struct Set<'a> {
     bits: Vec<Bit<'a>>,
 }
 
-impl Shared {
+impl Writeback {
     /// Pushes the dirty bytes of the row that the block belongs to, if no other push of it is in
     /// flight. Whether there were any.
     pub(crate) fn push_row(&self, node: &Arc<Inode>, block: u64, rows: Rows) -> bool {
@@ -123,7 +98,7 @@ impl Shared {
             rows.found(fresh);
         }
         let outcome = outcome.map(|written| written.allocated);
-        self.reservations.heard(piece.group, outcome, Instant::now());
+        self.reservations.heard(piece.group, outcome);
         outcome
     }
 }
@@ -202,22 +177,5 @@ impl Set<'_> {
         let end = all().map(|p| p.offset + p.len).max().unwrap_or(0);
         let bytes: u32 = all().map(|p| p.len).sum();
         u64::from(end - start) <= 2 * u64::from(bytes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_taken_to_be_new_after_several_that_were() {
-        let rows = FoundRows::default();
-        for _ in 0..CONVINCED {
-            assert!(!rows.are_fresh());
-            rows.found(true);
-        }
-        assert!(rows.are_fresh());
-        rows.found(false);
-        assert!(!rows.are_fresh());
     }
 }

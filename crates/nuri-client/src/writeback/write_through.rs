@@ -13,22 +13,20 @@
 //! as long as what there was room for.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::op::data::{Durability, Room};
 use nuri_stripe::locate::pieces;
-
-use crate::api::file::Position;
-use crate::api::write::{RetryReason, WriteOutcome, WriteResult, buffer_pieces};
-use crate::api::write_payload::WritePayload;
-use crate::client::Shared;
-use crate::inode::{FileData, Inode};
-use crate::lease::range::span_of;
-use crate::writeback::buffer::{BLOCK, Push, WriteBuffer};
-use crate::writeback::push_row::{Row, sets};
 use nuri_volume::punch;
 use nuri_volume::transfer::LARGEST;
+
+use crate::inode::{FileData, Inode};
+use crate::lease::range::span_of;
+use crate::writeback::Writeback;
+use crate::writeback::accept::{RetryReason, WriteOutcome, buffer_pieces};
+use crate::writeback::buffer::{BLOCK, Push, WriteBuffer};
+use crate::writeback::payload::{Position, WritePayload, WriteResult};
+use crate::writeback::push_row::{Row, sets};
 
 /// The file is written through; ends when dropped.
 pub(crate) struct ExclusiveWrite<'a>(&'a Inode);
@@ -72,7 +70,7 @@ impl Progress {
     }
 }
 
-impl Shared {
+impl Writeback {
     /// Writes `data` through.
     ///
     /// # Errors
@@ -133,7 +131,7 @@ impl Shared {
                 let bytes = &data[from..from + piece.len as usize];
                 let wrote = self.data.write(row.session, &piece, bytes, how);
                 let took = wrote.map(|(_, reply)| reply.allocated);
-                self.reservations.heard(piece.group, took, Instant::now());
+                self.reservations.heard(piece.group, took);
                 match took {
                     Ok(allocated) => done.allocated += allocated,
                     Err(status) => {

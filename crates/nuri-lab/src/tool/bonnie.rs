@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::run;
-use crate::crew::{Control, Hands, Timed};
 use crate::job::{Moved, Order};
+use crate::rank_group::{Control, Hands, Timed};
 use crate::workload::Phase;
 use crate::workload::bonnie::Bonnie;
 use crate::{LabError, Result};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::run;
-use crate::crew::{Control, Hands, Timed};
 use crate::job::{Moved, Order};
 use crate::machine::Usage;
+use crate::rank_group::{Control, Hands, Timed};
 use crate::workload::Phase;
 use crate::workload::ior::Ior;
 use crate::{LabError, Result, at};

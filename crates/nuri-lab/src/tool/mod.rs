@@ -11,7 +11,7 @@ use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::crew::Control;
+use crate::rank_group::Control;
 use crate::{LabError, Result, at};
 
 /// Open MPI asks for these of root, and where ranks are more than processors; others ignore them.

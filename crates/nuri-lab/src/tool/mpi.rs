@@ -1,7 +1,7 @@
 //! Programs of MPI: `mpiexec` starts their ranks.
 
 use super::run;
-use crate::crew::Control;
+use crate::rank_group::Control;
 use crate::{LabError, Result};
 
 const STARTER: &str = "mpiexec";

@@ -5,9 +5,9 @@
 
 mod halving;
 mod layout;
+mod overrides;
 mod search;
 mod settings;
-mod steering;
 mod told;
 
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use layout::Layout;
 use nuri_proto::size;
+use overrides::Overrides;
 use search::{Bench, Plan};
 use settings::{Axis, Choice, Mount, Of};
-use steering::Steering;
 
-use crate::crew::Control;
 use crate::measure::{Sample, measure};
 use crate::progress::{duration, tell};
+use crate::rank_group::Control;
 use crate::request::{Patience, check_dirs};
 use crate::run::fits;
 use crate::stop::Stop;
 use crate::work::WorkDir;
 use crate::workload::Workload;
 use crate::{LabError, Result};
-pub(crate) use steering::sweep;
+pub(crate) use overrides::sweep;
 use told::Outcome;
 
 #[derive(Args, Clone, Debug)]
@@ -131,7 +131,7 @@ impl Tune {
         let axes = self.axes()?;
         fits(&self.workload()?, &self.dir)?;
         let wants_mount = axes.iter().any(|axis| axis.is_of_mount());
-        let (mut steering, left) = match wants_mount.then(|| Steering::begin(&self.dir)) {
+        let (mut steering, left) = match wants_mount.then(|| Overrides::begin(&self.dir)) {
             None => (None, None),
             Some(begun) => match begun? {
                 Ok(steering) => (Some(steering), None),
@@ -205,7 +205,7 @@ impl Tune {
     fn search(
         &self,
         plan: &Plan,
-        steering: Option<&mut Steering>,
+        steering: Option<&mut Overrides>,
         stop: Stop,
     ) -> Result<search::Found> {
         let ((settings, measurements), budget) = (plan.size(), duration(self.budget as f64));
@@ -228,7 +228,7 @@ impl Tune {
         &self,
         choice: &Choice,
         layout: layout::Setting,
-        steering: Option<&mut Steering>,
+        steering: Option<&mut Overrides>,
     ) -> Result<()> {
         if choice.layout != layout {
             layout::apply(choice.layout, &self.dir)?;
@@ -238,7 +238,7 @@ impl Tune {
 
     fn take_back(&self) -> Result<()> {
         let dir = self.dir.display();
-        let (layout, mount) = (layout::undo(&self.dir)?, steering::undo(&self.dir));
+        let (layout, mount) = (layout::undo(&self.dir)?, overrides::undo(&self.dir));
         if let Some(setting) = layout {
             println!("{dir}: new files have {setting} again");
         }
@@ -262,7 +262,7 @@ struct Measuring<'a> {
     work: WorkDir,
     control: Control,
     start: Instant,
-    steering: Option<&'a mut Steering>,
+    steering: Option<&'a mut Overrides>,
     round: u64,
 }
 

@@ -12,9 +12,9 @@ use super::MetaOp;
 use super::make::file_record;
 use super::remove::reap;
 use crate::acl;
+use crate::directory_delegation::Taken;
 use crate::lease::{Claim, Want};
 use crate::schema::{Body, xattr_key};
-use crate::turns::Taken;
 use crate::txn::Txn;
 
 impl MetaOp for Acquire {

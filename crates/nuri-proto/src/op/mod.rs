@@ -85,7 +85,7 @@ ops! {
         Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
     }
     Connection {
-        NearAsk = 128, NearProve = 129, Echo = 130,
+        PeerMemoryAsk = 128, PeerMemoryProof = 129, Echo = 130,
     }
 }
 

@@ -10,8 +10,8 @@ use super::call;
 
 /// Asks for a proof's bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct NearAsk {}
-call!(NearAsk => NearAsked);
+pub struct PeerMemoryAsk {}
+call!(PeerMemoryAsk => NearAsked);
 
 /// To be shown in the asker's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,11 +21,11 @@ pub struct NearAsked {
 
 /// Where the caller shows what it was given, and what is to be shown to it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct NearProve {
+pub struct PeerMemoryProof {
     pub address: u64,
     pub proof: [u8; 16],
 }
-call!(NearProve => NearProved);
+call!(PeerMemoryProof => NearProved);
 
 /// Until the next request the proof is shown there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

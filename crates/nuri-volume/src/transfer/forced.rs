@@ -1,6 +1,6 @@
 //! What may be forced of a mount, within which bounds, and how it is written: the value of the
-//! attribute `nuri.flow`. Pure. The door parses what is set, `nuri fs flow` and `nuri lab tune`
-//! write it.
+//! attribute `nuri.flow`. Pure. The front end parses what is set, `nuri fs flow` and
+//! `nuri lab tune` write it.
 
 use std::fmt;
 use std::str::FromStr;

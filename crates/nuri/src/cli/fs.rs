@@ -135,31 +135,31 @@ pub(crate) struct FlowSet {
     /// A mount, or anything in it
     pub(crate) path: PathBuf,
     #[command(flatten)]
-    pub(crate) wishes: Wishes,
+    pub(crate) wishes: Overrides,
 }
 
 #[derive(Args)]
-pub(crate) struct Wishes {
+pub(crate) struct Overrides {
     /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
-    pub(crate) buffer: Option<Wish>,
+    pub(crate) buffer: Option<Override>,
     /// Flow buffers on their way at once, and so threads that write, from 1 to 8, or auto
     #[arg(long, value_name = "N", value_parser = parse_streams)]
-    pub(crate) streams: Option<Wish>,
+    pub(crate) streams: Option<Override>,
     /// Bytes to read ahead, a multiple of 64K up to 8M, or auto; for files opened later
     #[arg(long, value_name = "SIZE", value_parser = parse_ahead)]
-    pub(crate) read_ahead: Option<Wish>,
+    pub(crate) read_ahead: Option<Override>,
     /// Bytes to buffer for writing, from 4M to 256M, or auto
     #[arg(long, value_name = "SIZE", value_parser = parse_behind)]
-    pub(crate) write_behind: Option<Wish>,
+    pub(crate) write_behind: Option<Override>,
     /// Threads that read ahead for programs that bypass the kernel's cache, from 1 to 8, or auto
     #[arg(long, value_name = "N", value_parser = parse_threads)]
-    pub(crate) threads: Option<Wish>,
+    pub(crate) threads: Option<Override>,
 }
 
 /// A number that is forced, or none.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish(pub(crate) Option<u64>);
+pub(crate) struct Override(pub(crate) Option<u64>);
 
 #[derive(Args)]
 pub(crate) struct Lost {
@@ -183,23 +183,23 @@ pub(crate) struct Df {
 
 const AUTO: &str = "auto";
 
-fn parse_buffer(text: &str) -> Result<Wish, String> {
+fn parse_buffer(text: &str) -> Result<Override, String> {
     wish(text, parse_size, transfer::is_size, "a power of two from 64K to 1M")
 }
 
-fn parse_streams(text: &str) -> Result<Wish, String> {
+fn parse_streams(text: &str) -> Result<Override, String> {
     wish(text, parse_count, transfer::is_count, "from 1 to 8")
 }
 
-fn parse_ahead(text: &str) -> Result<Wish, String> {
+fn parse_ahead(text: &str) -> Result<Override, String> {
     wish(text, parse_size, transfer::is_ahead, "a multiple of 64K up to 8M")
 }
 
-fn parse_behind(text: &str) -> Result<Wish, String> {
+fn parse_behind(text: &str) -> Result<Override, String> {
     wish(text, parse_size, transfer::is_behind, "from 4M to 256M")
 }
 
-fn parse_threads(text: &str) -> Result<Wish, String> {
+fn parse_threads(text: &str) -> Result<Override, String> {
     wish(text, parse_count, transfer::is_crew, "from 1 to 8")
 }
 
@@ -209,13 +209,13 @@ fn wish<T: TryFrom<u64> + Copy>(
     parse: fn(&str) -> Result<u64, String>,
     is_good: fn(T) -> bool,
     bounds: &str,
-) -> Result<Wish, String> {
+) -> Result<Override, String> {
     if text == AUTO {
-        return Ok(Wish(None));
+        return Ok(Override(None));
     }
     let number = parse(text)?;
     match T::try_from(number) {
-        Ok(small) if is_good(small) => Ok(Wish(Some(number))),
+        Ok(small) if is_good(small) => Ok(Override(Some(number))),
         _ => Err(format!("{bounds}, or auto")),
     }
 }
@@ -231,7 +231,7 @@ mod tests {
     /// The bounds that sentences name are those that a mount obeys.
     #[test]
     fn settings_of_a_mount_have_bounds() {
-        let number = |parsed: Result<Wish, String>| parsed.ok().and_then(|wish| wish.0);
+        let number = |parsed: Result<Override, String>| parsed.ok().and_then(|wish| wish.0);
         assert_eq!(number(parse_behind("4M")), Some(transfer::LEAST_BEHIND));
         assert_eq!(number(parse_behind("256M")), Some(transfer::MOST_BEHIND));
         assert_eq!(number(parse_ahead("8M")), Some(transfer::MOST_AHEAD.into()));

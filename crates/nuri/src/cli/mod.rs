@@ -9,7 +9,9 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
 use nuri_proto::size::parse as parse_size;
 
-pub(crate) use self::fs::{Df, Flow, FlowSet, Fs, Layout, Lost, Mount, Umount, Wish, Wishes};
+pub(crate) use self::fs::{
+    Df, Flow, FlowSet, Fs, Layout, Lost, Mount, Override, Overrides, Umount,
+};
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::fs::{attribute, fields};
 use crate::Failure;
-use crate::cli::{Flow, FlowSet, Wish, Wishes};
+use crate::cli::{Flow, FlowSet, Override, Overrides};
 use crate::show::{human, print_json};
 
 const FLOW_ATTRIBUTE: &str = "nuri.flow";
@@ -38,9 +38,9 @@ struct View {
     read_rate: Option<u64>,
 }
 
-impl Wishes {
+impl Overrides {
     /// With the names that the mount knows them by.
-    fn named(&self) -> [(&'static str, Option<Wish>); 5] {
+    fn named(&self) -> [(&'static str, Option<Override>); 5] {
         [
             ("buffer", self.buffer),
             ("streams", self.streams),
@@ -104,7 +104,7 @@ fn get(path: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set(path: &Path, wishes: &Wishes) -> Result<(), Failure> {
+fn set(path: &Path, wishes: &Overrides) -> Result<(), Failure> {
     let wishes = wishes.named();
     if wishes.iter().all(|(_, wish)| wish.is_none()) {
         return Err(Failure(
@@ -114,7 +114,7 @@ fn set(path: &Path, wishes: &Wishes) -> Result<(), Failure> {
     }
     let old = attribute(path, FLOW_ATTRIBUTE)?;
     let old = fields(&old);
-    let word = |(name, wish): (&str, Option<Wish>)| {
+    let word = |(name, wish): (&str, Option<Override>)| {
         let kept = old.get(name).copied().unwrap_or(AUTO).to_string();
         let forced = wish.map_or(kept, |wish| wish.0.map_or(AUTO.into(), |n| n.to_string()));
         format!("{name}={forced}")

@@ -106,7 +106,7 @@ fn make(op: Op, stranger: &mut Stranger) -> Option<Status> {
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
-        near: NearAsk NearProve Echo;
+        near: PeerMemoryAsk PeerMemoryProof Echo;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Turns of sessions that change one directory together. Pure.
+//! DirectoryDelegations of sessions that change one directory together. Pure.
 //!
 //! Asked directly, each change takes the directory back from everybody else's caches and waits for
 //! the log's disk. So who changes it again and again takes it for a turn, works in its own log and
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nuri_proto::clock::TURN;
 use nuri_proto::id::{Ino, SessionId};
 
-/// Turns remembered before those that are over are dropped.
+/// DirectoryDelegations remembered before those that are over are dropped.
 const MOST: usize = 1024;
 
 /// Who has the whole directory to read first is given so much longer for each name.
@@ -26,9 +26,9 @@ pub(crate) struct Taken {
 
 /// Whose turn it is, and until when.
 #[derive(Default)]
-pub(crate) struct Turns(HashMap<Ino, (SessionId, Duration)>);
+pub(crate) struct DirectoryDelegations(HashMap<Ino, (SessionId, Duration)>);
 
-impl Turns {
+impl DirectoryDelegations {
     /// Begins a turn. One that goes on is not made longer, but for what has to be read.
     pub(crate) fn begin(&mut self, taken: Taken, session: SessionId, now: Duration) {
         if self.0.len() >= MOST {
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_turn_ends_by_the_clock() {
-        let (mut turns, dir, session) = (Turns::default(), Ino(5), SessionId(1));
+        let (mut turns, dir, session) = (DirectoryDelegations::default(), Ino(5), SessionId(1));
         let now = Duration::from_secs(9);
         assert_eq!(turns.current(dir, now), None);
         turns.begin(Taken { dir, unread: 0 }, session, now);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn turns_that_are_over_take_no_memory() {
-        let mut turns = Turns::default();
+        let mut turns = DirectoryDelegations::default();
         for i in 0..3 * MOST as u64 {
             let taken = Taken { dir: Ino(i), unread: 0 };
             turns.begin(taken, SessionId(1), i as u32 * TURN);

@@ -36,7 +36,7 @@ struct Running {
 }
 
 /// A search's hold on a mount: what it tried is taken back when it ends, however it does.
-pub(crate) struct Steering {
+pub(crate) struct Overrides {
     dir: PathBuf,
     pub(crate) begun: Mount,
     tried: Mount,
@@ -93,12 +93,12 @@ impl Note {
     }
 }
 
-impl Steering {
+impl Overrides {
     /// Takes hold of the mount that a directory is on.
     ///
     /// # Errors
     /// Another search has it, or it does not answer.
-    pub(crate) fn begin(dir: &Path) -> Result<std::result::Result<Steering, Left>> {
+    pub(crate) fn begin(dir: &Path) -> Result<std::result::Result<Overrides, Left>> {
         let mut note = Note::of(dir)?;
         note.clear_up(dir)?;
         let Some(begun) = attribute(dir, FLOW)?.as_deref().and_then(Mount::parse) else {
@@ -106,7 +106,7 @@ impl Steering {
         };
         note.search = Some(Running { pid: std::process::id(), settings: begun.to_string() });
         match note.keep(dir) {
-            Ok(()) => Ok(Ok(Steering { dir: dir.into(), begun, tried: begun, note })),
+            Ok(()) => Ok(Ok(Overrides { dir: dir.into(), begun, tried: begun, note })),
             Err(Errno::PERM | Errno::ACCESS) => Ok(Err(Left::Rights)),
             Err(error) => Err(at(dir.display())(error)),
         }
@@ -140,7 +140,7 @@ impl Steering {
     }
 }
 
-impl Drop for Steering {
+impl Drop for Overrides {
     fn drop(&mut self) {
         if let Err(LabError(error)) = self.end() {
             tell(&format!("settings of the mount could not be taken back: {error}"));

@@ -37,7 +37,7 @@ pub struct Control {
     pub hosts: Hosts,
 }
 
-pub struct Crew {
+pub struct RankGroup {
     ranks: Vec<Rank>,
     heard: Receiver<Heard>,
     control: Control,
@@ -76,11 +76,11 @@ pub(crate) trait Hands {
     }
 }
 
-impl Crew {
+impl RankGroup {
     /// Starts a process for each rank of the workload.
-    pub fn start(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<Crew> {
+    pub fn start(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<RankGroup> {
         let (send, heard) = channel();
-        let mut crew = Crew { ranks: Vec::new(), heard, control: control.clone() };
+        let mut crew = RankGroup { ranks: Vec::new(), heard, control: control.clone() };
         for rank in 0..workload.processes() {
             crew.ranks.push(Rank::start(rank, &control.hosts, &send)?);
             let job = Job { workload: workload.clone(), rank, dirs: dirs.to_vec() };
@@ -209,7 +209,7 @@ impl Crew {
     }
 }
 
-impl Hands for Crew {
+impl Hands for RankGroup {
     /// On all ranks at once.
     fn run(&mut self, order: Order) -> Result<Option<Timed>> {
         self.tell_all(Told::Prepare(order))?;
@@ -241,7 +241,7 @@ impl Hands for Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for RankGroup {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
             let _ = rank.process.kill();

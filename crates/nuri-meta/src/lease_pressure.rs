@@ -12,12 +12,12 @@ const EVERY: Duration = Duration::from_secs(2);
 
 impl MetaServer {
     /// Asks, where there is hardly room.
-    pub(crate) fn relieve(&self, core: &mut Core) {
+    pub(crate) fn shed_leases(&self, core: &mut Core) {
         let now = self.clock.monotonic();
         if now.saturating_sub(core.crowded) < EVERY {
             return;
         }
-        let Some((id, inodes)) = core.leases.crowd() else { return };
+        let Some((id, inodes)) = core.leases.lease_pressure() else { return };
         core.crowded = now;
         if let Some(session) = core.sessions.get_mut(&id) {
             session.push(Event::Crowded { inodes: inodes as u32 });

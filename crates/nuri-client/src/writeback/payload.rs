@@ -1,20 +1,37 @@
-//! Bytes that a writer brings: borrowed ones, or a whole block that it filled itself and that is
-//! buffered as it is, without a copy.
+//! What a write brings and where it goes: borrowed bytes, or a whole block that the writer filled
+//! itself and that is buffered as it is, without a copy.
 
 use std::io;
 use std::sync::Arc;
 
-use nuri_proto::Status;
-use nuri_proto::id::Ino;
-use nuri_rules::broken;
-
-use crate::api::file::Position;
-use crate::api::write::WriteResult;
-use crate::api::xattr::Privileges;
-use crate::client::Client;
 use crate::writeback::buffer::{BLOCK, Bytes, whole};
 
-/// See the module's text.
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    At(u64),
+    /// The end of the file, as the lease's holder knows it.
+    End,
+}
+
+impl Position {
+    /// Where that is in a file of this size.
+    pub(crate) fn within(self, size: u64) -> u64 {
+        match self {
+            Position::At(offset) => offset,
+            Position::End => size,
+        }
+    }
+}
+
+/// Where the bytes of a write went, and how many there were room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteResult {
+    pub at: u64,
+    pub len: u64,
+}
+
+/// Bytes of a write.
 pub struct WritePayload<'a>(Kind<'a>);
 
 enum Kind<'a> {
@@ -75,29 +92,6 @@ impl OwnBlock {
         } else {
             Err(io::ErrorKind::InvalidData.into())
         }
-    }
-}
-
-impl Client {
-    /// As [`Client::write`] at an offset, by one whom no kernel keeps from doing so while the file
-    /// is cut, grown or synced. All privileges are taken. A block is kept as it is where it begins
-    /// at a multiple of [`OwnBlock::LEN`].
-    ///
-    /// # Errors
-    /// As [`Client::write`].
-    pub fn write_past<'a>(
-        &self,
-        (ino, fh): (Ino, u64),
-        offset: u64,
-        data: impl Into<WritePayload<'a>>,
-    ) -> Result<WriteResult, Status> {
-        let node = self.opened_node(fh)?;
-        let _no_change_of_size = match broken!("past_truncate") {
-            true => None,
-            false => Some(node.resizing.read()),
-        };
-        let position = Position::At(offset);
-        self.write_bytes((ino, fh), position, data.into(), Privileges::All)
     }
 }
 

@@ -20,13 +20,14 @@ use nuri_proto::map::Map;
 use nuri_proto::op::meta::LeaseMode;
 use nuri_stripe::locate::pieces;
 
-use crate::api::file::Position;
-use crate::api::write::{KEPT, RetryReason};
-use crate::client::Shared;
+use crate::api::write::KEPT;
+use crate::client::Client;
 use crate::inode::Inode;
 use crate::reservation::charge::CostEstimate;
 use crate::writeback::SyncScope;
+use crate::writeback::accept::RetryReason;
 use crate::writeback::buffer::{BLOCK, PAGE, WriteBuffer};
+use crate::writeback::payload::Position;
 use crate::writeback::write_through::{Progress, begin, row_of};
 
 /// Bytes between two looks at who else wants the file.
@@ -41,7 +42,7 @@ enum Step {
     Wait(RetryReason),
 }
 
-impl Shared {
+impl Client {
     /// Sees to it that the range has room.
     ///
     /// # Errors
@@ -74,7 +75,7 @@ impl Shared {
         end: u64,
         given: &mut Vec<Range<u64>>,
     ) -> Result<Step, Status> {
-        let entered = self.enter(ino, LeaseMode::Write)?;
+        let entered = self.leases.enter(ino, LeaseMode::Write)?;
         let node = &entered.0;
         let len = bytes.end - bytes.start;
         let is_inline = |node: &Inode| {
@@ -86,10 +87,10 @@ impl Shared {
             return Ok(Step::Done);
         }
         self.journal.ensure_placed_to_grow(ino)?;
-        self.spill(node, end);
-        self.sync_node(node, SyncScope::All)?;
-        let bill = self.bill(node, Position::At(bytes.start), len)?;
-        self.return_surplus(&bill);
+        self.writeback.spill(node, end);
+        self.writeback.sync_node(node, SyncScope::All)?;
+        let bill = self.reservations.bill(node, Position::At(bytes.start), len)?;
+        self.reservations.return_surplus(&bill, &*self.writeback);
         let Some(_no_take_over) = node.taking_over.try_lock() else {
             return Ok(Step::Wait(RetryReason::Busy));
         };
@@ -125,7 +126,7 @@ impl Shared {
         for block in zeros.pushable_blocks() {
             alone.check()?;
             row.pushes = zeros.begin_push(block).into_iter().collect();
-            self.send(node, &row, &mut done);
+            self.writeback.send(node, &row, &mut done);
             if done.outcome.is_err() {
                 break;
             }
@@ -137,10 +138,10 @@ impl Shared {
         file.allocated += done.allocated;
         file.touch(now);
         drop(state);
-        self.mark_dirty(node);
+        self.writeback.mark_dirty(node);
         match done.outcome {
             Ok(()) => Ok(Step::Done),
-            Err(Status::NOSPC) if self.reservations.is_kept(&bill.costs()) => {
+            Err(Status::NOSPC) if self.reservations.is_kept(bill) => {
                 Ok(Step::Wait(RetryReason::Kept))
             }
             Err(status) => Err(status),
@@ -174,7 +175,7 @@ impl Shared {
 
     /// Gives back what was taken before the room ended: zeros still, unless somebody wrote there.
     fn take_back(&self, ino: Ino, given: &[Range<u64>], why: Status) -> Result<(), Status> {
-        let entered = self.enter(ino, LeaseMode::Write)?;
+        let entered = self.leases.enter(ino, LeaseMode::Write)?;
         let node = &entered.0;
         let (session, layout, object) = {
             let state = node.state.lock();
@@ -191,7 +192,7 @@ impl Shared {
             file.gave_back(freed, (file.size, u64::MAX));
             file.touch(now);
         }
-        self.mark_dirty(node);
+        self.writeback.mark_dirty(node);
         Err(why)
     }
 }

@@ -36,7 +36,7 @@ struct Last {
 }
 
 /// Changes of commits that may not be durable yet.
-pub(crate) struct Unsettled {
+pub(crate) struct PendingCommits {
     hasher: RandomState,
     keys: HashMap<u64, Last>,
     /// What to forget when commits are durable, in their order.
@@ -46,11 +46,11 @@ pub(crate) struct Unsettled {
     limit: usize,
 }
 
-impl Unsettled {
+impl PendingCommits {
     /// Of what was committed up to `floor` no keys are known.
-    pub(crate) fn new(floor: CommitId) -> Unsettled {
+    pub(crate) fn new(floor: CommitId) -> PendingCommits {
         let (hasher, keys, order) = Default::default();
-        Unsettled { hasher, keys, order, floor, limit: LIMIT }
+        PendingCommits { hasher, keys, order, floor, limit: LIMIT }
     }
 
     /// What a batch is about to do; `found` are keys that are known to have a value before it.
@@ -126,93 +126,93 @@ mod tests {
         inode_key(Ino(ino))
     }
 
-    fn put(unsettled: &mut Unsettled, id: CommitId, ino: u64, found: &[u64]) {
+    fn put(pending_commits: &mut PendingCommits, id: CommitId, ino: u64, found: &[u64]) {
         let mut batch = Batch::new();
         batch.put(key(ino), vec![1]);
-        note(unsettled, id, &batch, found);
+        note(pending_commits, id, &batch, found);
     }
 
-    fn note(unsettled: &mut Unsettled, id: CommitId, batch: &Batch, found: &[u64]) {
+    fn note(pending_commits: &mut PendingCommits, id: CommitId, batch: &Batch, found: &[u64]) {
         let found = found.iter().map(|ino| key(*ino)).collect();
-        let changes = unsettled.changes(batch, &found);
-        unsettled.note(id, &changes);
+        let changes = pending_commits.changes(batch, &found);
+        pending_commits.note(id, &changes);
     }
 
     #[test]
     fn a_key_waits_for_its_own_last_commit_until_that_is_durable() {
-        let mut unsettled = Unsettled::new(NONE);
-        put(&mut unsettled, ONE, 1, &[]);
-        put(&mut unsettled, TWO, 2, &[]);
-        put(&mut unsettled, THREE, 1, &[]);
-        let changed = |u: &Unsettled| [1, 2, 3].map(|ino| u.changed(&key(ino)));
-        assert_eq!(changed(&unsettled), [THREE, TWO, NONE]);
-        unsettled.settle(ONE);
-        assert_eq!(changed(&unsettled), [THREE, TWO, NONE], "the first is overwritten");
-        unsettled.settle(TWO);
-        assert_eq!(changed(&unsettled), [THREE, NONE, NONE]);
-        unsettled.settle(THREE);
-        assert_eq!(changed(&unsettled), [NONE; 3]);
-        assert!(unsettled.keys.is_empty() && unsettled.order.is_empty());
+        let mut pending_commits = PendingCommits::new(NONE);
+        put(&mut pending_commits, ONE, 1, &[]);
+        put(&mut pending_commits, TWO, 2, &[]);
+        put(&mut pending_commits, THREE, 1, &[]);
+        let changed = |u: &PendingCommits| [1, 2, 3].map(|ino| u.changed(&key(ino)));
+        assert_eq!(changed(&pending_commits), [THREE, TWO, NONE]);
+        pending_commits.settle(ONE);
+        assert_eq!(changed(&pending_commits), [THREE, TWO, NONE], "the first is overwritten");
+        pending_commits.settle(TWO);
+        assert_eq!(changed(&pending_commits), [THREE, NONE, NONE]);
+        pending_commits.settle(THREE);
+        assert_eq!(changed(&pending_commits), [NONE; 3]);
+        assert!(pending_commits.keys.is_empty() && pending_commits.order.is_empty());
     }
 
     #[test]
     fn a_removed_key_is_waited_for_like_a_value() {
-        let mut unsettled = Unsettled::new(NONE);
+        let mut pending_commits = PendingCommits::new(NONE);
         let mut batch = Batch::new();
         batch.delete(key(1));
-        note(&mut unsettled, ONE, &batch, &[1]);
-        assert_eq!((unsettled.changed(&key(1)), unsettled.made(&key(1))), (ONE, ONE));
+        note(&mut pending_commits, ONE, &batch, &[1]);
+        assert_eq!((pending_commits.changed(&key(1)), pending_commits.made(&key(1))), (ONE, ONE));
     }
 
     #[test]
     fn a_change_of_what_was_there_does_not_make_it() {
-        let mut unsettled = Unsettled::new(NONE);
-        put(&mut unsettled, ONE, 1, &[]);
-        put(&mut unsettled, TWO, 1, &[1]);
-        put(&mut unsettled, TWO, 2, &[2]);
-        let made = |u: &Unsettled| [1, 2].map(|ino| u.made(&key(ino)));
-        assert_eq!(made(&unsettled), [ONE, NONE]);
-        assert_eq!([1, 2].map(|ino| unsettled.changed(&key(ino))), [TWO; 2]);
-        unsettled.settle(ONE);
-        assert!(made(&unsettled).into_iter().all(|id| id <= ONE));
+        let mut pending_commits = PendingCommits::new(NONE);
+        put(&mut pending_commits, ONE, 1, &[]);
+        put(&mut pending_commits, TWO, 1, &[1]);
+        put(&mut pending_commits, TWO, 2, &[2]);
+        let made = |u: &PendingCommits| [1, 2].map(|ino| u.made(&key(ino)));
+        assert_eq!(made(&pending_commits), [ONE, NONE]);
+        assert_eq!([1, 2].map(|ino| pending_commits.changed(&key(ino))), [TWO; 2]);
+        pending_commits.settle(ONE);
+        assert!(made(&pending_commits).into_iter().all(|id| id <= ONE));
     }
 
     #[test]
     fn what_is_removed_and_put_again_in_one_batch_is_made() {
-        let mut unsettled = Unsettled::new(NONE);
+        let mut pending_commits = PendingCommits::new(NONE);
         let mut batch = Batch::new();
         batch.delete(key(1));
         batch.put(key(1), vec![2]);
-        note(&mut unsettled, ONE, &batch, &[1]);
-        assert_eq!(unsettled.made(&key(1)), ONE);
+        note(&mut pending_commits, ONE, &batch, &[1]);
+        assert_eq!(pending_commits.made(&key(1)), ONE);
     }
 
     #[test]
     fn beyond_the_limit_every_key_waits_for_the_last() {
-        let mut unsettled = Unsettled { limit: 2, ..Unsettled::new(NONE) };
-        put(&mut unsettled, ONE, 1, &[1]);
-        put(&mut unsettled, TWO, 2, &[2]);
-        assert_eq!(unsettled.changed(&key(9)), NONE);
-        put(&mut unsettled, THREE, 3, &[3]);
-        assert_eq!([1, 2, 3, 9].map(|ino| unsettled.changed(&key(ino))), [THREE; 4]);
-        assert_eq!([1, 9].map(|ino| unsettled.made(&key(ino))), [THREE; 2]);
-        unsettled.settle(THREE);
-        put(&mut unsettled, CommitId(4), 1, &[1]);
-        assert_eq!([1, 2].map(|ino| unsettled.changed(&key(ino))), [CommitId(4), THREE]);
+        let mut pending_commits = PendingCommits { limit: 2, ..PendingCommits::new(NONE) };
+        put(&mut pending_commits, ONE, 1, &[1]);
+        put(&mut pending_commits, TWO, 2, &[2]);
+        assert_eq!(pending_commits.changed(&key(9)), NONE);
+        put(&mut pending_commits, THREE, 3, &[3]);
+        assert_eq!([1, 2, 3, 9].map(|ino| pending_commits.changed(&key(ino))), [THREE; 4]);
+        assert_eq!([1, 9].map(|ino| pending_commits.made(&key(ino))), [THREE; 2]);
+        pending_commits.settle(THREE);
+        put(&mut pending_commits, CommitId(4), 1, &[1]);
+        assert_eq!([1, 2].map(|ino| pending_commits.changed(&key(ino))), [CommitId(4), THREE]);
     }
 
     #[test]
     fn nothing_is_known_of_what_was_committed_before() {
-        assert_eq!(Unsettled::new(TWO).changed(&key(1)), TWO);
+        assert_eq!(PendingCommits::new(TWO).changed(&key(1)), TWO);
     }
 
     #[test]
     fn what_every_commit_writes_takes_no_room() {
-        let mut unsettled = Unsettled::new(NONE);
+        let mut pending_commits = PendingCommits::new(NONE);
         let mut batch = Batch::new();
         batch.put(counters_key(), vec![1]);
         batch.put(slot_key(SessionId(1), 2), vec![1]);
-        note(&mut unsettled, ONE, &batch, &[]);
-        assert!(unsettled.keys.is_empty() && unsettled.order.is_empty());
+        note(&mut pending_commits, ONE, &batch, &[]);
+        assert!(pending_commits.keys.is_empty() && pending_commits.order.is_empty());
     }
 }

@@ -5,12 +5,14 @@
 //! show the time before, and a crash may lose the last ones.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Accessed, Attr, Time};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::client::{Client, Shared};
+use crate::inode::table::InodeTable;
+use crate::session::MetaSession;
 
 const DAY: i64 = 24 * 60 * 60;
 /// Most inodes of one call, and most that wait for one: beyond it reads mark nothing.
@@ -18,14 +20,26 @@ const BATCH: usize = 1024;
 const MOST: usize = 64 * BATCH;
 
 /// Access times that the server does not have yet.
-#[derive(Default)]
 pub(crate) struct Accesses {
+    inodes: Arc<InodeTable>,
+    session: Arc<MetaSession>,
+    /// Reads mark access times.
+    marks_reads: bool,
     noted: Mutex<HashMap<Ino, Time>>,
     /// Held while they are told.
     telling: Mutex<()>,
 }
 
 impl Accesses {
+    pub(crate) fn new(
+        inodes: Arc<InodeTable>,
+        session: Arc<MetaSession>,
+        marks_reads: bool,
+    ) -> Accesses {
+        let (noted, telling) = Default::default();
+        Accesses { inodes, session, marks_reads, noted, telling }
+    }
+
     /// Forgets what was noted of the inode; nothing is told until the guard goes.
     pub(crate) fn withdraw(&self, ino: Ino) -> MutexGuard<'_, ()> {
         let guard = self.telling.lock();
@@ -39,26 +53,24 @@ fn is_due(attr: &Attr, now: Time) -> bool {
     attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.sec - attr.atime.sec >= DAY
 }
 
-impl Shared {
+impl Accesses {
     /// Tells the server what was read.
-    pub(crate) fn tell_accesses(&self) {
-        let _telling = self.accesses.telling.lock();
-        let noted: Vec<_> = std::mem::take(&mut *self.accesses.noted.lock()).into_iter().collect();
+    pub(crate) fn tell(&self) {
+        let _telling = self.telling.lock();
+        let noted: Vec<_> = std::mem::take(&mut *self.noted.lock()).into_iter().collect();
         for batch in noted.chunks(BATCH) {
             // Lost ones are marked by the next read.
             let _ = self.session.call(&Accessed { at: batch.to_vec() });
         }
     }
-}
 
-impl Client {
     /// A program read the inode.
-    pub fn note_access(&self, ino: Ino) {
-        if !self.shared.marks_reads {
+    pub(crate) fn note(&self, ino: Ino) {
+        if !self.marks_reads {
             return;
         }
-        let Some(node) = self.shared.inodes.find(ino) else { return };
-        let now = self.shared.session.now();
+        let Some(node) = self.inodes.find(ino) else { return };
+        let now = self.session.now();
         let mut state = node.state.lock();
         let due = match state.view() {
             Some(attr) => is_due(&attr, now),
@@ -67,7 +79,7 @@ impl Client {
         if !due {
             return;
         }
-        let mut noted = self.shared.accesses.noted.lock();
+        let mut noted = self.noted.lock();
         if noted.len() < MOST {
             noted.insert(ino, now);
             state.accessed = Some(now);

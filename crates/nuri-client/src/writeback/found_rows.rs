@@ -1,0 +1,44 @@
+//! Whether the rows that a client writes of a shared file are new.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// So many new rows one after the other, and the next one is taken to be new.
+const CONVINCED: u32 = 4;
+
+/// What was found of the rows of a file that others write too: where they make it, each row is new,
+/// and need not be asked for before it is written. A guess that is wrong costs more than asking.
+#[derive(Default)]
+pub(crate) struct FoundRows {
+    /// Rows in a row that nobody had written.
+    fresh: AtomicU32,
+}
+
+impl FoundRows {
+    pub(super) fn are_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) >= CONVINCED
+    }
+
+    pub(super) fn found(&self, fresh: bool) {
+        match fresh {
+            true => drop(self.fresh.fetch_add(1, Ordering::Relaxed)),
+            false => self.fresh.store(0, Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_taken_to_be_new_after_several_that_were() {
+        let rows = FoundRows::default();
+        for _ in 0..CONVINCED {
+            assert!(!rows.are_fresh());
+            rows.found(true);
+        }
+        assert!(rows.are_fresh());
+        rows.found(false);
+        assert!(!rows.are_fresh());
+    }
+}
