@@ -30,6 +30,14 @@ pub enum StoreError {
     Version(String, u32),
 }
 
+impl StoreError {
+    /// Whether the disk is full.
+    pub fn is_no_space(&self) -> bool {
+        let StoreError::Io(_, error) = self else { return false };
+        error.kind() == std::io::ErrorKind::StorageFull
+    }
+}
+
 /// A JSON file with a checksum, replaced by rename.
 pub struct FileStore {
     path: PathBuf,

@@ -26,7 +26,7 @@ use nuri_watch::calendar::unix_now;
 use crate::directory::{
     MAP, META_LOG, NODE, NodeSettings, SPACE, load_json, save_json, store_disks,
 };
-use crate::disk_reserve::DiskReserve;
+use crate::disk_reserve::{DiskReserve, is_store_full};
 use crate::failure::{Failure, at};
 use crate::gc::collect_garbage;
 use crate::heartbeat::heartbeat;
@@ -106,6 +106,7 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
     }
     let given = options.listener.take();
     let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
+    let before = known.clone();
     let mut settings = merge(known.clone().unwrap_or_default(), options)?;
     if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
         return Ok(NodeEnd::NeedsWord(words));
@@ -127,7 +128,10 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
         }
         Some(join) => Joined { dir: &dir, secret: &secret, create }.start(&join, &mut settings)?,
     };
-    save_json(&dir.join(NODE), &settings)?;
+    // What did not change needs no room on a full disk.
+    if before.as_ref() != Some(&settings) {
+        save_json(&dir.join(NODE), &settings)?;
+    }
     let services = Arc::new(node.services);
     let server = Server::start(listener, &secret, services.clone())
         .map_err(at("cannot serve the listening address"))?;
@@ -193,7 +197,7 @@ fn listen(settings: &mut NodeSettings, given: Option<TcpListener>) -> Result<Tcp
 struct Ready {
     id: NodeId,
     services: Services,
-    store: Option<(Arc<Embedded>, DiskReserve)>,
+    store: Option<(Arc<Embedded>, Arc<DiskReserve>)>,
     copier: Option<Copier>,
     join: Join,
 }
@@ -215,7 +219,8 @@ impl First<'_> {
         self.refuse_lost(settings)?;
         let cluster = cluster_id(settings)?;
         let clock = SystemClock::shared();
-        let map = CopiedMap::new(&self.dir.join(MAP));
+        let reserve = Arc::new(DiskReserve::open(self.dir)?);
+        let map = CopiedMap::new(&self.dir.join(MAP), reserve.clone());
         let authority = Authority::open(Box::new(map.clone()), clock.clone(), cluster);
         let authority = authority.map_err(Failure::new)?;
         let defaults = authority.set_defaults(self.shape, self.placement);
@@ -232,9 +237,8 @@ impl First<'_> {
         let [log, tables] = store_disks(self.dir)?;
         let paired = |disk| Arc::new(PairedDisk::new(disk));
         let (log, tables) = (paired(log), paired(tables));
-        let mut room = DiskReserve::open(self.dir)?;
         let open = || Embedded::open(log.clone(), tables.clone(), KvConfig::default());
-        let engine = Arc::new(room.with(open).map_err(Failure::new)?);
+        let engine = Arc::new(reserve.with(open, is_store_full).map_err(Failure::new)?);
         let pools = Arc::new(Pools(authority.clone()));
         let meta = MetaServer::open(engine.clone(), pools, clock).map_err(at("metadata"))?;
         let copier = Copier {
@@ -255,7 +259,7 @@ impl First<'_> {
             scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
         };
-        let (store, copier) = (Some((engine, room)), Some(copier));
+        let (store, copier) = (Some((engine, reserve)), Some(copier));
         Ok(Ready { id: reply.node, services, store, copier, join })
     }
 }
@@ -339,7 +343,7 @@ impl Joined<'_> {
 /// Threads of the metadata server: expiry, moving frozen tables, deleting garbage.
 fn start_meta_workers(
     meta: &Arc<MetaServer>,
-    store: Option<(Arc<Embedded>, DiskReserve)>,
+    store: Option<(Arc<Embedded>, Arc<DiskReserve>)>,
     address: &str,
     secret: &Secret,
 ) {
@@ -352,12 +356,12 @@ fn start_meta_workers(
             }
         }
     });
-    if let Some((engine, mut room)) = store {
+    if let Some((engine, reserve)) = store {
         let server = meta.clone();
         spawn("meta-absorb", move || {
             loop {
                 std::thread::sleep(META_TICK / 10);
-                if let Err(error) = room.look_after(&engine, &server) {
+                if let Err(error) = reserve.look_after(&engine, &server) {
                     tracing::warn!("{error}");
                     std::thread::sleep(META_TICK * 4);
                 }

@@ -25,7 +25,7 @@ pub const MAP: &str = "map.json";
 pub const NODE: &str = "node.json";
 
 /// `node.json`: what a node was told, and who it is.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
     pub format: u32,

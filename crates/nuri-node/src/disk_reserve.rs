@@ -1,13 +1,14 @@
 //! Room for the metadata store on the file system of its node's directory.
 //!
-//! The client log answers creates by itself, so a full disk must be known before: while less than
-//! [`ROOM`] is free the metadata server refuses what grows. What was answered by then, and removes,
-//! go on: they need room only when a full log segment moves into the tables, and for that a file of
-//! as many bytes is kept, which gives way whenever other programs left nothing. It is taken again
-//! as soon as there is room for it.
+//! The client's journal answers creates by itself, so a full disk must be known before: while less
+//! than [`ROOM`] is free the metadata server refuses what grows. What was answered by then, and
+//! removes, go on: they need room only when a full log segment moves into the tables, and for that
+//! a file of as many bytes is kept, which gives way whenever other programs left nothing. The map
+//! of the space is written with it too: else a node that crashed on a full disk could not start.
+//! The room is taken again as soon as there is as much.
 //!
-//! Only this node's own thread changes the file; a crash at any time leaves a file of some length,
-//! which the next start fills up or gives way.
+//! Only this node changes the file; a crash at any time leaves a file of some length, which the
+//! next start fills up or gives way.
 
 use std::fs::File;
 use std::io;
@@ -16,6 +17,7 @@ use std::path::Path;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::KvError;
 use nuri_meta::server::MetaServer;
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs};
 
 use crate::failure::{Failure, at};
@@ -26,10 +28,16 @@ const ROOM: u64 = 64 << 20;
 /// Of a small file system no more than this part.
 const SHARE: u64 = 16;
 
-/// The file that gives way.
+/// The file that gives way. Shared by those who must write though the disk is full: the metadata
+/// store and the map.
 pub struct DiskReserve {
     file: File,
     size: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
     is_held: bool,
     is_full: bool,
 }
@@ -42,41 +50,43 @@ impl DiskReserve {
         let file = options.write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(at(format!("cannot open {}", path.display())))?;
         let stat = fstatvfs(&file).map_err(at(format!("cannot look at {}", path.display())))?;
-        let size = size_on(&stat);
-        let mut room = DiskReserve { file, size, is_held: false, is_full: false };
-        room.take();
-        Ok(room)
+        let reserve = DiskReserve { file, size: size_on(&stat), state: Mutex::default() };
+        reserve.take(&mut reserve.state.lock());
+        Ok(reserve)
     }
 
     /// Does what may need room on the disk; where there is none, again with the file given way.
-    pub fn with<R>(&mut self, mut work: impl FnMut() -> Result<R, KvError>) -> Result<R, KvError> {
+    pub fn with<R, E>(
+        &self,
+        mut work: impl FnMut() -> Result<R, E>,
+        is_no_space: impl Fn(&E) -> bool,
+    ) -> Result<R, E> {
         match work() {
-            Err(KvError::NoSpace) if self.is_held => {
-                self.give_way().map_err(|e| KvError::Io(e.to_string()))?;
-                work()
-            }
+            Err(error) if is_no_space(&error) => match self.give_way(&mut self.state.lock()) {
+                Ok(()) => work(),
+                Err(_) => Err(error),
+            },
             outcome => outcome,
         }
     }
 
     /// Moves what waits into the tables, and tells the server how things are.
-    pub fn look_after(&mut self, engine: &Embedded, server: &MetaServer) -> Result<(), KvError> {
-        if !self.is_held && self.free() >= self.size {
-            self.take();
-        }
-        let is_full = !self.is_held || self.free() < self.size;
+    pub fn look_after(&self, engine: &Embedded, server: &MetaServer) -> Result<(), KvError> {
+        let (was_full, is_full) = {
+            let mut state = self.state.lock();
+            if !state.is_held && self.free() >= self.size {
+                self.take(&mut state);
+            }
+            let is_full = !state.is_held || self.free() < self.size;
+            (std::mem::replace(&mut state.is_full, is_full), is_full)
+        };
         server.set_full(is_full);
-        if is_full != std::mem::replace(&mut self.is_full, is_full) {
-            self.tell();
-        }
-        self.with(|| engine.absorb_frozen())
-    }
-
-    fn tell(&self) {
-        match self.is_full {
+        match is_full {
+            _ if is_full == was_full => {}
             true => tracing::warn!("{}", shortage_of(self.size)),
             false => tracing::info!("the disk of the metadata has room again"),
         }
+        self.with(|| engine.absorb_frozen(), is_store_full)
     }
 
     /// Bytes that other programs could still write.
@@ -84,18 +94,24 @@ impl DiskReserve {
         fstatvfs(&self.file).map_or(0, |stat| stat.f_bavail * stat.f_frsize)
     }
 
-    fn take(&mut self) {
-        self.is_held = fallocate(&self.file, FallocateFlags::empty(), 0, self.size).is_ok();
-        if !self.is_held {
+    fn take(&self, state: &mut State) {
+        let taken = fallocate(&self.file, FallocateFlags::empty(), 0, self.size);
+        state.is_held = taken.is_ok();
+        if !state.is_held {
             // A part that was taken serves nobody.
-            let _ = self.give_way();
+            let _ = self.give_way(state);
         }
     }
 
-    fn give_way(&mut self) -> io::Result<()> {
-        self.is_held = false;
+    fn give_way(&self, state: &mut State) -> io::Result<()> {
+        state.is_held = false;
         self.file.set_len(0)
     }
+}
+
+/// Whether the metadata store found no room.
+pub(crate) fn is_store_full(error: &KvError) -> bool {
+    matches!(error, KvError::NoSpace)
 }
 
 fn shortage_of(size: u64) -> String {
@@ -125,19 +141,24 @@ mod tests {
     fn the_file_gives_way_to_work_that_needs_room_and_only_then() {
         let dir = tempfile::tempdir().unwrap();
         let len = || std::fs::metadata(dir.path().join(FILE)).unwrap().len();
-        let mut room = DiskReserve::open(dir.path()).unwrap();
+        let room = DiskReserve::open(dir.path()).unwrap();
         let size = room.size;
         assert_eq!(len(), size);
-        assert_eq!(room.with(|| Ok(1)), Ok(1));
+        assert_eq!(room.with(|| Ok(1), is_store_full), Ok(1));
         assert_eq!(len(), size);
         let mut tries = 0;
-        let outcome = room.with(|| {
+        let work = || {
             tries += 1;
             if len() > 0 { Err(KvError::NoSpace) } else { Ok(()) }
-        });
-        assert_eq!((outcome, tries, len()), (Ok(()), 2, 0));
-        assert_eq!(room.with(|| Err::<(), _>(KvError::NoSpace)), Err(KvError::NoSpace));
+        };
+        assert_eq!(room.with(work, is_store_full), Ok(()));
+        assert_eq!((tries, len()), (2, 0));
+        let never = room.with(|| Err::<(), _>(KvError::NoSpace), is_store_full);
+        assert_eq!(never, Err(KvError::NoSpace));
         drop(room);
-        assert_eq!((DiskReserve::open(dir.path()).unwrap().is_held, len()), (true, size));
+        assert_eq!(
+            (DiskReserve::open(dir.path()).unwrap().state.lock().is_held, len()),
+            (true, size)
+        );
     }
 }

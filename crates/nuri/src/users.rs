@@ -51,15 +51,16 @@ pub(crate) fn server(point: &Path) -> Option<u32> {
     processes().find(serves)
 }
 
-/// Waits until a process has ended. Returns whether it did.
+/// Waits until a process has ended with all its threads. Returns whether it did.
 pub(crate) fn wait_ended(pid: u32, at_most: Duration) -> bool {
     let start = Instant::now();
     loop {
         let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        // One that nobody waited for is a zombie.
         let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
-        if matches!(state, None | Some('Z' | 'X')) {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+        // One that nobody waited for is a zombie; so is one whose other threads still end.
+        if matches!(state, None | Some('X')) || state == Some('Z') && threads <= 1 {
             return true;
         }
         if start.elapsed() > at_most {

@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::{load_json, save_json};
+use crate::disk_reserve::DiskReserve;
 use crate::failure::{Failure, at};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -246,6 +247,7 @@ impl Sink for Wire {
 #[derive(Clone)]
 pub struct CopiedMap {
     file: Arc<FileStore>,
+    reserve: Arc<DiskReserve>,
     state: Arc<Mutex<Sent>>,
 }
 
@@ -285,8 +287,8 @@ impl Sent {
 }
 
 impl CopiedMap {
-    pub fn new(path: &Path) -> CopiedMap {
-        CopiedMap { file: Arc::new(FileStore::new(path)), state: Arc::default() }
+    pub fn new(path: &Path, reserve: Arc<DiskReserve>) -> CopiedMap {
+        CopiedMap { file: Arc::new(FileStore::new(path)), reserve, state: Arc::default() }
     }
 
     fn attach(&self, link: MapLink) {
@@ -302,7 +304,7 @@ impl MapStore for CopiedMap {
     }
 
     fn save(&self, map: &Map) -> Result<(), StoreError> {
-        self.file.save(map)?;
+        self.reserve.with(|| self.file.save(map), StoreError::is_no_space)?;
         let mut state = self.state.lock();
         state.last = Some(map.clone());
         state.send();

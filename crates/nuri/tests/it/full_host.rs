@@ -42,8 +42,16 @@ impl Host {
         file.sync_all().unwrap();
     }
 
+    /// Another file takes what was given back meanwhile, to the last block.
+    fn fill_rest(&self) {
+        let mut file = fs::File::create(self.path("rest")).unwrap();
+        while file.write_all(&[9; 4096]).is_ok() {}
+        file.sync_all().unwrap();
+    }
+
     fn make_room(&self) {
         fs::remove_file(self.path("other")).unwrap();
+        let _ = fs::remove_file(self.path("rest"));
     }
 }
 
@@ -202,7 +210,9 @@ fn a_full_disk_under_the_metadata_refuses_new_files_at_once_and_recovers() {
         }
     };
     check();
-    // A crash on the full disk: what the log has needs the room that was kept for it.
+    // A crash on the full disk: what the log has needs the room that was kept for it, and so does
+    // the map that a start writes.
+    host.fill_rest();
     space.kill("node0");
     wait("the node is back", Duration::from_secs(20), || fs::metadata(own.join("7")).is_ok());
     check();
