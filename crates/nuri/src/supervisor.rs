@@ -240,7 +240,8 @@ fn own_command(log: &Path) -> Result<Command, Failure> {
     let err = out.try_clone().map_err(at("cannot open the log twice"))?;
     let mut command = Command::new(std::env::current_exe().map_err(at("cannot find nuri itself"))?);
     // Whatever directory it was started in may be unmounted or removed.
-    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/").env(logs::LOG, log);
+    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
+    logs::pass_on(&mut command, log);
     Ok(command)
 }
 

@@ -64,7 +64,7 @@ impl Axis {
         }
     }
 
-    /// In `nuri.flow`, and with `-` in the options of `nuri fs flow set`.
+    /// In `nuri.flow`, and with `-` in the options of `nuri fs tune set`.
     fn key(self) -> &'static str {
         match self {
             Axis::Layout => "layout",
@@ -183,7 +183,7 @@ impl Choice {
             Some(format!(" --{} {value}", axis.key().replace('_', "-")))
         };
         let options: String = axes.iter().filter_map(option).collect();
-        let mount = format!("nuri fs flow set{options} {dir}");
+        let mount = format!("nuri fs tune set{options} {dir}");
         let is_layout = axes.contains(&Axis::Layout);
         let all = [(is_layout, layout), (!options.is_empty(), mount)];
         all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, command)| command).collect()
@@ -254,12 +254,12 @@ pub(super) mod tests {
         let mut choice = with(Axis::ReadAhead, 4 * MIB);
         assert_eq!(choice.words(&choice.differs(&plain())), "read-ahead 4.0 MiB");
         assert_eq!(plain().words(&[Axis::Streams]), "streams auto");
-        assert_eq!(choice.commands(&plain(), "/d"), ["nuri fs flow set --read-ahead 4194304 /d"]);
+        assert_eq!(choice.commands(&plain(), "/d"), ["nuri fs tune set --read-ahead 4194304 /d"]);
         choice.layout.width = 2;
         let commands = plain().commands(&choice, "/d");
         let wanted = [
             "nuri fs layout set --chunk-size 1048576 --width 0 /d",
-            "nuri fs flow set --read-ahead auto /d",
+            "nuri fs tune set --read-ahead auto /d",
         ];
         assert_eq!(commands, wanted);
         assert_eq!(choice.as_json()["read_ahead"], 4 * MIB);

@@ -46,7 +46,7 @@ impl FlowBuffers {
             })?;
             if !String::from_utf8_lossy(&text[..len]).starts_with("buffer=auto streams=auto") {
                 return Err(LabError(format!(
-                    "--flow-...: flow buffers are forced at {} already: nuri fs flow set --buffer \
+                    "--flow-...: flow buffers are forced at {} already: nuri fs tune set --buffer \
                      auto --streams auto",
                     dir.display()
                 )));
@@ -67,7 +67,7 @@ fn set(dirs: &[PathBuf], buffer: &str, streams: &str) -> Result<()> {
     for dir in dirs {
         let mut command = Command::new(&nuri);
         command.args(["fs", "flow", "set", "--buffer", buffer, "--streams", streams]).arg(dir);
-        let out = command.output().map_err(at("nuri fs flow set"))?;
+        let out = command.output().map_err(at("nuri fs tune set"))?;
         if !out.status.success() {
             let said = String::from_utf8_lossy(&out.stderr);
             let said = said.trim().trim_start_matches("nuri: ");

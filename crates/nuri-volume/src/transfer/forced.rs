@@ -1,5 +1,5 @@
 //! What may be forced of a mount, within which bounds, and how it is written: the value of the
-//! attribute `nuri.flow`. Pure. The front end parses what is set, `nuri fs flow` and
+//! attribute `nuri.flow`. Pure. The front end parses what is set, `nuri fs tune` and
 //! `nuri lab tune` write it.
 
 use std::fmt;

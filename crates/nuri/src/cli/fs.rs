@@ -21,8 +21,8 @@ pub(crate) enum Fs {
     #[command(subcommand)]
     Layout(Layout),
     /// Show or force how a mount moves bulk data: flow buffers, reading ahead, writing behind
-    #[command(subcommand)]
-    Flow(Flow),
+    #[command(subcommand, alias = "flow")]
+    Tune(Tune),
     /// Show capacity by target
     Df(Df),
     /// Files below a path on a mount that cannot be read whole now, and how many bytes of each
@@ -115,7 +115,7 @@ pub(crate) enum Layout {
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Flow {
+pub(crate) enum Tune {
     /// Show what is forced, what is used now, and what the paths carry
     Get {
         /// A mount, or anything in it
@@ -127,15 +127,15 @@ pub(crate) enum Flow {
     ///
     /// A mount fits its flow buffers to what the path carries, and the rest suits most programs; to
     /// force it is for measuring (nuri lab tune) and for programs that differ.
-    Set(FlowSet),
+    Set(TuneSet),
 }
 
 #[derive(Args)]
-pub(crate) struct FlowSet {
+pub(crate) struct TuneSet {
     /// A mount, or anything in it
     pub(crate) path: PathBuf,
     #[command(flatten)]
-    pub(crate) wishes: Overrides,
+    pub(crate) overrides: Overrides,
 }
 
 #[derive(Args)]

@@ -9,8 +9,10 @@ use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
 use nuri_proto::size::parse as parse_size;
 
+use crate::logs::LogOptions;
+
 pub(crate) use self::fs::{
-    Df, Flow, FlowSet, Fs, Layout, Lost, Mount, Override, Overrides, Umount,
+    Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
 
 /// Default directory of a space.
@@ -26,6 +28,8 @@ pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) log: LogOptions,
 }
 
 #[derive(Subcommand)]

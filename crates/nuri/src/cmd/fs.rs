@@ -48,7 +48,7 @@ pub(crate) fn run(fs: Fs) -> Result<ExitCode, Failure> {
         Fs::Layout(Layout::Set { path, chunk_size, width, shape }) => {
             layout_set(&path, chunk_size, width, shape)
         }
-        Fs::Flow(flow) => super::flow::run(flow),
+        Fs::Tune(tune) => super::tune::run(tune),
         Fs::Df(args) => df(&args),
         Fs::Lost(args) => return super::lost::run(&args),
     };
@@ -189,7 +189,8 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     let directory = Path::new(&args.space).is_dir().then(|| std::path::absolute(&args.space));
     let directory = directory.transpose().map_err(at(&args.space))?;
     command.arg(directory.unwrap_or_else(|| PathBuf::from(&args.space))).arg(&point);
-    command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/").env(logs::LOG, &log_path);
+    command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/");
+    logs::pass_on(&mut command, &log_path);
     let mut child = command.spawn().map_err(at("cannot start the mount process"))?;
     let start = Instant::now();
     while start.elapsed() < MOUNT_WAIT {
@@ -265,7 +266,7 @@ fn look_for_first_node(pid: u32, point: &Path) -> Result<(), Failure> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = line.strip_suffix(&[0]).unwrap_or(&line);
     let words = line.split(|b| *b == 0).map(OsStr::from_bytes);
-    let Ok(Cli { command: Command::Fs(Fs::Mount(mount)) }) = Cli::try_parse_from(words) else {
+    let Ok(Cli { command: Command::Fs(Fs::Mount(mount)), .. }) = Cli::try_parse_from(words) else {
         return Ok(());
     };
     let Ok((address, secret)) = resolve(&mount) else { return Ok(()) };

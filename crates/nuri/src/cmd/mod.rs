@@ -2,7 +2,6 @@
 
 mod doctor;
 mod down;
-mod flow;
 mod fs;
 pub(crate) mod helper;
 mod lab;
@@ -16,6 +15,7 @@ mod scrub;
 mod space;
 mod status;
 mod target;
+mod tune;
 mod up;
 
 use std::process::ExitCode;
@@ -30,8 +30,8 @@ use crate::{Failure, logs, supervisor};
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match process_name(&cli.command) {
-        Some(name) => logs::begin(&name),
-        None => logs::begin_command(),
+        Some(name) => logs::begin(&name, cli.log),
+        None => logs::begin_command(cli.log),
     }
     let stays = match &cli.command {
         Command::Node(Node::Run(_)) | Command::Supervise(_) => true,

@@ -4,7 +4,7 @@
 //! 2026-11-26T05:12:03.418205Z  WARN node0[4711] node 2 at 10.0.0.2:7000 is not heard from
 //! ```
 //!
-//! For programs, with `NURI_LOG_FORMAT=json`:
+//! For programs, with `--log-format json`:
 //!
 //! ```text
 //! {"time":"2026-11-26T05:12:03.4182Z","level":"WARN","process":"node0[4711]","said":"node 2 ..."}
@@ -12,10 +12,15 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Debug, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -26,10 +31,61 @@ use super::plain;
 use super::rotation::Rotation;
 
 /// Says to a process which file its output goes to.
-pub(crate) const LOG: &str = "NURI_LOG";
-
-/// Chooses how lines look.
+const LOG_FILE: &str = "NURI_LOG_FILE";
+/// The level and the format of a process's log, and of those that it starts.
+const LEVEL: &str = "NURI_LOG";
 const FORMAT: &str = "NURI_LOG_FORMAT";
+
+/// How much is logged, and how lines look.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LogOptions {
+    /// What is logged: this level and worse ones
+    #[arg(long, global = true, env = LEVEL, value_name = "LEVEL", default_value = "info")]
+    #[arg(hide_env = true, help_heading = "Logs")]
+    log_level: Level,
+    /// How lines of logs look: for people or for programs
+    #[arg(long, global = true, env = FORMAT, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_env = true, help_heading = "Logs")]
+    log_format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl LogOptions {
+    fn most(self) -> LevelFilter {
+        match self.log_level {
+            Level::Error => LevelFilter::ERROR,
+            Level::Warn => LevelFilter::WARN,
+            Level::Info => LevelFilter::INFO,
+            Level::Debug => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// Those of this process.
+static OWN: OnceLock<LogOptions> = OnceLock::new();
+
+/// A process that is started logs in the same way, to this file.
+pub(crate) fn pass_on(command: &mut Command, file: &Path) {
+    command.env(LOG_FILE, file);
+    let name = |value: Option<PossibleValue>| value.map(|v| v.get_name().to_string());
+    if let Some(own) = OWN.get() {
+        command.env(LEVEL, name(own.log_level.to_possible_value()).unwrap_or_default());
+        command.env(FORMAT, name(own.log_format.to_possible_value()).unwrap_or_default());
+    }
+}
 
 /// How a line looks.
 enum Style {
@@ -42,23 +98,27 @@ enum Style {
 }
 
 /// From now on this process, a node or a mount perhaps, logs in lines.
-pub(crate) fn begin(process: &str) {
+pub(crate) fn begin(process: &str, options: LogOptions) {
+    let _ = OWN.set(options);
     let process = format!("{process}[{}]", std::process::id());
-    let style = match std::env::var_os(FORMAT).is_some_and(|format| format == "json") {
-        true => Style::Json(process),
-        false => Style::Log(process),
+    let style = match options.log_format {
+        Format::Json => Style::Json(process),
+        Format::Text => Style::Log(process),
     };
-    let rotation = Rotation::of(std::env::var_os(LOG).map(PathBuf::from));
+    let rotation = Rotation::of(std::env::var_os(LOG_FILE).map(PathBuf::from));
     let _ = tracing_subscriber::fmt()
         .event_format(style)
+        .with_max_level(options.most())
         .with_writer(move || rotation.clone())
         .try_init();
 }
 
 /// What a command meets on its way is said as its errors are.
-pub(crate) fn begin_command() {
+pub(crate) fn begin_command(options: LogOptions) {
+    let _ = OWN.set(options);
     let _ = tracing_subscriber::fmt()
         .event_format(Style::Command)
+        .with_max_level(options.most())
         .with_writer(std::io::stderr)
         .try_init();
 }

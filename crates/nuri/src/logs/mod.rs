@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nuri_proto::checksum::crc64;
 use rustix::fs::OFlags;
 
-pub(crate) use line::{LOG, begin, begin_command};
+pub(crate) use line::{LogOptions, begin, begin_command, pass_on};
 
 use crate::{Failure, at};
 use nuri_node::directory::private_dir;

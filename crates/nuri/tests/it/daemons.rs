@@ -173,7 +173,7 @@ fn logs_can_be_read_by_programs() {
     let up = ["up", "--create", "--targets", "1", "--target-size", "64M", "--dir"];
     let (dir, mnt) = (space.dir(), space.path("mnt"));
     let mut command = Command::new(NURI);
-    command.args(up).arg(&dir).arg("--mount").arg(&mnt).env("NURI_LOG_FORMAT", "json");
+    command.args(up).arg(&dir).arg("--mount").arg(&mnt).args(["--log-format", "json"]);
     assert!(command.output().unwrap().status.success());
     space.own_mount(mnt);
     for role in ["node0", "mount"] {
@@ -194,6 +194,20 @@ fn logs_can_be_read_by_programs() {
     again.args(["up", "--dir", &dir]).env("NURI_LOG_FORMAT", "json");
     let said = text(&again.output().unwrap().stderr);
     assert!(said.contains("superblock") || said.contains("damaged"), "{said}");
+}
+
+#[test]
+fn only_what_was_asked_for_is_logged() {
+    let space = Space::bare();
+    let up = ["up", "--create", "--targets", "1", "--target-size", "64M", "--dir"];
+    let dir = space.dir();
+    let mut command = Command::new(NURI);
+    command.args(up).arg(&dir).env("NURI_LOG", "error");
+    assert!(command.output().unwrap().status.success());
+    let log = fs::read_to_string(space.path("space/log/node0.log")).unwrap();
+    assert_eq!(log, "", "nothing went wrong");
+    refused(&["status", "--dir", &dir, "--log-level", "loud"], "possible values: error, warn");
+    space.down();
 }
 
 fn mode(path: &Path) -> u32 {

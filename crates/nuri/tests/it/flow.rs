@@ -10,12 +10,12 @@ use crate::support::{Space, nuri, refused, text};
 const LEN: usize = (5 << 20) + 12_345;
 
 fn set(mnt: &str, buffer: &str, streams: &str) {
-    let set = nuri(&["fs", "flow", "set", mnt, "--buffer", buffer, "--streams", streams]);
+    let set = nuri(&["fs", "tune", "set", mnt, "--buffer", buffer, "--streams", streams]);
     assert!(set.status.success(), "{}", text(&set.stderr));
 }
 
 fn shown(mnt: &str) -> serde_json::Value {
-    serde_json::from_str(&text(&nuri(&["fs", "flow", "get", mnt, "--json"]).stdout)).unwrap()
+    serde_json::from_str(&text(&nuri(&["fs", "tune", "get", mnt, "--json"]).stdout)).unwrap()
 }
 
 /// Whole files, then pieces over them that begin and end anywhere.
@@ -66,7 +66,7 @@ fn flow_buffers_are_shown_and_forced_for_one_mount() {
     assert_eq!([&fresh["write_buffer"], &fresh["streams"]], [256 << 10, 4]);
     assert!(fresh["forced_buffer"].is_null() && fresh["write_rate"].is_null(), "{fresh}");
     set(&a, "64k", "auto");
-    let forced = nuri(&["fs", "flow", "set", &a, "--streams", "2"]);
+    let forced = nuri(&["fs", "tune", "set", &a, "--streams", "2"]);
     assert!(forced.status.success());
     let forced = shown(&a);
     assert_eq!([&forced["forced_buffer"], &forced["read_buffer"]], [65536, 65536]);
@@ -80,7 +80,7 @@ fn flow_buffers_are_shown_and_forced_for_one_mount() {
     let told = shown(&a);
     assert!(told["write_rate"].as_u64().is_some_and(|rate| rate > 1 << 20), "{told}");
 
-    let set = |more: &[&str], why| refused(&[&["fs", "flow", "set", &a], more].concat(), why);
+    let set = |more: &[&str], why| refused(&[&["fs", "tune", "set", &a], more].concat(), why);
     set(&[], "say what to set");
     for size in ["100k", "32k", "2m"] {
         set(&["--buffer", size], "a power of two from 64K to 1M, or auto");
@@ -90,7 +90,7 @@ fn flow_buffers_are_shown_and_forced_for_one_mount() {
     set(&["--write-behind", "1G"], "from 4M to 256M, or auto");
     set(&["--threads", "9"], "from 1 to 8, or auto");
     let tmp = std::env::temp_dir().display().to_string();
-    refused(&["fs", "flow", "get", &tmp], "not on a mounted space");
+    refused(&["fs", "tune", "get", &tmp], "not on a mounted space");
     let ior = ["lab", "ior", "--flow-buffer", "64k", &tmp];
     refused(&ior, "--flow-...: ");
     space.down_clean();
@@ -121,7 +121,7 @@ fn reading_ahead_and_writing_behind_are_forced_for_one_mount() {
     let usual = [2 << 20, 96 << 20, 3];
     assert_eq!(["read_ahead", "write_behind", "threads"].map(|name| &fresh[name]), usual);
     let force = |words: &[&str]| {
-        let set = nuri(&[&["fs", "flow", "set", &mnt], words].concat());
+        let set = nuri(&[&["fs", "tune", "set", &mnt], words].concat());
         assert!(set.status.success(), "{}", text(&set.stderr));
     };
     for (ahead, behind, threads) in [("0", "4M", "1"), ("8M", "256M", "8"), ("64K", "5M", "2")] {

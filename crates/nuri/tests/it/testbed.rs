@@ -135,6 +135,7 @@ fn flow_buffers_fit_a_slow_cable() {
     bed.act(&["--nodes", "3", "--link", "10mbit", "--target-size", "256M"]);
     let mnt = bed.dir().join("mnt0").display().to_string();
     let shown = || {
+        // By its old name, too.
         let out = nuri(&["fs", "flow", "get", &mnt, "--json"]);
         serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
     };
@@ -153,7 +154,7 @@ fn a_slow_cable_is_no_lost_node() {
     bed.act(&["--nodes", "3", "--link", "4mbit", "--target-size", "256M"]);
     let mnt = bed.dir().join("mnt0").display().to_string();
     assert!(
-        nuri(&["fs", "flow", "set", &mnt, "--buffer", "1m", "--streams", "8"]).status.success()
+        nuri(&["fs", "tune", "set", &mnt, "--buffer", "1m", "--streams", "8"]).status.success()
     );
     run("dd", &["if=/dev/zero", &format!("of={mnt}/f"), "bs=1M", "count=4", "conv=fsync"]);
     let sent = bed.sent_by_first_node();

@@ -25,14 +25,14 @@ fn layout(dir: &str) -> String {
 
 /// What is forced of the mount.
 fn forced(dir: &str) -> String {
-    let told = text(&nuri(&["fs", "flow", "get", dir, "--json"]).stdout);
+    let told = text(&nuri(&["fs", "tune", "get", dir, "--json"]).stdout);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     let names = ["buffer", "streams", "read_ahead", "write_behind", "threads"];
     names.map(|name| told[format!("forced_{name}")].to_string()).join(" ")
 }
 
 fn force(dir: &str, words: &[&str]) {
-    let set = nuri(&[&["fs", "flow", "set", dir], words].concat());
+    let set = nuri(&[&["fs", "tune", "set", dir], words].concat());
     assert!(set.status.success(), "{}", text(&set.stderr));
 }
 

@@ -1,4 +1,4 @@
-//! `nuri fs flow`: how a mount moves bulk data, as its attribute `nuri.flow` shows and takes it.
+//! `nuri fs tune`: how a mount moves bulk data, as its attribute `nuri.flow` shows and takes it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::fs::{attribute, fields};
 use crate::Failure;
-use crate::cli::{Flow, FlowSet, Override, Overrides};
+use crate::cli::{Override, Overrides, Tune, TuneSet};
 use crate::show::{human, print_json};
 
 const FLOW_ATTRIBUTE: &str = "nuri.flow";
@@ -51,10 +51,10 @@ impl Overrides {
     }
 }
 
-pub(crate) fn run(flow: Flow) -> Result<(), Failure> {
-    match flow {
-        Flow::Get { path, json } => get(&path, json),
-        Flow::Set(FlowSet { path, wishes }) => set(&path, &wishes),
+pub(crate) fn run(tune: Tune) -> Result<(), Failure> {
+    match tune {
+        Tune::Get { path, json } => get(&path, json),
+        Tune::Set(TuneSet { path, overrides }) => set(&path, &overrides),
     }
 }
 
@@ -82,7 +82,7 @@ fn get(path: &Path, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&view);
     }
-    let forced = |wish: Option<u64>| if wish.is_some() { "forced" } else { AUTO };
+    let forced = |choice: Option<u64>| if choice.is_some() { "forced" } else { AUTO };
     let buffers = forced(view.forced_buffer);
     let ways =
         [("write", view.write_buffer, view.write_rate), ("read", view.read_buffer, view.read_rate)];
@@ -98,15 +98,15 @@ fn get(path: &Path, json: bool) -> Result<(), Failure> {
         ("write-behind", bytes(view.write_behind), view.forced_write_behind),
         ("threads", count(view.threads), view.forced_threads),
     ];
-    for (name, now, wish) in rest {
-        println!("{name:<12} {now:>9} {}", forced(wish));
+    for (name, now, choice) in rest {
+        println!("{name:<12} {now:>9} {}", forced(choice));
     }
     Ok(())
 }
 
-fn set(path: &Path, wishes: &Overrides) -> Result<(), Failure> {
-    let wishes = wishes.named();
-    if wishes.iter().all(|(_, wish)| wish.is_none()) {
+fn set(path: &Path, overrides: &Overrides) -> Result<(), Failure> {
+    let overrides = overrides.named();
+    if overrides.iter().all(|(_, choice)| choice.is_none()) {
         return Err(Failure(
             "say what to set: --buffer, --streams, --read-ahead, --write-behind or --threads"
                 .into(),
@@ -114,12 +114,12 @@ fn set(path: &Path, wishes: &Overrides) -> Result<(), Failure> {
     }
     let old = attribute(path, FLOW_ATTRIBUTE)?;
     let old = fields(&old);
-    let word = |(name, wish): (&str, Option<Override>)| {
+    let word = |(name, choice): (&str, Option<Override>)| {
         let kept = old.get(name).copied().unwrap_or(AUTO).to_string();
-        let forced = wish.map_or(kept, |wish| wish.0.map_or(AUTO.into(), |n| n.to_string()));
+        let forced = choice.map_or(kept, |choice| choice.0.map_or(AUTO.into(), |n| n.to_string()));
         format!("{name}={forced}")
     };
-    let text = wishes.map(word).join(" ");
+    let text = overrides.map(word).join(" ");
     let set = rustix::fs::setxattr(path, FLOW_ATTRIBUTE, text.as_bytes(), XattrFlags::empty());
     set.map_err(|e| match e {
         Errno::PERM | Errno::ACCESS => {
