@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 
 use nuri_kv::engine::{Engine, KvError};
-use nuri_proto::id::Ino;
-use nuri_proto::id::ObjectId;
+use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::layout::Layout;
 
-use crate::schema::{
+use crate::namespace::schema::{
     self, Body, CookieEntry, Counters, Entry, Family, Inode, cookie_key, entry_key, key_id,
     key_tail,
 };

@@ -7,9 +7,9 @@ use nuri_proto::Status;
 use nuri_proto::id::ObjectId;
 use nuri_proto::layout::Layout;
 
-use crate::schema::{self, Family, GarbageRecord};
+use crate::namespace::schema::{self, Family, GarbageRecord};
+use crate::namespace::txn::kv_status;
 use crate::server::MetaServer;
-use crate::txn::kv_status;
 
 impl MetaServer {
     /// Up to `limit` objects above `after` whose deletion is durable in the namespace, ascending.

@@ -5,7 +5,7 @@
 
 use nuri_kv::engine::{Batch, Engine, KvError};
 
-use crate::schema::{self, Counters};
+use crate::namespace::schema::{self, Counters};
 
 /// More than any server gives out between two copies.
 const SKIP: u64 = 1 << 32;

@@ -12,10 +12,8 @@ use std::time::Duration;
 use nuri_io::clock::Clock;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
-use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
 use nuri_proto::clock::{GRACE, SESSION_RENEW};
-use nuri_proto::codec;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::MAX_SESSIONS;
 use nuri_proto::op::Op;
@@ -27,21 +25,22 @@ use nuri_proto::op::meta::{
     XattrList, XattrRemove, XattrSet,
 };
 use nuri_proto::op::part::AcquirePart;
+use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::deferred_unlink::DeferredUnlinks;
-use crate::directory_delegation::DirectoryDelegations;
-use crate::eviction::Eviction;
+use crate::executor::pending_commits::PendingCommits;
 use crate::lease::LeaseTable;
+use crate::lease::directory_delegation::DirectoryDelegations;
 use crate::lock::{Limits, LockTable};
-use crate::op::MetaOp;
-use crate::pending_commits::PendingCommits;
-use crate::recent::RecentNames;
-use crate::schema::{self, Counters, Family, SessionRecord, SlotRecord};
+use crate::namespace::deferred_unlink::DeferredUnlinks;
+use crate::namespace::op::MetaOp;
+use crate::namespace::recent_names::RecentNames;
+use crate::namespace::schema::{self, Counters, Family, SessionRecord, SlotRecord};
+use crate::namespace::txn::{ClusterView, Finished, Reads, Txn, kv_status};
+use crate::session::eviction::Eviction;
 use crate::session::{Session, SlotState};
-use crate::txn::{ClusterView, Finished, Reads, Txn, kv_status};
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;

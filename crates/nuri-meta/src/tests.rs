@@ -38,8 +38,8 @@ use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Request};
 
 use crate::fsck;
+use crate::namespace::txn::ClusterView;
 use crate::server::MetaServer;
-use crate::txn::ClusterView;
 
 const KV: KvConfig = KvConfig { segment_bytes: 256 << 10, cache_bytes: 1 << 20, epoch_step: 1 };
 

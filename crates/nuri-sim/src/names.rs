@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nuri_io::clock::{Clock, ManualClock};
 use nuri_io::rng::Rng;
-use nuri_meta::txn::ClusterView;
+use nuri_meta::namespace::txn::ClusterView;
 use nuri_proto::Status;
 use nuri_proto::clock::{CLOCKS_APART, GRACE};
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};

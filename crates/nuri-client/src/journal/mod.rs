@@ -12,7 +12,7 @@
 //! L6 What is logged and not told keeps its inodes and leases here.
 //!
 //! A crash of the client loses what was not told, and nothing in between. The rules of the server's
-//! side are in `nuri-meta/src/op/apply.rs`.
+//! side are in `nuri-meta/src/namespace/op/apply.rs`.
 
 mod answer;
 mod direct;

@@ -66,7 +66,7 @@ fn set(dirs: &[PathBuf], buffer: &str, streams: &str) -> Result<()> {
     let nuri = nuri_program()?;
     for dir in dirs {
         let mut command = Command::new(&nuri);
-        command.args(["fs", "flow", "set", "--buffer", buffer, "--streams", streams]).arg(dir);
+        command.args(["fs", "tune", "set", "--buffer", buffer, "--streams", streams]).arg(dir);
         let out = command.output().map_err(at("nuri fs tune set"))?;
         if !out.status.success() {
             let said = String::from_utf8_lossy(&out.stderr);

@@ -10,6 +10,7 @@
 //! - A wait of a process that closes a circle of waits is refused, through whatever mounts.
 //! - Everything is counted: ranges and waits, for each session and in all.
 
+pub(crate) mod calls;
 mod circle;
 mod file;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
+use file::{Held, LockFile};
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::{MAX_LOCK_WAITS, MAX_LOCKS, SESSION_LOCK_WAITS, SESSION_LOCKS};
@@ -27,8 +29,6 @@ use nuri_proto::op::lock::{
 use nuri_proto::op::meta::Grant;
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
-
-use file::{Held, LockFile};
 
 /// How often others may go before a wait that came earlier. Not never: a program may need a shared
 /// lock before the holder of another one goes on, while a writer waits for both.

@@ -7,7 +7,7 @@ use nuri_proto::op::cluster::Admitted;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::txn::ClusterView;
+use crate::namespace::txn::ClusterView;
 
 const SOON: Duration = Duration::from_millis(150);
 

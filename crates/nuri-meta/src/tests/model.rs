@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::schema::{self, Body, Entry, Inode, entry_key, inode_key};
+use crate::namespace::schema::{self, Body, Entry, Inode, entry_key, inode_key};
 use nuri_kv::engine::Engine;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];

@@ -258,7 +258,7 @@ fn a_file_without_a_name_may_be_given_one() {
 
 #[test]
 fn a_file_has_65000_links_and_no_more() {
-    use crate::schema::{Inode, decode, encode, inode_key};
+    use crate::namespace::schema::{Inode, decode, encode, inode_key};
     use nuri_kv::engine::{Batch, Engine};
     let world = World::new();
     let c = world.client();

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_io::rng::Rng;
-use nuri_meta::txn::ClusterView;
+use nuri_meta::namespace::txn::ClusterView;
 use nuri_proto::Status;
 use nuri_proto::id::{GroupId, Ino, PoolId, SessionId};
 use nuri_proto::layout::Shape;

@@ -7,8 +7,8 @@ use nuri_proto::range_map::Span;
 use nuri_rpc::CallContext;
 use nuri_rules::broken;
 
+use crate::namespace::txn::Finished;
 use crate::server::{Core, MetaServer};
-use crate::txn::Finished;
 
 impl MetaServer {
     pub(crate) fn recall_done(

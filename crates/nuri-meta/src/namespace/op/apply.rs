@@ -15,8 +15,8 @@ use nuri_rules::broken;
 use super::MetaOp;
 use super::make::{file_record, new_inode};
 use crate::lease::Claim;
-use crate::schema::{Body, counters_key, inode_key};
-use crate::txn::Txn;
+use crate::namespace::schema::{Body, counters_key, inode_key};
+use crate::namespace::txn::Txn;
 
 /// Most numbers that one call takes.
 const MAX_RESERVED: u32 = 65_536;

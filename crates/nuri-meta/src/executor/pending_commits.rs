@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 
 use nuri_kv::engine::{Batch, CommitId};
 
-use crate::schema::Family;
+use crate::namespace::schema::Family;
 
 /// Changes that are remembered; beyond that everything waits for the last of them.
 const LIMIT: usize = 1 << 16;
@@ -114,7 +114,7 @@ fn lives_in_memory(key: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{counters_key, inode_key, slot_key};
+    use crate::namespace::schema::{counters_key, inode_key, slot_key};
     use nuri_proto::id::{Ino, SessionId};
 
     const NONE: CommitId = CommitId(0);

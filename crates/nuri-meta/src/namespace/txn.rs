@@ -19,12 +19,12 @@ use nuri_rules::broken;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::deferred_unlink::DeferredUnlinks;
-use crate::directory_delegation::Taken;
+use crate::executor::pending_commits::PendingCommits;
 use crate::lease::LeaseTable;
-use crate::pending_commits::PendingCommits;
-use crate::recent::{Named, RecentNames};
-use crate::schema::{
+use crate::lease::directory_delegation::Taken;
+use crate::namespace::deferred_unlink::DeferredUnlinks;
+use crate::namespace::recent_names::{Named, RecentNames};
+use crate::namespace::schema::{
     self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
 };
 

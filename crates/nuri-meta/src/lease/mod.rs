@@ -5,6 +5,11 @@
 //! grant overtaken by its recall is not cached. Interest without a mode means that a session may
 //! still have the inode open.
 
+pub(crate) mod directory_delegation;
+pub(crate) mod pressure;
+pub(crate) mod range;
+pub(crate) mod recall;
+
 use std::collections::HashMap;
 
 use nuri_proto::id::{Ino, SessionId};
@@ -13,7 +18,7 @@ use nuri_proto::op::part::{Ahead, PartGrant};
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 
-use crate::part::Parts;
+use crate::lease::range::Parts;
 
 /// So often nothing is granted in passing on an inode that was taken back from caches.
 const CONTENTION_BACKOFF: u32 = 64;

@@ -7,10 +7,10 @@ use nuri_proto::limit::{MAX_NAME, MAX_XATTR_LIST, MAX_XATTR_VALUE};
 use nuri_proto::op::meta::{SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
 
 use super::MetaOp;
-use crate::acl::{self, Acl};
 use crate::lease::{Claim, Want};
-use crate::schema::{key_tail, xattr_key, xattr_prefix};
-use crate::txn::Txn;
+use crate::namespace::acl::{self, Acl};
+use crate::namespace::schema::{key_tail, xattr_key, xattr_prefix};
+use crate::namespace::txn::Txn;
 
 fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
     Ok(vec![Claim { ino, want: Want::Alone }])

@@ -11,11 +11,11 @@ use nuri_rules::broken;
 use super::MetaOp;
 use super::make::file_record;
 use super::remove::reap;
-use crate::acl;
-use crate::directory_delegation::Taken;
+use crate::lease::directory_delegation::Taken;
 use crate::lease::{Claim, Want};
-use crate::schema::{Body, xattr_key};
-use crate::txn::Txn;
+use crate::namespace::acl;
+use crate::namespace::schema::{Body, xattr_key};
+use crate::namespace::txn::Txn;
 
 impl MetaOp for Acquire {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {

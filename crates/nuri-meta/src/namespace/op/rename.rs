@@ -11,8 +11,8 @@ use nuri_rules::broken;
 use super::MetaOp;
 use super::remove::drop_link;
 use crate::lease::{Claim, Want};
-use crate::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
-use crate::txn::{Txn, check_name};
+use crate::namespace::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
+use crate::namespace::txn::{Txn, check_name};
 
 impl MetaOp for Rename {
     fn grows(&self) -> bool {

@@ -6,10 +6,10 @@ use nuri_proto::op::meta::{OrphanRelease, RemoveKind, RemoveReply, Unlink, Unlin
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::schema::{
+use crate::namespace::schema::{
     Body, GarbageRecord, Inode, garbage_key, inline_key, inode_key, orphan_key, xattr_prefix,
 };
-use crate::txn::Txn;
+use crate::namespace::txn::Txn;
 
 impl MetaOp for Unlink {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {

@@ -8,10 +8,10 @@ use nuri_proto::op::meta::{
 };
 
 use super::MetaOp;
-use crate::acl;
 use crate::lease::{Claim, Want};
-use crate::schema::{Body, GarbageRecord, Inode, garbage_key, inline_key};
-use crate::txn::Txn;
+use crate::namespace::acl;
+use crate::namespace::schema::{Body, GarbageRecord, Inode, garbage_key, inline_key};
+use crate::namespace::txn::Txn;
 
 impl MetaOp for SetAttr {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
@@ -74,7 +74,7 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
 fn shrink(
     txn: &mut Txn<'_>,
     ino: Ino,
-    file: &mut crate::schema::File,
+    file: &mut crate::namespace::schema::File,
     (old, size): (u64, u64),
 ) -> Result<(), Status> {
     if file.inline {

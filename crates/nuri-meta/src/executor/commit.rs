@@ -10,8 +10,8 @@ use nuri_kv::engine::{Batch, CommitId, Engine, KvError};
 use nuri_proto::Status;
 use nuri_rules::broken;
 
+use crate::namespace::txn::kv_status;
 use crate::server::{Core, MetaServer};
-use crate::txn::kv_status;
 
 /// Between two looks whether the store's disk has room again.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);

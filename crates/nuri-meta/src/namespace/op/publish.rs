@@ -8,8 +8,8 @@ use nuri_rules::broken;
 
 use super::MetaOp;
 use crate::lease::Claim;
-use crate::schema::{Inode, inline_key};
-use crate::txn::Txn;
+use crate::namespace::schema::{Inode, inline_key};
+use crate::namespace::txn::Txn;
 
 /// The inode of a writer, `NOENT` where it is gone: then there is nothing to keep.
 fn written(txn: &Txn<'_>, ino: Ino) -> Result<Inode, Status> {

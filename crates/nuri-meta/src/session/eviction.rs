@@ -18,11 +18,11 @@ use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::cluster::Admitted;
 use nuri_rules::broken;
 
-use crate::op::reap;
-use crate::schema;
+use crate::namespace::op::reap;
+use crate::namespace::schema;
+use crate::namespace::txn::Finished;
 use crate::server::{Core, MetaServer};
 use crate::session::Session;
-use crate::txn::Finished;
 
 /// Orphans dropped in one batch.
 const REAP_AT_ONCE: usize = 64;

@@ -1,5 +1,7 @@
 //! A client's standing at the metadata server: heartbeat, reply slots, events to tell.
 
+pub(crate) mod eviction;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use nuri_proto::limit::MAX_EVENTS;
 use nuri_proto::op::meta::Event;
 use parking_lot::Condvar;
 
-use crate::schema::SlotRecord;
+use crate::namespace::schema::SlotRecord;
 
 /// A session in memory. Its record and slots are also in the store.
 pub(crate) struct Session {

@@ -15,7 +15,7 @@ use nuri_rules::broken;
 use parking_lot::MutexGuard;
 
 use crate::lease::{Claim, Turn};
-use crate::op::MetaOp;
+use crate::namespace::op::MetaOp;
 use crate::server::{Core, MetaServer};
 
 /// A reader lets writers go first that wait already, so long: who reads in a loop from several

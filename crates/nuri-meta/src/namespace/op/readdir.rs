@@ -6,8 +6,8 @@ use nuri_proto::op::meta::{DirEntry, ReadDir, ReadDirReply, WithAttrs};
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::schema::{self, CookieEntry, cookie_key, cookie_prefix, key_tail};
-use crate::txn::Txn;
+use crate::namespace::schema::{self, CookieEntry, cookie_key, cookie_prefix, key_tail};
+use crate::namespace::txn::Txn;
 
 /// Most bytes of names in one reply.
 const MAX_NAMES: usize = 64 << 10;

@@ -4,7 +4,7 @@ use nuri_proto::Status;
 use nuri_proto::op::Call;
 
 use crate::lease::Claim;
-use crate::txn::Txn;
+use crate::namespace::txn::Txn;
 
 mod apply;
 mod attr;

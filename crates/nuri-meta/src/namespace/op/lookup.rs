@@ -5,8 +5,8 @@ use nuri_proto::op::meta::{GetAttr, InodeReply, Lookup, LookupReply, StatFs, Sta
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::schema::Counters;
-use crate::txn::Txn;
+use crate::namespace::schema::Counters;
+use crate::namespace::txn::Txn;
 
 impl MetaOp for Lookup {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {

@@ -13,7 +13,7 @@ use nuri_rpc::{Reply, Request};
 use nuri_rules::broken;
 
 use crate::lock::Told;
-use crate::schema::SlotRecord;
+use crate::namespace::schema::SlotRecord;
 use crate::server::{Core, MetaServer};
 
 impl MetaServer {

@@ -8,8 +8,8 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 
-use crate::schema::xattr_key;
-use crate::txn::Txn;
+use crate::namespace::schema::xattr_key;
+use crate::namespace::txn::Txn;
 
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
