@@ -1,4 +1,4 @@
-//! Source files that documents and comments name are there.
+//! Source files that documents and comments name are there, and each is a module of its crate.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,6 +24,28 @@ pub(crate) fn missing(sources: &[(String, String)]) -> Result<Vec<String>, Strin
     }
     sources.iter().for_each(|(name, text)| found.extend(missing_of(name, text)));
     Ok(found)
+}
+
+/// Says which sources of crates are named by no `mod`: nothing compiles or tests them.
+pub(crate) fn unreached(sources: &[(String, String)]) -> Vec<String> {
+    let text_of = |path: &str| sources.iter().find(|(name, _)| name == path).map(|(_, text)| text);
+    let is_root = |file: &str| matches!(file, "lib.rs" | "main.rs" | "build.rs");
+    let mut found = Vec::new();
+    for (name, _) in sources.iter().filter(|(name, _)| name.contains("/src/")) {
+        let Some((dir, file)) = name.rsplit_once('/') else { continue };
+        let (dir, module) = match file.trim_end_matches(".rs") {
+            "mod" => dir.rsplit_once('/').unwrap_or(("", dir)),
+            stem => (dir, stem),
+        };
+        let fronts = ["/mod.rs", "/lib.rs", "/main.rs", ".rs"].map(|end| format!("{dir}{end}"));
+        let names = |front: &String| {
+            text_of(front).is_some_and(|text| text.contains(&format!("mod {module};")))
+        };
+        if !is_root(file) && !fronts.iter().any(names) {
+            found.push(format!("{name}: no module names this file"));
+        }
+    }
+    found
 }
 
 fn missing_of(name: &str, text: &str) -> Vec<String> {
@@ -64,5 +86,19 @@ mod tests {
         assert_eq!(paths("nuri-kv/src/a.rs:12"), [""; 0]);
         let text = "see `xtask/src/named_files.rs`, not `nuri-kv/src/nowhere.rs`";
         assert_eq!(missing_of("x", text), ["x: there is no file nuri-kv/src/nowhere.rs"]);
+    }
+
+    #[test]
+    fn a_file_that_no_module_names_is_found() {
+        let file = |name: &str, text: &str| (format!("crates/a/src/{name}"), text.to_string());
+        let mut sources = vec![
+            file("lib.rs", "mod b;\nmod c;\n"),
+            file("b.rs", ""),
+            file("c/mod.rs", "pub(crate) mod d;\n"),
+            file("c/d.rs", ""),
+        ];
+        assert_eq!(unreached(&sources), [""; 0]);
+        sources.push(file("c/e.rs", ""));
+        assert_eq!(unreached(&sources), ["crates/a/src/c/e.rs: no module names this file"]);
     }
 }

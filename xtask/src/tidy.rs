@@ -108,6 +108,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
     found.extend(circles::too_large(&texts));
     found.extend(named_files::missing(&texts)?);
+    found.extend(named_files::unreached(&texts));
     found.extend(retired::used(&texts)?);
     // The automation itself only writes about rules.
     let of_crates = texts.iter().filter(|(name, _)| name.starts_with("crates/"));

@@ -17,6 +17,7 @@ mod names;
 mod parts;
 mod reads;
 mod slots;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
