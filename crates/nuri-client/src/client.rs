@@ -11,7 +11,7 @@ use nuri_volume::transfer::{Links, MOST_STREAMS, MOST_THREADS};
 use nuri_volume::{Cluster, DataPlane};
 use parking_lot::RwLockReadGuard;
 
-use crate::api::file::Handles;
+use crate::api::file::{Handles, ReadErrors};
 use crate::housekeeping::Housekeeping;
 use crate::inode::Looking;
 use crate::inode::accesses::Accesses;
@@ -64,6 +64,7 @@ pub struct Client {
     pub(crate) readahead: Arc<Readahead>,
     pub(crate) accesses: Arc<Accesses>,
     pub(crate) handles: Handles,
+    pub(crate) read_errors: ReadErrors,
     pub(crate) links: Arc<Links>,
     pub(crate) threads: ThreadPool,
 }
@@ -134,6 +135,7 @@ impl Client {
             readahead,
             accesses: Arc::new(accesses),
             handles: Handles::default(),
+            read_errors: ReadErrors::default(),
             links: Arc::default(),
             threads,
         };

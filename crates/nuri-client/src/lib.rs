@@ -22,7 +22,7 @@ mod writeback;
 
 pub use api::allocate::Allocate;
 pub use api::file::{Access, Sync};
-pub use api::names::{Listing, ListingEntry};
+pub use api::names::{Created, Listing, ListingEntry};
 pub use api::seek::Seek;
 pub use api::xattr::{Caller, Privileges};
 pub use client::{Client, ClientConfig};

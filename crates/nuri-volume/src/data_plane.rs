@@ -43,6 +43,8 @@ pub fn stripe_of(piece: &Piece) -> Stripe {
     Stripe { group: piece.group, shape: piece.shape, key: piece.key }
 }
 
+/// Targets that a message names.
+const MOST_NAMED: usize = 8;
 /// How long one deletion of many objects may take before it is tried again later.
 const DELETE: Duration = Duration::from_secs(10);
 
@@ -229,6 +231,22 @@ impl DataPlane {
                 self.read_piece(&piece, into, end)
             }
             Err(status) => Err(status),
+        }
+    }
+
+    /// The targets that bytes of an object lie on, in words for people.
+    pub fn places(&self, layout: &Layout, object: ObjectId, range: (u64, u64)) -> String {
+        let groups: BTreeSet<_> =
+            short_pieces(layout, object, range, u32::MAX).map(|piece| piece.group).collect();
+        let found = groups.iter().filter_map(|group| self.cluster.group(*group));
+        let targets: BTreeSet<_> =
+            found.flat_map(|group| group.members).map(|m| m.target).collect();
+        let named: Vec<_> = targets.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+        match (targets.len(), targets.len() - named.len()) {
+            (0, _) => "no known target".into(),
+            (1, _) => format!("target {}", named[0]),
+            (_, 0) => format!("targets {}", named.join(", ")),
+            (_, more) => format!("targets {} and {more} more", named.join(", ")),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -19,6 +19,9 @@ use crate::lease::acquire::Entered;
 use crate::lease::range::{Pattern, span_of};
 use crate::writeback::SyncScope;
 use crate::writeback::buffer::BLOCK;
+
+/// For so long a failed read of an inode is not told again.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// An open file.
 pub(crate) struct Handle {
@@ -74,6 +77,21 @@ impl Access {
 pub enum Sync {
     Data,
     All,
+}
+
+/// When reads of which inode failed last: a program that tries again and again fills no log.
+#[derive(Default)]
+pub(crate) struct ReadErrors(Mutex<Option<(Ino, Instant)>>);
+
+impl ReadErrors {
+    fn is_news(&self, ino: Ino) -> bool {
+        let mut last = self.0.lock();
+        let is_old = last.is_some_and(|(known, at)| known == ino && at.elapsed() < QUIET);
+        if !is_old {
+            *last = Some((ino, Instant::now()));
+        }
+        !is_old
+    }
 }
 
 impl Client {
@@ -200,8 +218,18 @@ impl Client {
             (len, read_buffered(file, offset, out), file.object, file.layout.clone())
         };
         for (start, end) in gaps {
-            let into = &mut out[start..end];
-            self.data.read(&layout, object, offset + start as u64, into)?;
+            let (into, at) = (&mut out[start..end], offset + start as u64);
+            let len = into.len() as u64;
+            self.data.read(&layout, object, at, into).inspect_err(|status| {
+                let ino = entered.0.ino;
+                if self.read_errors.is_news(ino) {
+                    let places = self.data.places(&layout, object, (at, len));
+                    tracing::error!(
+                        "client: {len} bytes of inode {ino} from {at} on cannot be read, \
+                         {places}: {status}"
+                    );
+                }
+            })?;
         }
         Ok(len)
     }

@@ -13,6 +13,15 @@ use crate::client::Client;
 use crate::inode::{Entry, FileData};
 use crate::writeback::SyncScope;
 
+/// A file that was opened by its name, made if it was not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Created {
+    pub entry: Entry,
+    pub fh: u64,
+    /// It was there before, so others may know it.
+    pub was_there: bool,
+}
+
 /// A page of a directory.
 pub struct Listing {
     pub entries: Vec<ListingEntry>,
@@ -125,6 +134,21 @@ impl Client {
         }
         self.journal.know_new_directory(&inode.attr);
         Ok(entry)
+    }
+
+    /// Makes a file, or finds it, and opens it. Where it cannot be opened nothing refers to it.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn create(&self, call: &Make, access: Access) -> Result<Created, Status> {
+        let entry = self.make(call)?;
+        match self.open(entry.ino, access) {
+            Ok(fh) => Ok(Created { entry, fh, was_there: entry.attr.change > 1 }),
+            Err(status) => {
+                self.forget(entry.ino, 1);
+                Err(status)
+            }
+        }
     }
 
     /// It was made here: as long as the write lease is kept nobody else has it open.

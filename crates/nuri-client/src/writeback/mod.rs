@@ -266,8 +266,13 @@ impl Writeback {
             Err(status) => {
                 let freed = file.buffer.discard(block, range);
                 file.has_failed = true;
-                let bytes = range.1 - range.0;
-                tracing::error!("client: {bytes} bytes of inode {} lost: {status}", node.ino);
+                let (at, bytes) = (block * BLOCK + u64::from(range.0), range.1 - range.0);
+                let range = (at, u64::from(bytes));
+                let places = self.data.places(&file.layout, file.object, range);
+                tracing::error!(
+                    "client: {bytes} bytes of inode {} lost: from {at} on, {places}: {status}",
+                    node.ino
+                );
                 self.note_loss(&mut state, status);
                 drop(state);
                 self.unreserve(freed);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Caller, Client, Entry, KernelCache, Privileges};
+use nuri_client::{Access, Caller, Client, Created, Entry, KernelCache, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -523,18 +523,11 @@ impl Dispatcher {
         let (mode, umask) = (call.mode, call.umask);
         let (name, kind) = (name.to_vec(), MakeKind::File);
         let make = Make { parent: parent.ino, name, kind, mode, umask, uid, gid, exclusive };
-        let entry = self.client.make(&make)?;
-        let fh = match self.client.open(entry.ino, access(flags)) {
-            Ok(fh) => fh,
-            Err(status) => {
-                self.client.forget(entry.ino, 1);
-                return Err(status);
-            }
-        };
+        let Created { entry, fh, was_there } = self.client.create(&make, access(flags))?;
         reply.hold(self.client.reply_gate());
         let mut out = self.entry_out(parent, &entry);
-        if entry.attr.change > 1 {
-            // It was there: as for a link.
+        if was_there {
+            // As for a link: others may change it.
             (out.attr_valid, out.attr_valid_nsec) = (0, 0);
         }
         self.reply_opened(&out, (fh, flags), reply);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::support::{Space, nuri, refused, text};
@@ -103,6 +104,12 @@ fn damaged_stores_are_told_and_left_alone() {
     assert!(!check.status.success(), "{}", text(&check.stdout));
     space.again();
     assert_eq!(fs::read(space.mnt().join("f")).unwrap_err().raw_os_error(), Some(5));
+    // The log says which file, which bytes, where they lie and why.
+    let ino = fs::metadata(space.mnt().join("f")).unwrap().ino();
+    let log = fs::read_to_string(space.path("space/log/mount.log")).unwrap();
+    let line = log.lines().find(|line| line.contains("cannot be read")).unwrap();
+    assert!(line.contains(&format!("bytes of inode {ino} from ")), "{line}");
+    assert!(line.contains(", target 1: ") && line.contains("damaged"), "{line}");
     space.down();
 }
 
