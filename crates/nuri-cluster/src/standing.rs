@@ -1,12 +1,12 @@
 //! Pure transitions of stripe groups: who is live, who is being brought up to date.
 //!
-//! G1 A group's live set changes only here, one map record per event, and takes the map's next
+//! GROUP-1 A group's live set changes only here, one map record per event, and takes the map's next
 //!    epoch with it: nothing is written in it before the record is durable.
-//! G2 A member leaves only while enough others are live to hold the whole data. Where they are not,
-//!    the group waits as it is: nobody guesses.
-//! G3 A member that left comes back as `Syncing`, never straight as `Live`. What it missed are the
-//!    stripes written in epochs from `since` on.
-//! G4 `Syncing` ends by compare-and-swap: only if the group is still at the epoch in which the
+//! GROUP-2 A member leaves only while enough others are live to hold the whole data. Where they are
+//!    not, the group waits as it is: nobody guesses.
+//! GROUP-3 A member that left comes back as `Syncing`, never straight as `Live`. What it missed are
+//!    the stripes written in epochs from `since` on.
+//! GROUP-4 `Syncing` ends by compare-and-swap: only if the group is still at the epoch in which the
 //!    member was found up to date.
 
 use nuri_proto::Status;
@@ -47,7 +47,7 @@ pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
     })
 }
 
-/// Members that are absent though their target serves take part in writes again (G3).
+/// Members that are absent though their target serves take part in writes again (GROUP-3).
 pub fn readmit(map: &mut Map) -> bool {
     let up: Vec<_> =
         map.targets.iter().filter(|t| t.state == TargetState::Up).map(|t| t.id).collect();
@@ -96,8 +96,8 @@ pub fn doubt(map: &mut Map, target: TargetId) {
 }
 
 /// A target was compared with the other members of groups (`nuri-volume/src/group/prove.rs`). It
-/// leaves those in which it lacks something, where it is not needed (G2), and is as good as any
-/// other in those where it is proven; no epoch of these is over by that, since others compare
+/// leaves those in which it lacks something, where it is not needed (GROUP-2), and is as good as
+/// any other in those where it is proven; no epoch of these is over by that, since others compare
 /// themselves meanwhile. What was found in an epoch that is over counts for nothing.
 ///
 /// # Errors
@@ -147,7 +147,7 @@ pub fn renew(map: &mut Map, id: GroupId, epoch: Epoch) -> Result<(), Status> {
     Ok(())
 }
 
-/// A member was found to hold everything, while the group was at `epoch` (G4).
+/// A member was found to hold everything, while the group was at `epoch` (GROUP-4).
 ///
 /// # Errors
 /// [`Status::EPOCH`] where the group moved on; [`Status::NOENT`] where there is no such member.

@@ -1,6 +1,6 @@
 //! A disk whose changes also go to a copy elsewhere.
 //!
-//! What is synced is durable here and there (rule 6.9): the local sync and the remote one run at
+//! What is synced is durable here and there (rule META-9): the local sync and the remote one run at
 //! the same time. A copy that fails, or does not answer, is given up: then the local disk goes on
 //! alone, and nobody who writes to it is told. What a copy was sent is at any moment what a crash
 //! could have left of the local disk; so it stays, once it was whole, a disk that can be opened.

@@ -97,7 +97,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// Compares this node's targets with the others after a start of the machine: they serve only
-    /// then (rule E5 of `nuri-target/src/epochs.rs`), each group as soon as it was compared.
+    /// then (rule EPOCH-5 of `nuri-target/src/epochs.rs`), each group as soon as it was compared.
     fn prove_all(&self, targets: &TargetServer) {
         let is_own = |t: &JoinTarget| t.id.map(|id| (id, t.boot));
         let own: Vec<_> = targets.announce().iter().filter_map(is_own).collect();

@@ -117,7 +117,7 @@ impl Conn {
 
     /// As [`Conn::send`]. The payload must stay as it is until the reply is received or the
     /// connection dropped: a server on this machine may take it from here, and refuses one that
-    /// changed (N2).
+    /// changed (MEMORY-2).
     pub(crate) fn lend<C: Call>(
         &mut self,
         context: CallContext,

@@ -1,13 +1,13 @@
 //! Bulk between processes of one machine: the receiver copies it from the sender's memory.
 //!
-//! N1 Whoever reads a process's memory was shown, there, what it had just given away, and the
+//! MEMORY-1 Whoever reads a process's memory was shown, there, what it had just given away, and the
 //!    process is the one that the kernel names at the other end of a Unix socket: a peer cannot
 //!    have another process read, neither by its number nor by passing on what others say.
-//! N2 A payload stays as it is until its receiver has it: a request's until the reply, a reply's
-//!    until the next request. A sender that gives up earlier drops the connection; what is then
-//!    taken half changed fails the payload's checksum.
-//! N3 Where it is not allowed, or the peers are not one machine for the network, bytes go through
-//!    the connection as between machines.
+//! MEMORY-2 A payload stays as it is until its receiver has it: a request's until the reply, a
+//!    reply's until the next request. A sender that gives up earlier drops the connection; what is
+//!    then taken half changed fails the payload's checksum.
+//! MEMORY-3 Where it is not allowed, or the peers are not one machine for the network, bytes go
+//!    through the connection as between machines.
 
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl Guest {
     }
 
     fn prove(&mut self, call: &PeerMemoryProof) -> NearProved {
-        // Each proof is good for one try (N1).
+        // Each proof is good for one try (MEMORY-1).
         let client = self.process;
         let prove = |given| PeerMemory::prove(client?, call.address, &given).ok();
         let given = match broken!("proof_used_twice") {

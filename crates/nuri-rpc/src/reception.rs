@@ -1,9 +1,10 @@
 //! Connections that have proved nothing yet.
 //!
-//! R1 Until it has proved the secret a connection has no thread, and no memory but for its proof.
-//! R2 Of one source so many wait at once, and so many in all: beyond it the oldest goes. Who knows
-//!    the secret is through within milliseconds; who does nothing makes room for others.
-//! R3 Who has proved nothing in time is sent away.
+//! RECEPTION-1 Until it has proved the secret a connection has no thread, and no memory but for its
+//!   proof.
+//! RECEPTION-2 Of one source so many wait at once, and so many in all: beyond it the oldest goes.
+//!    Who knows the secret is through within milliseconds; who does nothing makes room for others.
+//! RECEPTION-3 Who has proved nothing in time is sent away.
 //!
 //! One thread looks after all of them.
 
@@ -39,7 +40,7 @@ struct Line {
 }
 
 impl Line {
-    /// Adds one; says who has to go for it (R2).
+    /// Adds one; says who has to go for it (RECEPTION-2).
     fn add(&mut self, id: u64, source: Source) -> Option<u64> {
         self.all.insert(id, source);
         let own = self.by_source.entry(source).or_default();

@@ -1,4 +1,5 @@
-//! A simulated client: cuts writes into pieces, keeps what is not synced (rule 5.8), sends again.
+//! A simulated client: cuts writes into pieces, keeps what is not synced (rule DATA-8), sends
+//! again.
 //!
 //! One operation at a time. Its requests go out together and come back in any order; a request
 //! without an answer breaks the connection to that target, and everything that waits there is sent

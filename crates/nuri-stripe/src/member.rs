@@ -1,17 +1,17 @@
 //! What a member of a group may do with a stripe: pure decisions over [`Held`].
 //!
-//! M1 One staged write per stripe, beside the base; the base stays whole until it is decided.
-//! M2 A write is staged only on the base that it names, and only above everything aborted.
-//! M3 The same write again is the same answer, staged or committed.
-//! M4 A staged write is committed when somebody who knows says "decided", and dropped when
+//! MEMBER-1 One staged write per stripe, beside the base; the base stays whole until it is decided.
+//! MEMBER-2 A write is staged only on the base that it names, and only above everything aborted.
+//! MEMBER-3 The same write again is the same answer, staged or committed.
+//! MEMBER-4 A staged write is committed when somebody who knows says "decided", and dropped when
 //!    somebody who knows says "aborted". The member itself never guesses.
-//! M5 An abort is a promise: no write up to its version is staged any more, also one still under
-//!    way.
-//! M6 A program's read never passes an undecided write.
-//! M7 Content computed by others replaces the base only where it is newer (or the base is damaged),
-//!    and never under a staged write that is newer still.
-//! M8 What a look at the stripe found is repaired only on the very write that was looked at: a
-//!    stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
+//! MEMBER-5 An abort is a promise: no write up to its version is staged any more, also one still
+//!    under way.
+//! MEMBER-6 A program's read never passes an undecided write.
+//! MEMBER-7 Content computed by others replaces the base only where it is newer (or the base is
+//!    damaged), and never under a staged write that is newer still.
+//! MEMBER-8 What a look at the stripe found is repaired only on the very write that was looked at:
+//!    a stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::op::member::{Install, Reason};
@@ -34,7 +34,7 @@ pub enum StageVerdict {
     Refuse,
 }
 
-/// Rules M1 to M5.
+/// Rules MEMBER-1 to MEMBER-5.
 pub fn stage(held: &Held, ask: &Stage) -> StageVerdict {
     let is_staged =
         held.staged.as_ref().is_some_and(|s| s.id == ask.id && s.version == ask.version);
@@ -84,8 +84,8 @@ pub fn committed(held: &Held) -> Held {
     }
 }
 
-/// What the member holds once it promised to stage nothing more up to `version` (M5). What it holds
-/// already stays: it may have come just before, and count.
+/// What the member holds once it promised to stage nothing more up to `version` (MEMBER-5). What it
+/// holds already stays: it may have come just before, and count.
 pub fn promised(held: &Held, version: Version) -> Held {
     if broken!("promise_drops") {
         return aborted(held, version);
@@ -93,7 +93,7 @@ pub fn promised(held: &Held, version: Version) -> Held {
     Held { floor: held.floor.max(version), ..held.clone() }
 }
 
-/// What the member holds after an abort of everything up to `version` (M5).
+/// What the member holds after an abort of everything up to `version` (MEMBER-5).
 pub fn aborted(held: &Held, version: Version) -> Held {
     let keeps = |s: &Staged| s.version > version;
     let staged = held.staged.clone().filter(keeps);
@@ -107,7 +107,7 @@ pub enum ReadVerdict {
     Undecided,
 }
 
-/// Rule M6, for a reader that knows what is decided.
+/// Rule MEMBER-6, for a reader that knows what is decided.
 pub fn read(held: &Held, decided: Version) -> ReadVerdict {
     match &held.staged {
         None => ReadVerdict::Serve,
@@ -117,7 +117,7 @@ pub fn read(held: &Held, decided: Version) -> ReadVerdict {
     }
 }
 
-/// Rules M7 and M8.
+/// Rules MEMBER-7 and MEMBER-8.
 pub fn installs(held: &Held, install: &Install) -> bool {
     let newest = install.covers.newest();
     let wanted = match install.reason {

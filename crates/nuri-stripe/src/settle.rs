@@ -1,24 +1,24 @@
 //! What becomes of a write whose writer is gone, or does not know: the recovery decision. Pure.
 //!
-//! S1 Evidence is what every live member says in the group's present epoch. Where one does not
-//!    answer, nothing is decided: it answers, or the group gets an epoch without it.
-//! S2 Committed anywhere, or staged on every live participant: forward. Every participant held it
-//!    when it was acknowledged, and live members forget nothing, so what was acknowledged goes
-//!    forward. A newer version than the write's tells of it only where nothing can have gone past:
-//!    who writes without a lease asks those alone that the write takes part with.
-//! S3 A live participant without it: abort. It was never acknowledged. The members without it
-//!    promise first never to stage it (M5); only when they have promised, and still do not hold it,
-//!    do the others drop it. So two who settle, or a writer still at work, cannot come to different
-//!    ends.
-//! S4 Members that are being brought up to date are no evidence about writes of earlier epochs:
-//!    what they lack may be what they missed. In those of the present epoch they take part as all
-//!    do: what they lack of them was never acknowledged, and nobody would bring it to them.
-//! S5 A live member that was not compared with the others since its machine was started may have
-//!    lost what it held. A write that only such members lack goes forward where the others can
+//! SETTLE-1 Evidence is what every live member says in the group's present epoch. Where one does
+//!    not answer, nothing is decided: it answers, or the group gets an epoch without it.
+//! SETTLE-2 Committed anywhere, or staged on every live participant: forward. Every participant
+//!    held it when it was acknowledged, and live members forget nothing, so what was acknowledged
+//!    goes forward. A newer version than the write's tells of it only where nothing can have gone
+//!    past: who writes without a lease asks those alone that the write takes part with.
+//! SETTLE-3 A live participant without it: abort. It was never acknowledged. The members without it
+//!    promise first never to stage it (MEMBER-5); only when they have promised, and still do not
+//!    hold it, do the others drop it. So two who settle, or a writer still at work, cannot come to
+//!    different ends.
+//! SETTLE-4 Members that are being brought up to date are no evidence about writes of earlier
+//!    epochs: what they lack may be what they missed. In those of the present epoch they take part
+//!    as all do: what they lack of them was never acknowledged, and nobody would bring it to them.
+//! SETTLE-5 A live member that was not compared with the others since its machine was started may
+//!    have lost what it held. A write that only such members lack goes forward where the others can
 //!    give it to them: it may have been acknowledged, and if it was, then they can. Where it did
 //!    not go forward, such a member is no evidence, and nothing is aborted before it was compared.
-//! S6 What such a member holds was cut off where one that sees all its writes stands for less, and
-//!    takes nothing up to that version any more: the member lost the truncation.
+//! SETTLE-6 What such a member holds was cut off where one that sees all its writes stands for
+//!    less, and takes nothing up to that version any more: the member lost the truncation.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
@@ -57,8 +57,8 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
 }
 
 /// Whether the lowest undecided write goes forward although live members lack it, because these
-/// are all in `doubt` (S5). Their content is computed from the others then, so what all hold beside
-/// that write must fit together: `answers` are those of live members, and none is behind.
+/// are all in `doubt` (SETTLE-5). Their content is computed from the others then, so what all hold
+/// beside that write must fit together: `answers` are those of live members, and none is behind.
 pub fn forward_in_doubt(
     shape: Shape,
     answers: &[(usize, Held)],
@@ -74,7 +74,7 @@ pub fn forward_in_doubt(
     goes.then_some((version, on))
 }
 
-/// Whether what the member of a place holds was cut off, as other live members tell (S6).
+/// Whether what the member of a place holds was cut off, as other live members tell (SETTLE-6).
 pub fn is_cut_off(shape: Shape, answers: &[(usize, Held)], place: usize) -> bool {
     let own = answers.iter().find(|(other, _)| *other == place).map(|(_, held)| &held.covers);
     let Some(own) = own.filter(|_| !broken!("cut_off_comes_back")) else { return false };

@@ -1,12 +1,13 @@
 //! What a writer of a stripe does next: pure decisions over the members' answers.
 //!
-//! W1 A write names its participants: the data members that it touches and every parity member, or
-//!    every copy, as far as they take part in writes.
-//! W2 It is decided when every participant holds it durably, all in one epoch. Never on "most".
-//! W3 A participant that does not answer is asked again until it does, or until the group has a new
-//!    epoch; then the stripe is settled first (`settle.rs`).
-//! W4 A refusal is no loss: what is staged is settled, and the write is done again on what the
-//!    members hold, under a higher version.
+//! WRITER-1 A write names its participants: the data members that it touches and every parity
+//!    member, or every copy, as far as they take part in writes.
+//! WRITER-2 It is decided when every participant holds it durably, all in one epoch. Never on
+//!   "most".
+//! WRITER-3 A participant that does not answer is asked again until it does, or until the group has
+//!    a new epoch; then the stripe is settled first (`settle.rs`).
+//! WRITER-4 A refusal is no loss: what is staged is settled, and the write is done again on what
+//!    the members hold, under a higher version.
 
 use nuri_proto::Status;
 use nuri_proto::layout::Shape;
@@ -14,7 +15,7 @@ use nuri_proto::status::RetryClass;
 use nuri_proto::stripe::{Covers, Held, Members, StageReply};
 use nuri_rules::broken;
 
-/// Participants of a write that touches these data places (W1).
+/// Participants of a write that touches these data places (WRITER-1).
 pub fn participants(shape: Shape, touched: Members, writable: Members) -> Members {
     let wanted = match shape {
         Shape::Stripe | Shape::Mirror(_) => Members::of(0..shape.members()),
@@ -97,11 +98,11 @@ pub fn allocated(shape: Shape, answers: &[(usize, Answer)]) -> u64 {
 /// What comes next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// All participants hold it (W2).
+    /// All participants hold it (WRITER-2).
     Decided,
-    /// Ask these again (W3).
+    /// Ask these again (WRITER-3).
     AskAgain(Members),
-    /// Find out what the stripe stands for, then write anew (W4).
+    /// Find out what the stripe stands for, then write anew (WRITER-4).
     Rebase,
     /// What this member holds is damaged: bring it its content, then ask again.
     Repair(usize),
@@ -109,7 +110,7 @@ pub enum Next {
     GiveUp(Status),
 }
 
-/// Rules W2 to W4, for a group that is still in the write's epoch.
+/// Rules WRITER-2 to WRITER-4, for a group that is still in the write's epoch.
 pub fn next(answers: &[(usize, Answer)]) -> Next {
     let mut again = Vec::new();
     for (place, answer) in answers {

@@ -1,18 +1,18 @@
 //! Epochs of the groups that a node's targets belong to: which writes they take, which reads they
 //! answer.
 //!
-//! E1 A write of a group is taken only in the epoch that this node adopted. A higher one makes the
-//!    node fetch the map; a lower one is over.
-//! E2 A new map is adopted only once no write that the old one admitted is still running: whoever
-//!    settles in the new epoch sees all that was taken in the old one.
-//! E3 Programs read only from a live member: one that is being brought up to date may have missed
-//!    writes.
-//! E4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted on
-//!    the targets before it is obeyed, and an older one changes nothing.
-//! E5 A member whose machine was started anew gives no evidence and takes no write before it was
-//!    compared with the others of its group: a disk that said more than it kept has lost its newest
-//!    writes, and would say that they never were. Meanwhile it tells others what it holds, and
-//!    takes what was computed from them.
+//! EPOCH-1 A write of a group is taken only in the epoch that this node adopted. A higher one makes
+//!    the node fetch the map; a lower one is over.
+//! EPOCH-2 A new map is adopted only once no write that the old one admitted is still running:
+//!    whoever settles in the new epoch sees all that was taken in the old one.
+//! EPOCH-3 Programs read only from a live member: one that is being brought up to date may have
+//!    missed writes.
+//! EPOCH-4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted
+//!    on the targets before it is obeyed, and an older one changes nothing.
+//! EPOCH-5 A member whose machine was started anew gives no evidence and takes no write before it
+//!    was compared with the others of its group: a disk that said more than it kept has lost its
+//!    newest writes, and would say that they never were. Meanwhile it tells others what it holds,
+//!    and takes what was computed from them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Epochs {
         Epochs { obeyed: obeyed.unwrap_or_default(), ..Epochs::default() }
     }
 
-    /// Obeys the map from now on (E2, E4).
+    /// Obeys the map from now on (EPOCH-2, EPOCH-4).
     pub fn adopt(&self, map: &Map) {
         let redundant = map.groups.iter().filter(|g| g.shape.is_redundant());
         let groups = redundant.map(|g| (g.id, g.clone())).collect();
@@ -73,8 +73,8 @@ impl Epochs {
         self.view.read().map
     }
 
-    /// Enters a write of the group on a target, or a question whose answer decides about one (E1,
-    /// E5).
+    /// Enters a write of the group on a target, or a question whose answer decides about one
+    /// (EPOCH-1, EPOCH-5).
     ///
     /// # Errors
     /// As [`Epochs::enter`]; [`Status::EPOCH`] also for a member that is not proven yet.
@@ -88,7 +88,7 @@ impl Epochs {
         if view.is_unproven(group, target) { Err(Status::EPOCH) } else { Ok(view) }
     }
 
-    /// Enters the group's epoch, as the caller knows it (E1).
+    /// Enters the group's epoch, as the caller knows it (EPOCH-1).
     ///
     /// # Errors
     /// [`Status::EPOCH`] where the caller or this node knows an older map.
@@ -105,7 +105,7 @@ impl Epochs {
         Ok(view)
     }
 
-    /// Whether programs may read the group's chunks here (E3, E5).
+    /// Whether programs may read the group's chunks here (EPOCH-3, EPOCH-5).
     ///
     /// # Errors
     /// [`Status::BEHIND`]; [`Status::EPOCH`] for a group that this node does not know yet.

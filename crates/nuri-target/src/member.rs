@@ -107,7 +107,8 @@ impl TargetServer {
         &self,
         call: &MemberChanged,
     ) -> Result<Vec<(ChunkKey, Covers)>, Status> {
-        // What is answered is all that was ever taken in earlier epochs (E2), proven or not (E5).
+        // What is answered is all that was ever taken in earlier epochs (EPOCH-2), proven or not
+        // (EPOCH-5).
         let _entered = match broken!("list_any_epoch") {
             true => None,
             false => Some(self.epochs.enter(call.group, call.epoch)?),

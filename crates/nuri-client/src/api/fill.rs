@@ -2,8 +2,9 @@
 //!
 //! Where a chunk has a hole in the range, zeros are written: through, durably, into room that
 //! nobody was promised, and refused where there is none. From then on the blocks are there, and
-//! what is written over blocks never lacks room (K4, `nuri-target/src/store/credits.rs`). Where the
-//! room ends in the middle, what was given before is given back, and the file is as it was.
+//! what is written over blocks never lacks room (RESERVE-4, `nuri-target/src/store/credits.rs`).
+//! Where the room ends in the middle, what was given before is given back, and the file is as it
+//! was.
 //!
 //! A range goes in steps. Between them the lease may go to others; each step looks for holes anew.
 

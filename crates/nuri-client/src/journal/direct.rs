@@ -27,7 +27,7 @@ impl Drop for Direct<'_> {
 
 impl Journal {
     /// Before the server is asked to change directories: nothing is logged in them from here on,
-    /// and what was logged anywhere is told (L5).
+    /// and what was logged anywhere is told (JOURNAL-5).
     ///
     /// # Errors
     /// The log cannot be told.

@@ -5,8 +5,8 @@
 //! a directory that was just made has none.
 //!
 //! A directory that others change too is taken for turns: what is known of its names when it is
-//! given back is kept, and who takes it again is told what changed (T2). Names from before a loss
-//! of logged steps are not kept: some may be of these (T3).
+//! given back is kept, and who takes it again is told what changed (DELEGATION-2). Names from
+//! before a loss of logged steps are not kept: some may be of these (DELEGATION-3).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

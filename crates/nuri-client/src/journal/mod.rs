@@ -5,11 +5,12 @@
 //! batches: at `fsync`, when a lease is recalled, before whatever the server has to be asked to
 //! change, and soon anyway.
 //!
-//! L3 The log is told in the order in which it was written, by one teller at a time.
-//! L4 A lease is given back only after everything that was logged under it is told.
-//! L5 A change that goes to the server directly follows everything logged before it, a question
-//!    what was logged of the inode: a directory that is being given back is asked for already.
-//! L6 What is logged and not told keeps its inodes and leases here.
+//! JOURNAL-3 The log is told in the order in which it was written, by one teller at a time.
+//! JOURNAL-4 A lease is given back only after everything that was logged under it is told.
+//! JOURNAL-5 A change that goes to the server directly follows everything logged before it, a
+//!    question what was logged of the inode: a directory that is being given back is asked for
+//!    already.
+//! JOURNAL-6 What is logged and not told keeps its inodes and leases here.
 //!
 //! A crash of the client loses what was not told, and nothing in between. The rules of the server's
 //! side are in `nuri-meta/src/namespace/op/apply.rs`.
@@ -49,7 +50,7 @@ pub(crate) struct Journal {
     deferred: Arc<DeferredUnlinks>,
     flushed: Arc<FlushedSteps>,
     state: Mutex<JournalState>,
-    /// Held by who tells the server (L3).
+    /// Held by who tells the server (JOURNAL-3).
     telling: Mutex<()>,
     /// Somebody may have to tell.
     due: Condvar,

@@ -1,10 +1,12 @@
 //! The steps of a client log on their way to the server: in order, each once. Pure: who tells them
 //! brings the time, makes the calls and says what came of them.
 //!
-//! Q1 One batch is under way at a time. While its outcome is not known it is what is told next, in
-//!    the same words under the same slot: it may have been done, and what follows it relies on it.
-//! Q2 Steps are told when everything up to them was answered as durable, in the order of numbers.
-//! Q3 What is lost takes everything after it along, and what is logged later begins anew.
+//! QUEUE-1 One batch is under way at a time. While its outcome is not known it is what is told
+//!    next, in the same words under the same slot: it may have been done, and what follows it
+//!    relies on it.
+//! QUEUE-2 Steps are told when everything up to them was answered as durable, in the order of
+//!   numbers.
+//! QUEUE-3 What is lost takes everything after it along, and what is logged later begins anew.
 //!
 //! Callers: `tell.rs`, and the simulator.
 
@@ -134,7 +136,7 @@ impl<K: Default> Queue<K> {
         is_old || self.unsure.is_some() || self.steps.len() >= BATCH
     }
 
-    /// What to tell next (Q1). Whoever takes it says what came of it: [`Queue::told`],
+    /// What to tell next (QUEUE-1). Whoever takes it says what came of it: [`Queue::told`],
     /// [`Queue::unsure`] or [`Queue::lose`].
     pub fn next(&mut self, session: SessionId, now: Instant) -> Batch<K> {
         let overtakes = broken!("log_overtakes") && !self.steps.is_empty();
@@ -182,7 +184,7 @@ impl<K: Default> Queue<K> {
         self.unsure = Some(batch);
     }
 
-    /// What is logged cannot be told any more; nor can what was taken (Q3).
+    /// What is logged cannot be told any more; nor can what was taken (QUEUE-3).
     pub fn lose(&mut self) -> Lost<K> {
         self.steps.clear();
         self.since = None;

@@ -1,10 +1,10 @@
 //! What a client believes to hold of an inode: its lease, as grants and recalls come in any order.
 //! Pure: the caller does what a recall asks for and says when it is done.
 //!
-//! H1 A grant of an earlier start of the server, of a session that ended, or up to a number that
-//!    was recalled, is void, also when its answer comes late.
-//! H2 While a recall is being obeyed nothing new is cached or logged under the lease.
-//! H3 A recall of older grants than the last one takes nothing: that one stays.
+//! GRANT-1 A grant of an earlier start of the server, of a session that ended, or up to a number
+//!    that was recalled, is void, also when its answer comes late.
+//! GRANT-2 While a recall is being obeyed nothing new is cached or logged under the lease.
+//! GRANT-3 A recall of older grants than the last one takes nothing: that one stays.
 //!
 //! Callers: `node.rs`, `recall.rs`, and the simulator.
 
@@ -64,7 +64,7 @@ impl LeaseState {
         LeaseState { recalled, ..LeaseState::default() }
     }
 
-    /// Whether what an answer told under the grant is still so (H1).
+    /// Whether what an answer told under the grant is still so (GRANT-1).
     pub fn counts(&self, grant: Grant, standing: GrantValidity) -> bool {
         let is_recalled = grant.number <= self.recalled && !broken!("void_grant_counts");
         standing.counts(grant) && !is_recalled
@@ -110,12 +110,12 @@ impl LeaseState {
         (self.mode, self.is_private) = (Some(LeaseMode::Read), false);
     }
 
-    /// Whether the inode is here alone and stays so for now (H2).
+    /// Whether the inode is here alone and stays so for now (GRANT-2).
     pub fn is_alone(&self) -> bool {
         self.mode == Some(LeaseMode::Write) && !self.revoking
     }
 
-    /// Whether what the lease covers may be cached (H2).
+    /// Whether what the lease covers may be cached (GRANT-2).
     pub fn is_cacheable(&self) -> bool {
         self.mode.is_some() && !self.revoking
     }

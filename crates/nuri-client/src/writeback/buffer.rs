@@ -1,7 +1,7 @@
 //! Buffered bytes of one file: what was written and is not yet durable on the targets.
 //!
 //! Pure. A byte is dirty (only here), in flight (being pushed), or held (a target has it in
-//! memory, rule 5.8). It stays here until a flush settles it, so it can be sent again.
+//! memory, rule DATA-8). It stays here until a flush settles it, so it can be sent again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Write-behind: push dirty bytes to targets, flush, then publish size and times.
 //!
 //! 1 bytes are buffered                       crash of the client: lost, never synced
-//! 2 pushed: a target holds them in memory    crash of the target: sent again (rule 5.8)
+//! 2 pushed: a target holds them in memory    crash of the target: sent again (rule DATA-8)
 //! 3 flushed: durable on the targets
 //! 4 published: size, times (or inline data) durable at the metadata server
 //!

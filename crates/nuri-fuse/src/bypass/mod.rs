@@ -1,17 +1,17 @@
 //! Programs that move the bytes of their large reads and writes past the kernel's page cache, by
 //! `libnuri_preload` (`preload/`).
 //!
-//! B1 Who holds an open file gets its ticket from the kernel (an ioctl). It is good for what the
-//!    file was opened for, and ends with the open file. What fails because it ended meanwhile is
-//!    asked again: the program's number is another open file by then.
-//! B2 Memory of programs is not touched. Bytes go through pipes that hold references to pages: the
-//!    program's own, or those that this connection alone reads into.
-//! B3 Nothing is held while a program is waited for.
-//! B4 The kernel's pages of what was written are dropped before the write is answered. (Those that
-//!    a mapping changed are written out by the program before it asks, so that kernels before 6.16,
-//!    which do not wait for that, give no tickets.) What the kernel's lock of an inode keeps apart,
-//!    writes and changes of the size, the client does.
-//! B5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
+//! BYPASS-1 Who holds an open file gets its ticket from the kernel (an ioctl). It is good for what
+//!    the file was opened for, and ends with the open file. What fails because it ended meanwhile
+//!    is asked again: the program's number is another open file by then.
+//! BYPASS-2 Memory of programs is not touched. Bytes go through pipes that hold references to
+//!    pages: the program's own, or those that this connection alone reads into.
+//! BYPASS-3 Nothing is held while a program is waited for.
+//! BYPASS-4 The kernel's pages of what was written are dropped before the write is answered. (Those
+//!    that a mapping changed are written out by the program before it asks, so that kernels before
+//!    6.16, which do not wait for that, give no tickets.) What the kernel's lock of an inode keeps
+//!    apart, writes and changes of the size, the client does.
+//! BYPASS-5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
 
 mod guest;
 mod passed;
@@ -124,7 +124,7 @@ impl Bypass {
         }
     }
 
-    /// Serves a connection in a thread of its own, if there is room (B5).
+    /// Serves a connection in a thread of its own, if there is room (BYPASS-5).
     fn admit(self: &Arc<Bypass>, socket: OwnedFd) {
         let Ok(who) = sockopt::socket_peercred(&socket) else { return };
         let uid = who.uid.as_raw();

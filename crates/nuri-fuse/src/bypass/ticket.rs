@@ -1,4 +1,4 @@
-//! Tickets of open files (rule B1). Random: they cannot be guessed.
+//! Tickets of open files (rule BYPASS-1). Random: they cannot be guessed.
 
 use std::collections::HashMap;
 

@@ -2,7 +2,8 @@
 //!
 //! Asked directly, each change takes the directory back from everybody else's caches and waits for
 //! the log's disk. So who changes it again and again takes it for a turn, works in its own log and
-//! tells all at the end. A turn protects from others that ask for one, and from nobody else (T1).
+//! tells all at the end. A turn protects from others that ask for one, and from nobody else
+//! (DELEGATION-1).
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Calls about locks: the lock table in the server, its grace period and its events.
 //!
 //! The table is memory, and so are the outcomes in the reply slots: a restarted server knows
-//! nothing of either. Sessions bring back what they held before anything else is served (rule L4),
-//! and ask again for what they wait for. Nothing here waits for the disk or for another client.
+//! nothing of either. Sessions bring back what they held before anything else is served (rule
+//! LOCK-4), and ask again for what they wait for. Nothing here waits for the disk or for another
+//! client.
 
 use nuri_proto::id::SessionId;
 use nuri_proto::op::lock::{HeldLock, LockCancel, LockReply, LockSet, LockTest};

@@ -1,6 +1,6 @@
 //! The lock table: which program holds which bytes. Pure: calls in, ends of waits out, no clock.
 //!
-//! Rules (L1 to L6 in ARCHITECTURE.md):
+//! Rules (LOCK-1 to LOCK-6 in ARCHITECTURE.md):
 //! - Two owners never hold the same byte unless both share it. An owner's last call decides about
 //!   each byte: ranges are split, merged, raised and lowered. `fcntl` and `flock` are apart.
 //! - A wait is a record here. It ends as a lock, by its session's word, or with its session.

@@ -1,5 +1,5 @@
 //! What became lately of the names of directories that sessions take by turns: who takes one again
-//! is told what changed, instead of reading all of it (T2). Pure.
+//! is told what changed, instead of reading all of it (DELEGATION-2). Pure.
 //!
 //! A directory's change counter grows with each change of its names, so "all since then" is well
 //! defined. What is not known any more is read anew; after a restart that is everything.

@@ -1,14 +1,14 @@
 //! Room that was promised to sessions: what a client accepted from its programs and has not sent
 //! yet finds its place. Pure; in blocks.
 //!
-//! K1 A session takes room only beside what others were promised; who was promised nothing, beside
-//!    all that was promised to anybody.
-//! K2 What a session takes comes out of what it was promised.
-//! K3 More is promised only of what nobody was promised beyond the margin: as much as is needed,
-//!    or nothing.
-//! K4 What makes a store fuller leaves the margin. A write over blocks that are there already takes
-//!    new ones for a moment, and finds them in the margin: so it never lacks room, however full the
-//!    store is, and `fallocate` can promise that.
+//! RESERVE-1 A session takes room only beside what others were promised; who was promised nothing,
+//!    beside all that was promised to anybody.
+//! RESERVE-2 What a session takes comes out of what it was promised.
+//! RESERVE-3 More is promised only of what nobody was promised beyond the margin: as much as is
+//!    needed, or nothing.
+//! RESERVE-4 What makes a store fuller leaves the margin. A write over blocks that are there
+//!    already takes new ones for a moment, and finds them in the margin: so it never lacks room,
+//!    however full the store is, and `fallocate` can promise that.
 //!
 //! Promises are in memory: a client repeats its own several times a second, and they end with its
 //! session.
@@ -71,8 +71,8 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// What must be left when somebody takes blocks: what others were promised (K1), and beside
-    /// that the margin where the store gains more than was promised for it (K4).
+    /// What must be left when somebody takes blocks: what others were promised (RESERVE-1), and
+    /// beside that the margin where the store gains more than was promised for it (RESERVE-4).
     pub fn kept_from(&self, payer: Payer, need: Need, margin: u64) -> u64 {
         let (others, own) = match payer {
             _ if broken!("credit_taken") => return 0,
@@ -100,7 +100,7 @@ impl Credits {
         };
     }
 
-    /// Blocks were taken (K2).
+    /// Blocks were taken (RESERVE-2).
     pub fn take(&mut self, payer: Payer, blocks: u64) {
         if let Payer::Session(session) = payer {
             self.set(session, self.of(session).saturating_sub(blocks));
@@ -108,7 +108,7 @@ impl Credits {
     }
 
     /// Promises the session so much from now on, in the place of what it was promised before, where
-    /// so many blocks are free beside the margin (K3). Returns how much it is.
+    /// so many blocks are free beside the margin (RESERVE-3). Returns how much it is.
     pub fn promise(&mut self, session: SessionId, wish: Wish, free: u64) -> u64 {
         let most = free.saturating_sub(self.of_others(session));
         let fair = most.checked_sub(wish.needed).map(|more| wish.needed + more / GENEROSITY);

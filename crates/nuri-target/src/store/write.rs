@@ -422,8 +422,8 @@ impl<D: Disk> ChunkStore<D> {
     }
 
     /// Waits until a record of `log_bytes` fits, the overlay takes `smalls` more blocks and there
-    /// are as many free blocks as `need` says beside what is kept from who takes them (K1, K4).
-    /// Returns with the lock held.
+    /// are as many free blocks as `need` says beside what is kept from who takes them (RESERVE-1,
+    /// RESERVE-4). Returns with the lock held.
     ///
     /// # Errors
     /// No space even after everything freed became usable, or none on the device for what the

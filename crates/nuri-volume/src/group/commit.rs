@@ -1,5 +1,5 @@
-//! Lazy commits (rule M4): members are told what is decided by the next write of the stripe, by a
-//! read, or from here a little later. One that is lost is found out by settling.
+//! Lazy commits (rule MEMBER-4): members are told what is decided by the next write of the stripe,
+//! by a read, or from here a little later. One that is lost is found out by settling.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -165,7 +165,7 @@ impl<P: Port> Groups<P> {
     }
 }
 
-/// What the stripe stands for, if all that was read is of one state (rule 5.9).
+/// What the stripe stands for, if all that was read is of one state.
 fn one_state(shape: Shape, read: &[(usize, Source)]) -> Result<Covers, Status> {
     let all: Vec<(usize, &Covers)> = read.iter().map(|(p, source)| (*p, source.covers())).collect();
     one_state_of(shape, &all)

@@ -1,5 +1,5 @@
 //! Giving members back what their disks lost with the power, stripe by stripe, while they serve
-//! nobody (rule S5 of `nuri-stripe/src/settle.rs`).
+//! nobody (rule SETTLE-5 of `nuri-stripe/src/settle.rs`).
 //!
 //! No member is right as a whole: one lost an acknowledged write, another one never got a write
 //! that was under way, and nothing tells which is which. So each stripe goes forward, for all its

@@ -1,12 +1,12 @@
 //! Moving a place of a group to another target while its present one still serves.
 //!
-//! H1 The new target gets a copy of every chunk before it is a member, read from the present one:
-//!    the group keeps its redundancy. Only while the others hold the data too: the group has to go
-//!    on without the present one when the place moves.
-//! H2 Then it takes the place as one that missed what was written since the copy began: that little
-//!    is brought to it as to any returning member (`resync.rs`).
-//! H3 What a target holds of a group in which it has no place is taken away, whoever left it there,
-//!    but only while all members are live.
+//! MOVE-1 The new target gets a copy of every chunk before it is a member, read from the present
+//!    one: the group keeps its redundancy. Only while the others hold the data too: the group has
+//!    to go on without the present one when the place moves.
+//! MOVE-2 Then it takes the place as one that missed what was written since the copy began: that
+//!    little is brought to it as to any returning member (`resync.rs`).
+//! MOVE-3 What a target holds of a group in which it has no place is taken away, whoever left it
+//!    there, but only while all members are live.
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -30,8 +30,8 @@ pub struct Move {
 }
 
 impl<P: Port> Groups<P> {
-    /// Copies all chunks of the place (H1). Returns the first epoch whose writes the new target may
-    /// have missed.
+    /// Copies all chunks of the place (MOVE-1). Returns the first epoch whose writes the new target
+    /// may have missed.
     ///
     /// # Errors
     /// [`Status::NOSPC`] at the new target; [`Status::BUSY`] where too few others are live; the
@@ -115,7 +115,7 @@ impl<P: Port> Groups<P> {
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
     }
 
-    /// Takes away what a target that has no place in the group holds of it (H3).
+    /// Takes away what a target that has no place in the group holds of it (MOVE-3).
     ///
     /// # Errors
     /// [`Status::BUSY`] where it has a place, or holds something while a member is not live; the

@@ -1,7 +1,7 @@
 //! Whether a member holds what the others say that it held, after its machine was started anew.
 //!
 //! A disk that said more than it kept lost its newest writes with the power, and shows an older
-//! state that is whole in itself: nothing on it tells. The other members' lists do (rule E5 of
+//! state that is whole in itself: nothing on it tells. The other members' lists do (rule EPOCH-5 of
 //! `nuri-target/src/epochs.rs`). The member takes no write meanwhile, so its own list is complete.
 //!
 //! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one

@@ -1,16 +1,17 @@
 //! Bringing a returned or new member of a group up to date, under live load.
 //!
-//! R1 Writes of the present epoch include the member; what it missed are stripes written from
+//! RESYNC-1 Writes of the present epoch include the member; what it missed are stripes written from
 //!    `since` on, and those that stand for something else at the others: a write of an earlier
 //!    epoch that nobody finished while the member was there may have been settled without it.
 //!    Every chunk's version tells, also what is staged. Only those are looked at.
-//! R2 A stripe is settled first where a writer of an earlier epoch left it undecided.
-//! R3 What the member holds and no live member has was truncated meanwhile: it goes first, so that
-//!    it is never taken for data again. That is a stripe, or a chunk of one that was written again.
-//! R4 The group's epoch is taken before the look: whoever wants to call the member live names it.
-//!    Who is asked what it holds answers in that epoch only, so that no write of an earlier one,
-//!    in which the member took no part, comes after the answer.
-//! R5 A write of the present epoch is its writer's to end. Where one that nobody ends keeps a
+//! RESYNC-2 A stripe is settled first where a writer of an earlier epoch left it undecided.
+//! RESYNC-3 What the member holds and no live member has was truncated meanwhile: it goes first, so
+//!    that it is never taken for data again. That is a stripe, or a chunk of one that was written
+//!    again.
+//! RESYNC-4 The group's epoch is taken before the look: whoever wants to call the member live names
+//!    it. Who is asked what it holds answers in that epoch only, so that no write of an earlier
+//!    one, in which the member took no part, comes after the answer.
+//! RESYNC-5 A write of the present epoch is its writer's to end. Where one that nobody ends keeps a
 //! stripe from the member, the group takes a new epoch: then it can be settled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -39,7 +40,7 @@ const PATIENCE: Duration = REQUEST;
 pub struct Kept(HashMap<GroupId, (Epoch, Duration)>);
 
 impl Kept {
-    /// A round left something of the group, at that epoch. Returns whether to renew it (R5).
+    /// A round left something of the group, at that epoch. Returns whether to renew it (RESYNC-5).
     pub fn is_for_long(&mut self, group: GroupId, epoch: Epoch, now: Duration) -> bool {
         let (of, since) = self.0.entry(group).or_insert((epoch, now));
         if *of != epoch {
@@ -80,7 +81,7 @@ pub struct Missed {
 }
 
 impl Missed {
-    /// The epoch to name when all of it is done (R4).
+    /// The epoch to name when all of it is done (RESYNC-4).
     pub fn epoch(&self) -> Epoch {
         self.group.epoch
     }
@@ -88,7 +89,7 @@ impl Missed {
 
 impl<P: Port> Groups<P> {
     /// Lists the stripes that a `Syncing` member may have missed, and takes away what is no more
-    /// (R3). `None` where it is not syncing.
+    /// (RESYNC-3). `None` where it is not syncing.
     ///
     /// # Errors
     /// [`Status::RETRY`] and the like: ask again later.

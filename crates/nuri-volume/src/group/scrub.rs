@@ -1,12 +1,12 @@
 //! The scrub of one stripe: reads all that its members hold and holds it against each other.
 //!
-//! C1 A checksum or a version, both kept apart from the bytes, says which member is bad; then the
-//!    others repair it. Where all of them are right and the bytes do not fit nevertheless, nobody
-//!    knows: that is reported, and nothing is touched.
-//! C2 Nothing is found while somebody writes: what the members hold is the same before and after
-//!    the look. A repair happens only on the very write that was looked at (rule M8).
-//! C3 A member that knows no version at all where others know one is reported and left alone: what
-//!    looks like a loss may be a truncation or a deletion, and would be undone.
+//! SCRUB-1 A checksum or a version, both kept apart from the bytes, says which member is bad; then
+//!    the others repair it. Where all of them are right and the bytes do not fit nevertheless,
+//!    nobody knows: that is reported, and nothing is touched.
+//! SCRUB-2 Nothing is found while somebody writes: what the members hold is the same before and
+//!    after the look. A repair happens only on the very write that was looked at (rule MEMBER-8).
+//! SCRUB-3 A member that knows no version at all where others know one is reported and left alone:
+//!    what looks like a loss may be a truncation or a deletion, and would be undone.
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
@@ -30,7 +30,7 @@ pub enum Flaw {
     Damaged,
     /// Older than what the others prove: a lost write.
     Stale,
-    /// It knows nothing of bytes that others know of (C3).
+    /// It knows nothing of bytes that others know of (SCRUB-3).
     Missing,
     /// All checksums and versions are right, and it does not fit the others.
     Misfit,

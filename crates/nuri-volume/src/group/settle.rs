@@ -85,8 +85,8 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// What all members that take part hold. Every live one must answer (rule S1), and where not
-    /// `in_doubt` must be beyond doubt (rule S5).
+    /// What all members that take part hold. Every live one must answer (rule SETTLE-1), and where
+    /// not `in_doubt` must be beyond doubt (rule SETTLE-5).
     pub(super) fn ask_all(
         &self,
         group: &Group,

@@ -1,4 +1,4 @@
-//! Writing a stripe: rules W1 to W4 of `nuri_stripe::writer`, carried out.
+//! Writing a stripe: rules WRITER-1 to WRITER-4 of `nuri_stripe::writer`, carried out.
 
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ impl<P: Port> Groups<P> {
         Ok(shares)
     }
 
-    /// Stages on all participants, asking again those that do not answer (W3).
+    /// Stages on all participants, asking again those that do not answer (WRITER-3).
     fn stage_all(
         &self,
         attempt: &Attempt<'_>,

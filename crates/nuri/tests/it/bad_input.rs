@@ -109,7 +109,7 @@ fn damaged_stores_are_told_and_left_alone() {
     let log = fs::read_to_string(space.path("space/log/mount.log")).unwrap();
     let line = log.lines().find(|line| line.contains("cannot be read")).unwrap();
     assert!(line.contains(&format!("bytes of inode {ino} from ")), "{line}");
-    assert!(line.contains(", target 1: ") && line.contains("damaged"), "{line}");
+    assert!(line.contains(", target 1: ") && line.contains("failed its checksum"), "{line}");
     space.down();
 }
 

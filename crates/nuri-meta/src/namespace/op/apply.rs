@@ -1,8 +1,9 @@
 //! Running what a client did by itself: the steps of its log, in order, all or none.
 //!
-//! L1 A step changes only what its session holds the write lease of: nobody else saw it otherwise.
-//! L2 Steps are one transaction with the reply slot, in the client's order: none survives without
-//!    an earlier one, none is done twice.
+//! JOURNAL-1 A step changes only what its session holds the write lease of: nobody else saw it
+//!   otherwise.
+//! JOURNAL-2 Steps are one transaction with the reply slot, in the client's order: none survives
+//!    without an earlier one, none is done twice.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -71,7 +72,7 @@ impl MetaOp for Apply {
     }
 }
 
-/// L1
+/// JOURNAL-1
 fn check_alone(txn: &Txn<'_>, ino: Ino) -> Result<(), Status> {
     let alone = txn.leases.held(ino, txn.session) == Some(LeaseMode::Write);
     if alone || broken!("apply_unleased") { Ok(()) } else { Err(Status::STALE) }
