@@ -280,12 +280,7 @@ impl First<'_> {
 
 fn cluster_id(settings: &mut NodeSettings) -> Result<ClusterId, Failure> {
     if let Some(text) = &settings.cluster {
-        let parse = |i: usize| u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok();
-        let mut bytes = [0; 16];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = parse(i).ok_or_else(|| Failure("node.json has a damaged cluster id".into()))?;
-        }
-        return Ok(ClusterId(bytes));
+        return text.parse().map_err(|_| Failure("node.json has a damaged cluster id".into()));
     }
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(at("the system gave no random bytes"))?;

@@ -63,7 +63,17 @@ pub struct ClusterId(pub [u8; 16]);
 
 impl std::fmt::Display for ClusterId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl std::str::FromStr for ClusterId {
+    type Err = hex::FromHexError;
+
+    fn from_str(text: &str) -> Result<ClusterId, hex::FromHexError> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes)?;
+        Ok(ClusterId(bytes))
     }
 }
 

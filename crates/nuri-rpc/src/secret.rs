@@ -85,7 +85,7 @@ impl Secret {
     /// # Errors
     /// Where the file exists or cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), SecretError> {
-        let digits: String = self.bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let digits = hex::encode(self.bytes);
         let before = if self.role == Role::Mount { FOR_MOUNTS } else { "" };
         let write = || {
             let mut file =
@@ -137,12 +137,7 @@ impl Secret {
 
 fn parse_hex(text: &str) -> Option<[u8; 32]> {
     let mut out = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (i, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut out).ok()?;
     Some(out)
 }
 

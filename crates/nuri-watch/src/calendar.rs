@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const DAY: u64 = 86_400;
+use jiff::Timestamp;
 
 /// Seconds since 1970.
 pub fn unix_now() -> u64 {
@@ -11,32 +11,23 @@ pub fn unix_now() -> u64 {
 
 /// As RFC 3339 says it, to the second.
 pub fn utc(unix: u64) -> String {
-    let (year, month, day) = civil(unix / DAY);
-    let (hour, minute, second) = (unix % DAY / 3600, unix % 3600 / 60, unix % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    said(unix, "%Y-%m-%dT%H:%M:%SZ")
 }
 
 /// For people: weekday, date and minute.
 pub fn day_and_minute(unix: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let (year, month, day) = civil(unix / DAY);
-    let (hour, minute) = (unix % DAY / 3600, unix % 3600 / 60);
-    let name = DAYS[(unix / DAY % 7) as usize];
-    format!("{name} {year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    said(unix, "%a %Y-%m-%d %H:%M UTC")
 }
 
-/// The date so many days after 1970-01-01. Years are counted from 1 March, which puts the leap day
-/// at their end.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const ERA: u64 = 146_097;
-    let days = days + 719_468;
-    let (era, day) = (days / ERA, days % ERA);
-    let year = (day - day / 1460 + day / 36_524 - day / (ERA - 1)) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + u64::from(month <= 2), month, day)
+/// For people: date and second.
+pub fn day_and_second(unix: u64) -> String {
+    said(unix, "%Y-%m-%d %H:%M:%S UTC")
+}
+
+/// What lies beyond the calendar's years is its last moment.
+fn said(unix: u64, form: &str) -> String {
+    let time = i64::try_from(unix).ok().and_then(|unix| Timestamp::from_second(unix).ok());
+    time.unwrap_or(Timestamp::MAX).strftime(form).to_string()
 }
 
 #[cfg(test)]
@@ -57,6 +48,8 @@ mod tests {
         for (unix, text) in cases {
             assert_eq!(utc(unix), text);
         }
+        assert_eq!(day_and_second(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert!(utc(u64::MAX).starts_with("9999-"), "{}", utc(u64::MAX));
     }
 
     #[test]

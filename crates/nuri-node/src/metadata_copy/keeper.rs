@@ -26,9 +26,9 @@ use nuri_proto::op::copy::{
 };
 use nuri_proto::op::data::Durability;
 use nuri_rpc::{Reply, Request, reply_to};
+use nuri_watch::calendar::unix_now;
 use parking_lot::Mutex;
 
-use super::restore::now;
 use super::{FORMAT, Found, LAST_GENERATION, WHOLE, Whole, copies, copy_path};
 use crate::directory::{MAP, META_LOG, META_TABLES, save_json};
 use crate::failure::{Failure, at};
@@ -166,7 +166,7 @@ impl Keeper {
             generation: origin.generation,
             node: origin.node.0,
             address: origin.address.clone(),
-            since: now(),
+            since: unix_now(),
         };
         save_json(&open.path.join(WHOLE), &whole)?;
         // The older copy goes only once the newer one's name is durable.

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use nuri_cluster::store::{FileStore, MapStore};
 use nuri_io::lock::ExclusiveLock;
@@ -174,24 +174,4 @@ fn settle(dir: &Path) -> Result<fsck::FsckReport, Failure> {
     let report = fsck::check(&engine).map_err(Failure::new)?;
     engine.checkpoint().map_err(Failure::new)?;
     Ok(report)
-}
-
-/// Universal time, for people.
-pub fn time(seconds: u64) -> String {
-    let (days, rest) = ((seconds / 86_400) as i64, seconds % 86_400);
-    // Days since 0000-03-01 in eras of 400 years, so that leap days come last.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / 146_097, shifted % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = (era * 400 + year + i64::from(month >= 10), (month + 2) % 12 + 1);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// Now, as the copy counts time.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

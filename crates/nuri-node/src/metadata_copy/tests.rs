@@ -22,7 +22,7 @@ use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Request};
 
 use super::keeper::Keeper;
-use super::restore::{Overwrite, newest, refuse_unfinished, restore, time};
+use super::restore::{Overwrite, newest, refuse_unfinished, restore};
 use super::{WHOLE, copies, copy_path};
 use crate::directory::{MAP, META_LOG, META_TABLES, open_engine, store_disks};
 
@@ -198,13 +198,4 @@ fn copies_of_two_spaces_are_not_mixed() {
     }
     assert!(newest(&sources).unwrap_err().0.contains("two spaces"));
     assert_eq!(newest(&sources[..1]).unwrap().generation, 1);
-}
-
-#[test]
-fn times_are_those_of_the_calendar() {
-    assert_eq!(time(0), "1970-01-01 00:00:00 UTC");
-    assert_eq!(time(951_782_399), "2000-02-28 23:59:59 UTC");
-    assert_eq!(time(951_782_400), "2000-02-29 00:00:00 UTC");
-    assert_eq!(time(1_709_251_199), "2024-02-29 23:59:59 UTC");
-    assert_eq!(time(4_102_444_800), "2100-01-01 00:00:00 UTC");
 }

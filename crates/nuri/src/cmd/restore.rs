@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use nuri_cluster::store::{FileStore, MapStore};
 use nuri_node::directory::MAP;
-use nuri_node::metadata_copy::restore::{Overwrite, Restored, restore, time};
+use nuri_node::metadata_copy::restore::{Overwrite, Restored, restore};
 use nuri_rpc::Secret;
+use nuri_watch::calendar::day_and_second;
 use serde::Serialize;
 
 use crate::cli::Doctor;
@@ -124,7 +125,7 @@ impl RestoreView {
     fn print(&self) {
         println!("restored  the metadata of node {} into {}", self.node, self.into);
         println!("from      {}, space {}", self.from, self.cluster);
-        let (since, last) = (time(self.whole_since), time(self.last_change));
+        let (since, last) = (day_and_second(self.whole_since), day_and_second(self.last_change));
         println!(
             "state     generation {}, whole since {since}, last change {last}",
             self.generation
