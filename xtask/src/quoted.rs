@@ -2,7 +2,7 @@
 
 use crate::shell::root;
 
-const DOCUMENT: &str = "docs/operate.md";
+const DOCUMENT: &str = "docs/operate/monitor.md";
 const SECTION: &str = "## Logs";
 /// Shorter pieces between placeholders say nothing.
 const SHORTEST: usize = 7;

@@ -206,7 +206,8 @@ fn the_copy_moves_on_and_the_newest_one_is_restored() {
     space.down_clean();
 }
 
-/// The first machine is lost with its disk. The second one does what docs/operate.md says.
+/// The first machine is lost with its disk. The second one does what
+/// docs/operate/lose-a-machine.md says.
 #[test]
 fn another_machine_takes_the_first_ones_place() {
     let wire = Wire::new("restore");
