@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// Alignment that direct I/O asks for, bytes.
 pub const ALIGN: usize = 4096;
 /// A huge page. Its memory is contiguous, so a device takes a megabyte of it in few segments:
-/// direct reads ran 2.5 times as fast as from scattered pages (docs/performance.md).
+/// direct reads ran 2.5 times as fast as from scattered pages (docs/notes/performance.md).
 const HUGE: usize = 2 << 20;
 /// Pooled buffers from this length on lie in huge pages.
 const HUGE_FROM: usize = 64 << 10;
