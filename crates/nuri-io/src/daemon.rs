@@ -64,21 +64,26 @@ pub fn is_as_others_to_oom() {
     }
 }
 
+/// The hard limit of open files is too low.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "only {0} files may be open at once, and nuri needs {FEWEST_DESCRIPTORS}: raise the hard limit \
+     (ulimit -Hn {FEWEST_DESCRIPTORS}, or LimitNOFILE= of the service)"
+)]
+pub struct TooFewDescriptors(u64);
+
 /// Raises the limits of this process as far as it may.
 ///
 /// # Errors
 /// Where even then it could not keep enough descriptors open; says the limit.
-pub fn raise_limits() -> Result<(), String> {
+pub fn raise_limits() -> Result<(), TooFewDescriptors> {
     for resource in [Resource::Nofile, Resource::Nproc, Resource::Memlock] {
         let maximum = getrlimit(resource).maximum;
         // What is refused stays as it was.
         let _ = setrlimit(resource, Rlimit { current: maximum, maximum });
     }
     match getrlimit(Resource::Nofile).current {
-        Some(most) if most < FEWEST_DESCRIPTORS => Err(format!(
-            "only {most} files may be open at once, and nuri needs {FEWEST_DESCRIPTORS}: raise the \
-             hard limit (ulimit -Hn {FEWEST_DESCRIPTORS}, or LimitNOFILE= of the service)"
-        )),
+        Some(most) if most < FEWEST_DESCRIPTORS => Err(TooFewDescriptors(most)),
         _ => Ok(()),
     }
 }

@@ -36,7 +36,7 @@ impl Default for Bed {
 }
 
 /// For values that are not understood.
-fn odd(name: &'static str) -> impl Fn(String) -> LabError {
+fn odd<E: std::fmt::Display>(name: &'static str) -> impl Fn(E) -> LabError {
     move |error| LabError(format!("testbed.{name}: {error}"))
 }
 

@@ -31,12 +31,17 @@ pub struct Link {
     pub bits_per_second: u64,
 }
 
+/// A text that is no rate.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is not a rate: expected a number and a unit, as in 100mbit or 1gbit")]
+pub struct UnknownRate(String);
+
 impl std::str::FromStr for Link {
-    type Err = String;
+    type Err = UnknownRate;
 
     /// As `tc` writes rates: 100mbit, 10gbit, 500kbit.
-    fn from_str(text: &str) -> std::result::Result<Link, String> {
-        let odd = || format!("'{text}' is no rate; write 100mbit or 1gbit");
+    fn from_str(text: &str) -> std::result::Result<Link, UnknownRate> {
+        let odd = || UnknownRate(text.into());
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
             "kbit" => 1_000,
@@ -236,7 +241,7 @@ mod tests {
         assert_eq!(bits("100mbit"), Ok(100_000_000));
         assert_eq!(bits("10Gbit"), Ok(10_000_000_000));
         for odd in ["", "100", "fast", "0mbit", "-1mbit", "mbit", "99999999999999gbit", "1.5gbit"] {
-            assert!(bits(odd).unwrap_err().contains("100mbit"), "{odd}");
+            assert!(bits(odd).unwrap_err().to_string().contains("100mbit"), "{odd}");
         }
     }
 }

@@ -212,12 +212,25 @@ impl std::fmt::Display for Placement {
     }
 }
 
+/// A text that names no placement.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPlacement(String);
+
+impl std::error::Error for UnknownPlacement {}
+
+impl std::fmt::Display for UnknownPlacement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = Placement::NAMES.map(|(_, name)| name).join(", ");
+        write!(f, "unknown placement {:?}: expected one of {names}", self.0)
+    }
+}
+
 impl std::str::FromStr for Placement {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Placement, String> {
+    type Err = UnknownPlacement;
+    fn from_str(text: &str) -> Result<Placement, UnknownPlacement> {
         let mut names = Self::NAMES.iter().filter(|(_, name)| *name == text);
-        let names_all = Self::NAMES.map(|(_, name)| name).join(", ");
-        names.next().map(|(placement, _)| *placement).ok_or(format!("one of {names_all}"))
+        let found = names.next().map(|(placement, _)| *placement);
+        found.ok_or_else(|| UnknownPlacement(text.into()))
     }
 }
 

@@ -1,7 +1,21 @@
 //! Sizes as people write and read them, in powers of 1024.
 
+/// Why a text is no size.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SizeError {
+    #[error("unknown unit in {0:?}: expected K, M, G or T, as in 64K")]
+    Unit(String),
+    #[error("{0:?} is not a size: expected a whole number and a unit, as in 64K")]
+    Number(String),
+    #[error("{0:?} is too large")]
+    TooLarge(String),
+}
+
 /// Reads 4096, 64K, 1m, 500G, 2T.
-pub fn parse(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// What of the text is wrong.
+pub fn parse(text: &str) -> Result<u64, SizeError> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[digits.len()..].to_ascii_uppercase();
     let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
@@ -10,10 +24,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(format!("{text:?} has an unknown unit; use K, M, G or T")),
+        _ => return Err(SizeError::Unit(text.into())),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is not a size such as 64K"))?;
-    number.checked_shl(shift).filter(|n| n >> shift == number).ok_or("too large".into())
+    let number: u64 = digits.parse().map_err(|_| SizeError::Number(text.into()))?;
+    let bytes = number.checked_shl(shift).filter(|n| n >> shift == number);
+    bytes.ok_or_else(|| SizeError::TooLarge(text.into()))
 }
 
 /// Bytes for people.

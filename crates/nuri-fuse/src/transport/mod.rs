@@ -61,15 +61,20 @@ impl fmt::Display for Transport {
     }
 }
 
-impl FromStr for Transport {
-    type Err = String;
+/// A text that names no transport.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown transport {0:?}: expected auto, classic or uring")]
+pub struct UnknownTransport(String);
 
-    fn from_str(text: &str) -> Result<Transport, String> {
+impl FromStr for Transport {
+    type Err = UnknownTransport;
+
+    fn from_str(text: &str) -> Result<Transport, UnknownTransport> {
         match text {
             "auto" => Ok(Transport::Auto),
             "classic" => Ok(Transport::Classic),
             "uring" => Ok(Transport::Uring),
-            _ => Err(format!("unknown transport {text:?}: expected auto, classic or uring")),
+            _ => Err(UnknownTransport(text.into())),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nuri_io::rng::Rng;
-use nuri_proto::size::human;
+use nuri_proto::size::{self, SizeError, human};
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Pattern;
@@ -59,9 +59,9 @@ struct Shape {
 
 const DEFAULT_CHUNK: &str = "16k";
 
-fn parse_shape(text: &str) -> std::result::Result<Shape, String> {
+fn parse_shape(text: &str) -> std::result::Result<Shape, SizeError> {
     let (file, chunk) = text.split_once(':').unwrap_or((text, DEFAULT_CHUNK));
-    Ok(Shape { file: nuri_proto::size::parse(file)?, chunk: nuri_proto::size::parse(chunk)? })
+    Ok(Shape { file: size::parse(file)?, chunk: size::parse(chunk)? })
 }
 
 impl Bonnie {

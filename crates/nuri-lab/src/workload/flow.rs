@@ -25,7 +25,11 @@ pub struct FlowBuffers {
 
 /// A size in bytes, or `auto`.
 fn parse_size(text: &str) -> std::result::Result<String, String> {
-    if text == AUTO { Ok(text.into()) } else { size::parse(text).map(|bytes| bytes.to_string()) }
+    if text == AUTO {
+        Ok(text.into())
+    } else {
+        size::parse(text).map(|bytes| bytes.to_string()).map_err(|e| e.to_string())
+    }
 }
 
 impl FlowBuffers {

@@ -184,36 +184,36 @@ pub(crate) struct Df {
 const AUTO: &str = "auto";
 
 fn parse_buffer(text: &str) -> Result<Override, String> {
-    wish(text, parse_size, transfer::is_size, "a power of two from 64K to 1M")
+    choice(text, parse_size, transfer::is_size, "a power of two from 64K to 1M")
 }
 
 fn parse_streams(text: &str) -> Result<Override, String> {
-    wish(text, parse_count, transfer::is_count, "from 1 to 8")
+    choice(text, parse_count, transfer::is_count, "from 1 to 8")
 }
 
 fn parse_ahead(text: &str) -> Result<Override, String> {
-    wish(text, parse_size, transfer::is_ahead, "a multiple of 64K up to 8M")
+    choice(text, parse_size, transfer::is_ahead, "a multiple of 64K up to 8M")
 }
 
 fn parse_behind(text: &str) -> Result<Override, String> {
-    wish(text, parse_size, transfer::is_behind, "from 4M to 256M")
+    choice(text, parse_size, transfer::is_behind, "from 4M to 256M")
 }
 
 fn parse_threads(text: &str) -> Result<Override, String> {
-    wish(text, parse_count, transfer::is_crew, "from 1 to 8")
+    choice(text, parse_count, transfer::is_crew, "from 1 to 8")
 }
 
 /// A number within its bounds, or `auto`.
-fn wish<T: TryFrom<u64> + Copy>(
+fn choice<T: TryFrom<u64> + Copy, E: std::fmt::Display>(
     text: &str,
-    parse: fn(&str) -> Result<u64, String>,
+    parse: fn(&str) -> Result<u64, E>,
     is_good: fn(T) -> bool,
     bounds: &str,
 ) -> Result<Override, String> {
     if text == AUTO {
         return Ok(Override(None));
     }
-    let number = parse(text)?;
+    let number = parse(text).map_err(|e| e.to_string())?;
     match T::try_from(number) {
         Ok(small) if is_good(small) => Ok(Override(Some(number))),
         _ => Err(format!("{bounds}, or auto")),
@@ -231,7 +231,7 @@ mod tests {
     /// The bounds that sentences name are those that a mount obeys.
     #[test]
     fn settings_of_a_mount_have_bounds() {
-        let number = |parsed: Result<Override, String>| parsed.ok().and_then(|wish| wish.0);
+        let number = |parsed: Result<Override, String>| parsed.ok().and_then(|choice| choice.0);
         assert_eq!(number(parse_behind("4M")), Some(transfer::LEAST_BEHIND));
         assert_eq!(number(parse_behind("256M")), Some(transfer::MOST_BEHIND));
         assert_eq!(number(parse_ahead("8M")), Some(transfer::MOST_AHEAD.into()));
@@ -244,6 +244,6 @@ mod tests {
         }
         assert!(parse_ahead("65k").is_err() && parse_ahead("9M").is_err());
         assert!(parse_threads("9").is_err() && parse_streams("many").is_err());
-        assert!(parse_threads("auto").is_ok_and(|wish| wish.0.is_none()));
+        assert!(parse_threads("auto").is_ok_and(|choice| choice.0.is_none()));
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     };
     if stays || matches!(&cli.command, Command::Up(_) | Command::Fs(Fs::Mount(_))) {
         daemon::pass_on_nothing();
-        daemon::raise_limits().map_err(Failure)?;
+        daemon::raise_limits().map_err(Failure::new)?;
     }
     if stays {
         program::end_at_panics();
