@@ -160,6 +160,6 @@ mod tests {
         let bed = Bed { mounts: "5".into(), ..Bed::default() };
         assert!(told(&bed, &[]).contains("a mount on each at most"));
         let bed = Bed { link: "fast".into(), ..Bed::default() };
-        assert!(told(&bed, &[]).contains("testbed.link: 'fast' is no rate"));
+        assert!(told(&bed, &[]).contains("testbed.link: \"fast\" is not a rate"));
     }
 }

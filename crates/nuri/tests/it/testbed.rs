@@ -298,7 +298,7 @@ fn a_study_makes_its_clusters_and_takes_them_away() {
     refused(&["lab", "run", &plan, "--dir", &dir], "say what yours has with --at link=VALUE");
     refused(&["lab", "run", &plan, "--dir", &dir, "--at", "nodes=3"], "does not vary 'nodes'");
     let new = bed.str();
-    refused(&["lab", "run", &plan, "--testbed", &new, "--at", "link=1"], "'1' is no rate");
+    refused(&["lab", "run", &plan, "--testbed", &new, "--at", "link=1"], "\"1\" is not a rate");
     let twice = ["--at", "link=none", "--at", "link=20mbit"];
     refused(&[&["lab", "run", &plan, "--testbed", &new][..], &twice].concat(), "one value");
     refused(&["lab", "run", &plan, "--testbed", &dir], "is there and not empty");
