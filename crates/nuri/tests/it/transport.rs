@@ -88,7 +88,7 @@ fn a_mount_uses_the_transport_that_was_asked_for() {
         assert_eq!(fs::read(space.mnt().join(transport)).unwrap(), vec![7; 3 << 20]);
     }
     let refused = nuri(&["fs", "mount", "--transport", "pigeon", &space.dir(), "/mnt"]);
-    assert!(text(&refused.stderr).contains("use auto, classic or uring"));
+    assert!(text(&refused.stderr).contains("expected auto, classic or uring"));
     space.down_clean();
 }
 
