@@ -8,10 +8,12 @@ use nuri_proto::clock::{LOG_DELAY, REQUEST};
 use nuri_proto::limit::{MAX_INLINE, MAX_PAYLOAD};
 use nuri_proto::op::log::{Applied, Change, Step};
 use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
+use nuri_rules::broken;
 
 use super::Journal;
 use super::queue::{Batch, Logged, Lost, Outcome};
 use crate::inode::{Inode, InodeState};
+use crate::lease::drain::Drain;
 use crate::session::Slot;
 
 /// What is kept with a batch.
@@ -61,6 +63,13 @@ impl Batch<Sent> {
             self.add(data.step, data.inline);
             self.kept.published.push(Published { node, size, version });
         }
+    }
+}
+
+/// What was logged under the lease is told before it goes (JOURNAL-4).
+impl Drain for Journal {
+    fn drain(&self, _: &Arc<Inode>) -> bool {
+        broken!("recall_keeps_log") || self.flush().is_ok()
     }
 }
 

@@ -12,12 +12,11 @@ use nuri_proto::Status;
 use nuri_proto::clock::RECALL;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::LeaseMode;
-use nuri_rules::broken;
 
 use crate::inode::Inode;
 use crate::lease::acquire::Leases;
+use crate::lease::drain::drain_all;
 use crate::lease::state::Recalled;
-use crate::writeback::SyncScope;
 
 /// An operation that is under way is waited for in steps of so long; its end is told.
 const STEP: Duration = Duration::from_millis(20);
@@ -46,11 +45,11 @@ impl Leases {
         let start = Instant::now();
         while start.elapsed() < RECALL / 2 {
             let reads = node.state.lock().reads;
-            if keep.is_none() {
-                self.kernel.empty_kernel_for_recall(node);
-            }
-            self.settle_node_for_recall(node);
-            let told = broken!("recall_keeps_log") || self.journal.flush().is_ok();
+            let told = match keep {
+                None => drain_all(&[&*self.kernel, &*self.writeback, &*self.journal], node),
+                // A lease to read stays: the kernel may keep what it has.
+                Some(_) => drain_all(&[&*self.writeback, &*self.journal], node),
+            };
             if told {
                 self.downgrade_children(std::mem::take(&mut files));
             }
@@ -78,36 +77,15 @@ impl Leases {
         self.give_up(node, "busy during a recall")
     }
 
-    fn settle_node_for_recall(&self, node: &Arc<Inode>) {
-        let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
-        if dirty && let Err(status) = self.writeback.sync_node(node, SyncScope::All) {
-            self.lose(node, status);
-        }
-    }
-
     /// Gives up a lease with whatever is not kept; programs are told once per open file.
     pub(crate) fn give_up(&self, node: &Arc<Inode>, why: &str) -> Option<LeaseMode> {
         tracing::warn!("client: lease on inode {} given up: {why}", node.ino);
-        self.lose(node, Status::IO);
+        self.writeback.lose(node, Status::IO);
         let mut state = node.state.lock();
         state.hold.give_back(None);
         state.forget_leased();
         node.changed.notify_all();
         None
-    }
-
-    fn lose(&self, node: &Inode, status: Status) {
-        let mut state = node.state.lock();
-        let mut freed = 0;
-        if let Some(file) = &mut state.file
-            && file.is_dirty()
-        {
-            freed = file.buffer.clear();
-            file.unpublished = None;
-            self.writeback.note_loss(&mut state, status);
-        }
-        drop(state);
-        self.writeback.unreserve(freed);
     }
 
     /// The inode lost its last name: release it now or at the last close.
@@ -135,7 +113,7 @@ impl Leases {
     fn leave_orphan(&self, node: &Arc<Inode>, is_private: bool) {
         if !is_private {
             // Others may have it open.
-            return self.settle_node_for_recall(node);
+            return self.writeback.settle_for_recall(node);
         }
         // Nobody can read it again: do not write it out.
         let mut freed = 0;

@@ -18,6 +18,7 @@ use nuri_rules::broken;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::inode::Inode;
+use crate::lease::drain::Drain;
 use crate::thread_pool::ThreadPool;
 
 const PAGE: u64 = 4096;
@@ -96,6 +97,13 @@ pub(crate) struct KernelCaches {
     /// Replies that carry cache times hold it shared until the kernel has them.
     gate: RwLock<()>,
     threads: ThreadPool,
+}
+
+impl Drain for KernelCaches {
+    fn drain(&self, inode: &Arc<Inode>) -> bool {
+        self.empty_kernel_for_recall(inode);
+        true
+    }
 }
 
 impl KernelCaches {

@@ -6,6 +6,7 @@
 
 pub(crate) mod acquire;
 mod downgrade;
+pub(crate) mod drain;
 mod expiry;
 mod give_back;
 pub(crate) mod held_ranges;

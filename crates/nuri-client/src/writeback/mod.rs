@@ -12,6 +12,7 @@ pub(crate) mod accept;
 pub(crate) mod budget;
 pub(crate) mod buffer;
 pub(crate) mod found_rows;
+mod loss;
 pub(crate) mod payload;
 pub(crate) mod push_row;
 mod range;
@@ -38,8 +39,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::inode::release::Releaser;
 use crate::inode::table::InodeTable;
-use crate::inode::{FileData, Inode, InodeState};
+use crate::inode::{FileData, Inode};
 use crate::journal::Journal;
+use crate::lease::drain::Drain;
 use crate::reservation::charge::{Reservations, TargetLives};
 use crate::session::MetaSession;
 use crate::writeback::budget::{Budget, Pressure};
@@ -94,6 +96,13 @@ impl TargetLives for Writeback {
     fn target_lives(&self, target: TargetId, boot: BootId) {
         let lost = self.unsynced.lock().restarted(target, boot);
         self.send_again(lost);
+    }
+}
+
+impl Drain for Writeback {
+    fn drain(&self, inode: &Arc<Inode>) -> bool {
+        self.settle_for_recall(inode);
+        true
     }
 }
 
@@ -280,13 +289,11 @@ impl Writeback {
         }
     }
 
-    /// Bytes of the file could not be kept. A program that has it open for writing is told at its
-    /// next sync or close. Where there is none the unmount tells; one that only reads would take
-    /// the error for nothing. Nobody misses bytes of a removed file that no one can read again.
-    pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
-        state.note_error(status);
-        if state.writers == 0 && !state.is_beyond_reach() {
-            self.untold.fetch_add(1, Ordering::SeqCst);
+    /// Makes the file clean for a recall: what cannot be kept is lost.
+    pub(crate) fn settle_for_recall(&self, node: &Arc<Inode>) {
+        let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
+        if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
+            self.lose(node, status);
         }
     }
 
@@ -589,23 +596,6 @@ impl Writeback {
         drop((state, dirty));
         self.releaser.drop_if_unused(node);
         !is_missed
-    }
-
-    /// Forgets what of the file could not be kept; whether anybody may miss it.
-    fn forget_unkept(&self, node: &Inode, status: Status) -> bool {
-        let mut state = node.state.lock();
-        let is_missed = !state.is_beyond_reach();
-        self.note_loss(&mut state, status);
-        let freed = state.file.as_mut().map_or(0, |f| {
-            (f.unpublished, f.has_failed) = (None, true);
-            f.buffer.clear()
-        });
-        drop(state);
-        self.unreserve(freed);
-        if is_missed {
-            tracing::error!("client: inode {} could not be kept: {status}", node.ino);
-        }
-        is_missed
     }
 }
 

@@ -1,0 +1,52 @@
+//! Bytes that could not be kept: who is told, and what is forgotten with them.
+
+use std::sync::atomic::Ordering;
+
+use nuri_proto::Status;
+
+use super::Writeback;
+use crate::inode::{Inode, InodeState};
+
+impl Writeback {
+    /// Bytes of the file could not be kept. A program that has it open for writing is told at its
+    /// next sync or close. Where there is none the unmount tells; one that only reads would take
+    /// the error for nothing. Nobody misses bytes of a removed file that no one can read again.
+    pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
+        state.note_error(status);
+        if state.writers == 0 && !state.is_beyond_reach() {
+            self.untold.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Forgets what of the file is not kept; programs are told once per open file.
+    pub(crate) fn lose(&self, node: &Inode, status: Status) {
+        let mut state = node.state.lock();
+        let mut freed = 0;
+        if let Some(file) = &mut state.file
+            && file.is_dirty()
+        {
+            freed = file.buffer.clear();
+            file.unpublished = None;
+            self.note_loss(&mut state, status);
+        }
+        drop(state);
+        self.unreserve(freed);
+    }
+
+    /// Forgets what of the file could not be kept; whether anybody may miss it.
+    pub(super) fn forget_unkept(&self, node: &Inode, status: Status) -> bool {
+        let mut state = node.state.lock();
+        let is_missed = !state.is_beyond_reach();
+        self.note_loss(&mut state, status);
+        let freed = state.file.as_mut().map_or(0, |f| {
+            (f.unpublished, f.has_failed) = (None, true);
+            f.buffer.clear()
+        });
+        drop(state);
+        self.unreserve(freed);
+        if is_missed {
+            tracing::error!("client: inode {} could not be kept: {status}", node.ino);
+        }
+        is_missed
+    }
+}
