@@ -13,6 +13,7 @@ use nuri_io::uring::open_disk;
 use nuri_kv::embedded::{Embedded, KvConfig};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::any_path;
 use crate::failure::{Failure, at};
 use crate::metadata_copy::restore::refuse_unfinished;
 
@@ -34,11 +35,13 @@ pub struct NodeSettings {
     pub cluster: Option<String>,
     pub address: Option<String>,
     pub join: Option<String>,
+    #[serde(default, with = "any_path::option")]
     pub token_file: Option<PathBuf>,
+    #[serde(with = "any_path::list")]
     pub targets: Vec<PathBuf>,
     pub target_size: Option<u64>,
     /// Which target lies at which of these paths.
-    #[serde(default)]
+    #[serde(default, with = "any_path::keys")]
     pub target_ids: BTreeMap<PathBuf, u32>,
 }
 

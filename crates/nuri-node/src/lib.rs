@@ -5,6 +5,7 @@
 //! collection ([`gc`]), the [`resync`] of targets that were away, the [`scrub`], and the copies of
 //! the metadata ([`metadata_copy`]). [`directory`] says what lies in a node's directory.
 
+pub mod any_path;
 pub mod bootstrap;
 pub mod directory;
 pub mod disk_reserve;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nuri_io::lock::{ExclusiveLock, LockError};
+use nuri_node::any_path;
 use nuri_node::directory::{NODE, NodeSettings, SPACE, load_json, private_dir, save_json};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Placement;
@@ -24,7 +25,7 @@ const DEFAULT_TARGETS: u16 = 4;
 pub(crate) struct Settings {
     pub(crate) format: u32,
     pub(crate) listen: String,
-    #[serde(default, with = "any_path")]
+    #[serde(default, with = "any_path::option")]
     pub(crate) mount: Option<PathBuf>,
     /// `up` made the mount point: `down` removes it.
     #[serde(default)]
@@ -35,6 +36,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) dev: bool,
     /// Targets of each node.
+    #[serde(with = "any_path::lists")]
     pub(crate) nodes: Vec<Vec<PathBuf>>,
     /// As it was said; 0 where each target takes its share of its own file system.
     pub(crate) target_size: u64,
@@ -50,43 +52,6 @@ pub(crate) struct Settings {
     /// How stripe groups lie over targets.
     #[serde(default)]
     pub(crate) placement: Placement,
-}
-
-/// A path in JSON: a text, or where it is none the list of its bytes.
-mod any_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::PathBuf;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Form {
-        Text(String),
-        Bytes(Vec<u8>),
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        path: &Option<PathBuf>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        let form = |path: &PathBuf| match path.to_str() {
-            Some(text) => Form::Text(text.into()),
-            None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
-        };
-        path.as_ref().map(form).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<PathBuf>, D::Error> {
-        let path = |form| match form {
-            Form::Text(text) => PathBuf::from(text),
-            Form::Bytes(bytes) => PathBuf::from(OsString::from_vec(bytes)),
-        };
-        Ok(Option::<Form>::deserialize(from)?.map(path))
-    }
 }
 
 /// A space's directory.

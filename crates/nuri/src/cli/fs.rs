@@ -1,5 +1,6 @@
 //! `nuri fs ...`: what it can be told.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub(crate) enum Fs {
 #[derive(Args)]
 pub(crate) struct Mount {
     /// The space: the directory given to `up`, or HOST:PORT of its first node
-    pub(crate) space: String,
+    pub(crate) space: OsString,
     /// An empty directory; made where it does not exist
     pub(crate) mountpoint: PathBuf,
     /// File with the space's secret (needed with HOST:PORT)

@@ -64,14 +64,15 @@ fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
         let secret = Secret::load(&token(space.token_path())).map_err(Failure::new)?;
         return Ok((space.address()?, secret.for_mounts()));
     }
-    if !args.space.contains(':') {
-        let text = format!("{} is neither a space's directory nor HOST:PORT", args.space);
+    let address = args.space.to_string_lossy();
+    if !address.contains(':') {
+        let text = format!("{address} is neither a space's directory nor HOST:PORT");
         return Err(Failure(text));
     }
     let Some(file) = &args.token_file else {
         return Err(Failure("mounting by address needs --token-file".into()));
     };
-    Ok((args.space.clone(), Secret::load(file).map_err(Failure::new)?.for_mounts()))
+    Ok((address.into_owned(), Secret::load(file).map_err(Failure::new)?.for_mounts()))
 }
 
 fn mount(args: &Mount) -> Result<(), Failure> {
@@ -187,7 +188,7 @@ fn mount_in_background(args: &Mount) -> Result<(), Failure> {
     command.args(flags.filter(|(is_set, _)| *is_set).map(|(_, flag)| flag));
     command.arg("--source").arg(&args.source);
     let directory = Path::new(&args.space).is_dir().then(|| std::path::absolute(&args.space));
-    let directory = directory.transpose().map_err(at(&args.space))?;
+    let directory = directory.transpose().map_err(at(args.space.display()))?;
     command.arg(directory.unwrap_or_else(|| PathBuf::from(&args.space))).arg(&point);
     command.stdin(Stdio::null()).stdout(log).stderr(err).current_dir("/");
     logs::pass_on(&mut command, &log_path);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -323,4 +324,37 @@ fn a_node_joins_with_an_address_that_others_reach() {
     assert!(nuri(&["fs", "umount", &mnt]).status.success());
     drop(space);
     drop(wire);
+}
+
+/// Neither the space's directory nor its mount point nor its target is text.
+#[test]
+fn a_space_may_lie_in_directories_of_any_name() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let mut space = Space::bare();
+    let odd = |name: &[u8]| space.path("x").with_file_name(OsStr::from_bytes(name));
+    let (dir, mnt, target) = (odd(b"sp\xff \n'\""), odd(b"mnt\xff\t"), odd(b"\xfetarget"));
+    let second = odd(b"second \xff");
+    let done = |command: &mut Command| {
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    };
+    let up = |more: &[&str]| {
+        let mut command = Command::new(NURI);
+        command.arg("up").args(more).arg("--dir").arg(&dir);
+        command
+    };
+    let create = ["--create", "--target-size", "64M"];
+    done(up(&create).arg("--mount").arg(&mnt).arg("--target").arg(&target));
+    fs::write(mnt.join("f"), "1").unwrap();
+    done(Command::new(NURI).args(["fs", "mount"]).arg(&dir).arg(&second));
+    assert_eq!(fs::read_to_string(second.join("f")).unwrap(), "1");
+    done(Command::new(NURI).args(["fs", "umount"]).arg(&second));
+    done(Command::new(NURI).args(["status", "--dir"]).arg(&dir));
+    done(Command::new(NURI).args(["down", "--dir"]).arg(&dir));
+    done(&mut up(&[]));
+    assert_eq!(fs::read_to_string(mnt.join("f")).unwrap(), "1");
+    done(Command::new(NURI).args(["down", "--dir"]).arg(&dir));
+    done(Command::new(NURI).args(["doctor", "--dir"]).arg(&dir));
+    space.own_mount(mnt);
 }
