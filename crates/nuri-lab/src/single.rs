@@ -67,7 +67,8 @@ fn measured(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Res
         measure(workload, dirs, 0, &control, &mut samples)?;
     }
     let origin = Origin { run: calendar::utc(calendar::unix_now()), study: workload.name().into() };
-    let words: Vec<_> = std::env::args().skip_while(|word| word != workload.name()).collect();
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<_> = words.skip_while(|word| word != workload.name()).collect();
     let subject = Subject {
         point: &Point::new(),
         options: words.join(" "),

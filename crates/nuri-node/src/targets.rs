@@ -89,7 +89,8 @@ pub fn needs_word(dir: &Path, settings: &NodeSettings) -> Option<String> {
 
 /// The command that was run, with the word that lets it make things.
 pub fn say_it() -> String {
-    let mut words: Vec<String> = std::env::args().map(|word| quoted(&word)).collect();
+    let mut words: Vec<String> =
+        std::env::args_os().map(|word| quoted(&word.to_string_lossy())).collect();
     if let Some(program) = words.first_mut() {
         *program = "nuri".into();
     }

@@ -323,7 +323,7 @@ fn wait_ended(space: &Space, role: Role, timeout: Duration) -> Result<(), Failur
 
 /// Takes the lock of the role that the supervisor gave this process, if it did.
 pub(crate) fn enter_role() -> Result<Option<nuri_io::lock::ExclusiveLock>, Failure> {
-    let (Ok(run), Ok(role)) = (std::env::var("NURI_ROLE_LOCK"), std::env::var(ROLE)) else {
+    let (Some(run), Ok(role)) = (std::env::var_os("NURI_ROLE_LOCK"), std::env::var(ROLE)) else {
         return Ok(None);
     };
     let dir = Path::new(&run).parent().unwrap_or(Path::new("."));
