@@ -4,7 +4,6 @@
 mod cli;
 mod cmd;
 mod health;
-mod listeners;
 mod logs;
 mod show;
 mod space;
