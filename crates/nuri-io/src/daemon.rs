@@ -3,6 +3,11 @@
 //! Callers: the commands that become, or start, a process of a space.
 #![allow(unsafe_code)]
 
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that a mount or a node needs at least.
@@ -20,6 +25,29 @@ pub fn pass_on_nothing() {
     let marked = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
     // Kernels before 5.11 do not know it; there the descriptors are passed on as before.
     let _ = marked;
+}
+
+/// Environment variable with the number of a listening socket that a process is given.
+pub const LISTENER: &str = "NURI_LISTENER";
+
+/// The listening socket that the process was given by the one that started it, the first time that
+/// this is asked.
+pub fn given_listener() -> Option<TcpListener> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number: RawFd = std::env::var(LISTENER).ok()?.parse().ok().filter(|fd| *fd > 2)?;
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return None;
+    }
+    // SAFETY: the descriptor is only looked at; a number that is not open is an error below.
+    let look = unsafe { BorrowedFd::borrow_raw(number) };
+    if !socket_acceptconn(look.as_fd()).unwrap_or(false) {
+        return None;
+    }
+    // SAFETY: it is open, the parent opened it for this process, nothing else here knows the
+    // number, and it is taken once.
+    let owned = unsafe { OwnedFd::from_raw_fd(number) };
+    let _ = rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC);
+    Some(TcpListener::from(owned))
 }
 
 /// Where memory is short others are ended first: this process starts them anew. What it starts is

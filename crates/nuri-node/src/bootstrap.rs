@@ -71,6 +71,8 @@ pub struct NodeOptions {
     pub may_create: bool,
     /// Address to listen on.
     pub listen: Option<String>,
+    /// A socket that listens there already: whoever starts this node keeps it while it restarts.
+    pub listener: Option<TcpListener>,
     /// Address of the space's first node; none for the first node.
     pub join: Option<String>,
     /// File with the space's secret.
@@ -92,7 +94,7 @@ pub enum NodeEnd {
 }
 
 /// Runs a node until it is killed: stopping without notice is its normal end.
-pub fn run(options: NodeOptions) -> Result<NodeEnd, Failure> {
+pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
     let (dir, shape, placement) = (options.dir.clone(), options.shape, options.placement);
     let (may_create, sizes) = (options.may_create, options.target_sizes.clone());
     if dir.join(SPACE).exists() {
@@ -102,6 +104,7 @@ pub fn run(options: NodeOptions) -> Result<NodeEnd, Failure> {
              with nuri up --dir {dir}, or give this node a directory of its own"
         )));
     }
+    let given = options.listener.take();
     let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
     let before = known.clone();
     let mut settings = merge(known.clone().unwrap_or_default(), options)?;
@@ -117,7 +120,7 @@ pub fn run(options: NodeOptions) -> Result<NodeEnd, Failure> {
     if let Some(known) = known.filter(|known| is_first && known.address != settings.address) {
         joining::refuse_copy(&dir, &known, &secret)?;
     }
-    let listener = listen(&mut settings)?;
+    let listener = listen(&mut settings, given)?;
     let address = settings.address.clone().unwrap_or_default();
     let node = match settings.join.clone() {
         None => {
@@ -167,9 +170,10 @@ fn merge(mut settings: NodeSettings, options: NodeOptions) -> Result<NodeSetting
     Ok(settings)
 }
 
-fn listen(settings: &mut NodeSettings) -> Result<TcpListener, Failure> {
+fn listen(settings: &mut NodeSettings, given: Option<TcpListener>) -> Result<TcpListener, Failure> {
     let wanted = settings.address.clone().unwrap_or("127.0.0.1:0".into());
-    let listener = joining::bind(&wanted).map_err(|e| match e.kind() {
+    let bound = given.map_or_else(|| joining::bind(&wanted), Ok);
+    let listener = bound.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => Failure(format!(
             "{wanted} is taken by another program; stop that one or choose another with --listen"
         )),

@@ -4,6 +4,7 @@
 mod cli;
 mod cmd;
 mod health;
+mod listeners;
 mod logs;
 mod show;
 mod space;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nuri_fuse::mount::{abort, is_dead, is_mounted};
 
+use crate::listeners::Listeners;
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, logs};
 
@@ -43,6 +44,7 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
     // Its own session: a closed terminal does not end the space.
     let _ = rustix::process::setsid();
     let mut watched: HashMap<String, Watched> = HashMap::new();
+    let mut listeners = Listeners::default();
     let roles = roles(&settings);
     loop {
         let stopping = space.stop_path().exists();
@@ -65,8 +67,11 @@ pub(crate) fn run(space: &Space) -> Result<(), Failure> {
             }
             let runs = w.child.is_some() || space.running(*role).is_some();
             alive |= runs;
+            if let (false, Role::Node(node)) = (runs, *role) {
+                listeners.turn_away(node);
+            }
             if !runs && !stopping && w.started.elapsed() >= w.pause && ready(space, *role) {
-                restart(space, &settings, *role, w);
+                restart(space, &settings, (*role, &mut listeners), w);
             }
         }
         if stopping && !alive {
@@ -130,27 +135,44 @@ fn reaches(address: &str) -> bool {
     std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
 
-fn restart(space: &Space, settings: &Settings, role: Role, w: &mut Watched) {
+fn restart(
+    space: &Space,
+    settings: &Settings,
+    (role, listeners): (Role, &mut Listeners),
+    w: &mut Watched,
+) {
     w.pause =
         if w.started.elapsed() >= STEADY { FIRST_PAUSE } else { (w.pause * 2).min(LONGEST_PAUSE) };
     w.started = Instant::now();
     // Whether targets may be made changes while it runs.
     let now = space.existing();
-    match spawn(space, now.as_ref().unwrap_or(settings), role) {
+    match spawn(space, now.as_ref().unwrap_or(settings), role, listeners) {
         Ok(child) => w.child = Some(child),
         Err(Failure(text)) => tracing::warn!("{role}: {text}"),
     }
 }
 
-fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failure> {
+fn spawn(
+    space: &Space,
+    settings: &Settings,
+    role: Role,
+    listeners: &mut Listeners,
+) -> Result<Child, Failure> {
     let mut command = own_command(&space.log_path(role))?;
+    let mut socket = None;
     match role {
         Role::Supervisor => {
             command.arg("supervise").arg("--dir").arg(&space.dir);
         }
         Role::Node(n) => {
             node_arguments(space, settings, n, &mut command)?;
-            command.arg("--listen").arg(wanted_address(space, settings, n)?);
+            let wanted = wanted_address(space, settings, n)?;
+            if let Some(address) = listeners.address(n, &wanted) {
+                command.arg("--listen").arg(address);
+                socket = listeners.give(n, &mut command);
+            } else {
+                command.arg("--listen").arg(wanted);
+            }
         }
         Role::Mount => {
             let Some(point) = &settings.mount else {
@@ -164,7 +186,9 @@ fn spawn(space: &Space, settings: &Settings, role: Role) -> Result<Child, Failur
         }
     }
     command.env("NURI_ROLE_LOCK", space.dir.join("run")).env(ROLE, role.to_string());
-    command.spawn().map_err(at(format!("cannot start the {role} process")))
+    let started = command.spawn().map_err(at(format!("cannot start the {role} process")));
+    drop(socket);
+    started
 }
 
 fn node_arguments(
@@ -223,7 +247,7 @@ fn own_command(log: &Path) -> Result<Command, Failure> {
 
 /// Starts a supervisor in the background.
 pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
-    spawn(space, settings, Role::Supervisor).map(|_| ())
+    spawn(space, settings, Role::Supervisor, &mut Listeners::default()).map(|_| ())
 }
 
 /// A mount whose daemon died is in the way of the next one.

@@ -16,6 +16,7 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
         dir: args.dir,
         may_create: args.create,
         listen: args.listen,
+        listener: nuri_io::daemon::given_listener(),
         join: args.join,
         token_file: args.token_file,
         targets: args.target,

@@ -70,6 +70,29 @@ fn too_few_descriptors_are_told() {
     assert!(!Path::new(&space.dir()).exists());
 }
 
+/// Whoever took the port of a node that crashed would be asked in its place.
+#[test]
+fn nobody_takes_the_port_of_a_node_that_is_restarted() {
+    let space = Space::up(&["--nodes", "2"]);
+    for role in ["node0", "node1"] {
+        let before = space.status();
+        let address = |status: &serde_json::Value| {
+            let node = &status["nodes"][usize::from(role == "node1")];
+            node["address"].as_str().unwrap().to_string()
+        };
+        let (old, address) = (space.pid(role), address(&before));
+        space.kill(role);
+        let mut tries = 0;
+        wait("the node runs again", Duration::from_secs(20), || {
+            tries += 1;
+            assert!(std::net::TcpListener::bind(&address).is_err(), "{role}, try {tries}");
+            space.pid(role) != old
+        });
+        fs::write(space.mnt().join(role), "it serves").unwrap();
+    }
+    space.down_clean();
+}
+
 /// It would wait half a minute for what it cannot write, and then say that it is lost.
 #[test]
 fn an_unmount_without_the_first_node_says_so_at_once() {
