@@ -102,7 +102,8 @@ impl Peer {
     }
 
     /// One attempt. A reused connection may have died with an earlier server: then once more on
-    /// a new one, so calls must be safe to repeat.
+    /// a new one, so calls must be safe to repeat. A server that stands still is no dead
+    /// connection: the next one would be waited for as long.
     ///
     /// # Errors
     /// The server's status, or [`Status::UNREACHABLE`].
@@ -114,9 +115,10 @@ impl Peer {
         into: &mut [u8],
         timeout: Duration,
     ) -> Result<(C::Reply, usize), Status> {
+        let begun = Instant::now();
         loop {
             match self.attempt(context, call, payload, into, timeout) {
-                (Err(Status::UNREACHABLE), Reused::Yes) => {}
+                (Err(Status::UNREACHABLE), Reused::Yes) if begun.elapsed() < timeout / 2 => {}
                 (outcome, _) => return outcome,
             }
         }
