@@ -81,19 +81,6 @@ impl Peer {
         Ok(())
     }
 
-    fn take(&self, patience: Duration) -> Result<(Conn, Reused), Status> {
-        if let Some(conn) = self.inner.idle.lock().pop() {
-            return Ok((conn, Reused::Yes));
-        }
-        match self.connect(patience) {
-            Ok(conn) => Ok((conn, Reused::No)),
-            Err(HandshakeError::Secret | HandshakeError::NotNuri | HandshakeError::Version) => {
-                Err(Status::WRONG_PEER)
-            }
-            Err(_) => Err(Status::UNREACHABLE),
-        }
-    }
-
     fn put_back(&self, conn: Conn) {
         let mut idle = self.inner.idle.lock();
         if idle.len() < KEEP_IDLE {
@@ -124,22 +111,27 @@ impl Peer {
         }
     }
 
-    /// A connection for one call. Where there is none, nothing was sent.
+    /// A connection for one call. Where there is none, nothing was sent. It is given up after
+    /// `timeout`: a process that is stopped takes connections, and never answers the handshake.
     ///
     /// # Errors
     /// [`Status::UNREACHABLE`], [`Status::WRONG_PEER`].
-    pub fn reach(&self) -> Result<Reached, Status> {
-        self.reach_within(TIMEOUT)
-    }
-
-    /// As [`Peer::reach`], given up earlier: a process that is stopped takes connections, and never
-    /// answers the handshake.
-    ///
-    /// # Errors
-    /// As [`Peer::reach`].
-    pub fn reach_within(&self, patience: Duration) -> Result<Reached, Status> {
-        let (conn, reused) = self.take(patience)?;
-        Ok(Reached { peer: self.clone(), conn, reused })
+    pub fn reach(&self, timeout: Duration) -> Result<Reached, Status> {
+        if let Some(conn) = self.inner.idle.lock().pop() {
+            let (reused, connecting) = (Reused::Yes, Duration::ZERO);
+            return Ok(Reached { peer: self.clone(), conn, reused, connecting });
+        }
+        let begun = Instant::now();
+        match self.connect(timeout) {
+            Ok(conn) => {
+                let (reused, connecting) = (Reused::No, begun.elapsed());
+                Ok(Reached { peer: self.clone(), conn, reused, connecting })
+            }
+            Err(HandshakeError::Secret | HandshakeError::NotNuri | HandshakeError::Version) => {
+                Err(Status::WRONG_PEER)
+            }
+            Err(_) => Err(Status::UNREACHABLE),
+        }
     }
 
     /// As [`Peer::call`], with a payload in the reply.
@@ -165,7 +157,7 @@ impl Peer {
         into: &mut [u8],
         timeout: Duration,
     ) -> (Result<(C::Reply, usize), Status>, Reused) {
-        match self.reach() {
+        match self.reach(timeout) {
             Ok(reached) => {
                 let reused = reached.reused;
                 (reached.call(context, call, payload, into, timeout), reused)
@@ -209,7 +201,7 @@ impl Peer {
         payload: &'p [u8],
         timeout: Duration,
     ) -> Result<Started<'p>, Status> {
-        self.reach()?.start(context, call, payload, timeout)
+        self.reach(timeout)?.start(context, call, payload, timeout)
     }
 }
 
@@ -218,10 +210,13 @@ pub struct Reached {
     peer: Peer,
     conn: Conn,
     reused: Reused,
+    /// How long it took to connect. It counts as part of the call that the connection is for.
+    connecting: Duration,
 }
 
 impl Reached {
-    /// Never sent twice: for calls that number their attempts.
+    /// Never sent twice: for calls that number their attempts. `timeout` is that of
+    /// [`Peer::reach`], and bounds both together.
     ///
     /// # Errors
     /// The server's status, or [`Status::UNREACHABLE`].
@@ -233,9 +228,10 @@ impl Reached {
         into: &mut [u8],
         timeout: Duration,
     ) -> Result<(C::Reply, usize), Status> {
+        let left = timeout.saturating_sub(self.connecting);
         let outcome = self
             .conn
-            .lend(context, call, payload, timeout)
+            .lend(context, call, payload, left)
             .and_then(|pending| self.conn.receive::<C>(pending, into));
         match outcome {
             Ok(outcome) => {
@@ -263,7 +259,8 @@ impl Reached {
         payload: &'p [u8],
         timeout: Duration,
     ) -> Result<Started<'p>, Status> {
-        let pending = self.conn.lend(context, call, payload, timeout)?;
+        let left = timeout.saturating_sub(self.connecting);
+        let pending = self.conn.lend(context, call, payload, left)?;
         Ok(Started { peer: self.peer, conn: self.conn, pending, payload: PhantomData })
     }
 }

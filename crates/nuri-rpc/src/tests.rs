@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, ChunkKey, ObjectId, TargetId};
@@ -133,6 +133,35 @@ fn a_server_that_dies_in_the_handshake_is_unreachable() {
         assert_eq!(outcome.err(), Some(Status::UNREACHABLE));
     }
     dying.join().unwrap();
+}
+
+/// The kernel takes connections for a process that is stopped.
+#[test]
+fn the_timeout_of_a_call_bounds_the_handshake_too() {
+    let stopped = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = Peer::new(&stopped.local_addr().unwrap().to_string(), &secret(1));
+    let (context, begun) = (CallContext::default(), Instant::now());
+    let timeout = Duration::from_millis(100);
+    let outcome = peer.call(context, &MapGet {}, &[], &mut [], timeout);
+    assert_eq!(outcome.err(), Some(Status::UNREACHABLE));
+    assert!(begun.elapsed() < T / 5, "{:?}", begun.elapsed());
+}
+
+/// Each kept connection would be waited for as long.
+#[test]
+fn a_late_answer_is_not_asked_for_on_another_kept_connection() {
+    let (server, echo) = start();
+    let peer = Peer::new(&server.address().to_string(), &secret(1));
+    let kept: Vec<_> = (0..3).map(|_| peer.reach(T).unwrap()).collect();
+    for reached in kept {
+        reached.call(CallContext::default(), &write(), b"x", &mut [], T).unwrap();
+    }
+    let stands_still = echo.bytes.lock();
+    let timeout = Duration::from_millis(200);
+    let outcome = peer.call(CallContext::default(), &write(), b"x", &mut [], timeout);
+    assert_eq!(outcome.err(), Some(Status::UNREACHABLE));
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 4);
+    drop(stands_still);
 }
 
 #[test]

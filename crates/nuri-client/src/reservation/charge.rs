@@ -1,10 +1,10 @@
 //! Charges writes with the room that they will take, and asks targets for it (`ledger.rs`).
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{HEARTBEAT, MEMBER_PATIENCE};
+use nuri_proto::clock::MEMBER_PATIENCE;
 use nuri_proto::id::{BootId, GroupId, ObjectId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
@@ -19,6 +19,9 @@ use crate::reservation::ledger::{Question, Reservation, ReservationLedger, Short
 use crate::session::MetaSession;
 use crate::writeback::buffer::BLOCK;
 use crate::writeback::payload::Position;
+
+/// How often targets that writes wait for are asked whether they are back.
+const TICK: Duration = Duration::from_millis(100);
 
 /// What a write takes, where it goes.
 #[derive(Default)]
@@ -225,7 +228,7 @@ impl Reservations {
     /// Repeats what targets promised, and gives back what is not used.
     pub(crate) fn run(&self, lives: &dyn TargetLives) {
         while !self.session.stopping() {
-            std::thread::sleep(HEARTBEAT);
+            std::thread::sleep(TICK);
             for target in self.ledger.to_tend(Instant::now()) {
                 let asking = self.ledger.asking(target);
                 let _one_at_a_time = asking.lock();

@@ -27,8 +27,6 @@ use crate::reservation::cost::{Cost, MOST};
 const WINDOW: u64 = 128 << 20;
 /// What was promised and is not used for so long is given back.
 const IDLE: Duration = Duration::from_secs(1);
-/// A target that does not answer is not asked again for so long.
-const SILENT: Duration = Duration::from_secs(1);
 /// A target that started anew knows of no promise. Until the others had the time to ask for what
 /// they accepted before, nobody asks for more, unless it has plenty left.
 const SETTLING: Duration = HEARTBEAT.saturating_mul(3);
@@ -59,8 +57,13 @@ struct Account {
     pushed: u64,
     /// What the target last said to have left, those promised to others among it.
     left: u64,
-    charged_at: Option<Instant>,
-    silent_until: Option<Instant>,
+    /// When a write was last charged, or waited for a silent target.
+    used_at: Option<Instant>,
+    /// It did not answer when it was last asked. Writes do not ask it then, each for its own time
+    /// and one after the other: [`ReservationLedger::repeated`] does.
+    is_silent: bool,
+    /// When its promise was last repeated.
+    repeated_at: Option<Instant>,
     /// Under which it last answered.
     boot: Option<BootId>,
     settles_until: Option<Instant>,
@@ -112,7 +115,10 @@ impl ReservationLedger {
             match (is_promised, account.is_waited_for(now)) {
                 (true, _) => {}
                 (_, true) if broken!("silent_has_room") => {}
-                (_, true) => return Err(Short::Silent),
+                (_, true) => {
+                    account.used_at = Some(now);
+                    return Err(Short::Silent);
+                }
                 _ if short.contains(&cost.target) => {}
                 _ => short.push(cost.target),
             }
@@ -139,7 +145,8 @@ impl ReservationLedger {
         self.0.lock().by_target.entry(target).or_default().asking.clone()
     }
 
-    /// What to ask the target so that `more` bytes may be charged; `None` where they may already.
+    /// What to ask the target so that `more` bytes may be charged; `None` where they may already,
+    /// and where the target is silent, as whoever asked it before found.
     pub(crate) fn question(
         &self,
         session: SessionId,
@@ -152,7 +159,7 @@ impl ReservationLedger {
         let needed = account.charged + more;
         let question =
             Question { needed, wanted: needed + WINDOW, pushed: account.pushed, session };
-        (needed > account.promised).then_some(question)
+        (needed > account.promised && !account.is_silent).then_some(question)
     }
 
     /// How to give back what the target promised beyond what is charged.
@@ -177,7 +184,7 @@ impl ReservationLedger {
             return false;
         }
         let account = accounts.by_target.entry(target).or_default();
-        account.silent_until = None;
+        account.is_silent = answer.is_err();
         match answer {
             Ok(reply) => {
                 let is_kept = broken!("pushed_is_promised");
@@ -193,14 +200,12 @@ impl ReservationLedger {
                 account.settles_until = Some(now + SETTLING);
                 true
             }
-            Err(_) => {
-                account.silent_until = Some(now + SILENT);
-                false
-            }
+            Err(_) => false,
         }
     }
 
-    /// Targets whose promises are to be repeated, or given back, by a thread that has time.
+    /// Targets whose promises are to be repeated, or given back, by a thread that has time. Silent
+    /// ones each time, the others once a heartbeat.
     pub(crate) fn to_tend(&self, now: Instant) -> Vec<TargetId> {
         let mut accounts = self.0.lock();
         accounts.refused.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
@@ -209,7 +214,10 @@ impl ReservationLedger {
         accounts
             .by_target
             .retain(|_, a| a.promised > 0 || a.charged > 0 || a.is_in_use(now) || is_asked(a));
-        accounts.by_target.keys().copied().collect()
+        let is_due = |a: &Account| {
+            a.is_silent || a.repeated_at.is_none_or(|at| now.duration_since(at) >= HEARTBEAT)
+        };
+        accounts.by_target.iter().filter(|(_, a)| is_due(a)).map(|(target, _)| *target).collect()
     }
 
     /// How to repeat what the target promised, or to give it back where it is not used.
@@ -226,6 +234,7 @@ impl ReservationLedger {
         if is_idle && account.promised == 0 {
             return None;
         }
+        account.repeated_at = Some(now);
         let more = if is_idle || account.settles(now) { 0 } else { WINDOW };
         Some(account.question(more, session))
     }
@@ -264,7 +273,7 @@ impl Accounts {
         for cost in costs {
             let account = self.by_target.entry(cost.target).or_default();
             account.charged += cost.bytes;
-            account.charged_at = Some(now);
+            account.used_at = Some(now);
         }
     }
 
@@ -301,7 +310,7 @@ impl Account {
     }
 
     fn is_waited_for(&self, now: Instant) -> bool {
-        self.settles(now) || self.silent_until.is_some_and(|until| now < until)
+        self.settles(now) || self.is_silent
     }
 
     fn settles(&self, now: Instant) -> bool {
@@ -309,7 +318,7 @@ impl Account {
     }
 
     fn is_in_use(&self, now: Instant) -> bool {
-        self.charged_at.is_some_and(|at| now.duration_since(at) < IDLE)
+        self.used_at.is_some_and(|at| now.duration_since(at) < IDLE)
     }
 }
 
@@ -453,6 +462,8 @@ mod tests {
         let wanted = |now| room.repeated(OWN, NEAR, now).map(|q| (q.needed, q.wanted));
         assert_eq!(room.to_tend(now + 2 * IDLE), [NEAR]);
         assert_eq!(wanted(now + 2 * IDLE), Some((60, 60 + WINDOW)));
+        assert_eq!(room.to_tend(now + 2 * IDLE), []);
+        assert_eq!(room.to_tend(now + 2 * IDLE + HEARTBEAT), [NEAR]);
         drop(charge);
         assert_eq!(wanted(now), Some((0, WINDOW)));
         assert_eq!(wanted(now + IDLE), Some((0, 0)));
@@ -490,10 +501,27 @@ mod tests {
         promised(&room, NEAR, 10, now);
         let question = room.question(OWN, NEAR, 20).unwrap();
         room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
-        assert_eq!(room.take(&[cost(NEAR, 11)], now), Err(Short::Silent));
-        let asked_again = room.take(&[cost(NEAR, 11)], now + SILENT);
-        assert_eq!(asked_again.err(), unpromised(&[NEAR]));
-        assert!(take(&room, &[cost(NEAR, 10)], now).is_ok(), "what it promised is believed");
+        let later = now + 10 * IDLE;
+        assert_eq!(room.take(&[cost(NEAR, 11)], later), Err(Short::Silent));
+        assert_eq!(room.question(OWN, NEAR, 11), None, "each write would wait for as long");
+        assert_eq!(room.to_tend(later), [NEAR]);
+        assert!(take(&room, &[cost(NEAR, 10)], later).is_ok(), "what it promised is believed");
+        let question = room.repeated(OWN, NEAR, later).unwrap();
+        room.answered(NEAR, question, Ok(reply(10, 20)), later);
+        assert_eq!(room.take(&[cost(NEAR, 11)], later).err(), unpromised(&[NEAR]));
+        assert!(room.question(OWN, NEAR, 11).is_some());
+    }
+
+    /// Nobody is asked for ever.
+    #[test]
+    fn a_silent_target_that_nobody_waits_for_is_forgotten() {
+        let (room, now) = (ReservationLedger::default(), Instant::now());
+        let question = room.question(OWN, NEAR, 20).unwrap();
+        room.answered(NEAR, question, Err(Status::UNREACHABLE), now);
+        assert_eq!(room.take(&[cost(NEAR, 20)], now), Err(Short::Silent));
+        assert!(room.repeated(OWN, NEAR, now).is_some());
+        assert_eq!(room.to_tend(now), [NEAR]);
+        assert_eq!(room.to_tend(now + IDLE), []);
     }
 
     /// Catches `broken!("settles_at_once")`.

@@ -82,7 +82,7 @@ impl RpcPort {
         let attempt = self.attempt.load(Ordering::SeqCst);
         let context =
             CallContext { session: session.0, sequence: attempt, ..CallContext::default() };
-        let outcome = match self.cluster.target(target)?.reach_within(left) {
+        let outcome = match self.cluster.target(target)?.reach(left) {
             // Of what was not sent nothing is left, and what others sent is to be taken.
             Err(status) => Err(status),
             Ok(reached) => {
@@ -174,7 +174,7 @@ impl Port for RpcPort {
         let start = |ask: &Ask<'a, C>| {
             let patience = self.patience(ask.target, MEMBER_PATIENCE);
             let peer = self.cluster.target(ask.target);
-            match peer.and_then(|peer| peer.reach_within(patience)) {
+            match peer.and_then(|peer| peer.reach(patience)) {
                 Ok(reached) => {
                     Start::Sent(reached.start(context, &ask.call, ask.payload, patience))
                 }

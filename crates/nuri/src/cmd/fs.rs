@@ -271,7 +271,7 @@ fn look_for_first_node(pid: u32, point: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     let Ok((address, secret)) = resolve(&mount) else { return Ok(()) };
-    match Peer::new(&address, &secret).reach_within(FIRST_NODE_WAIT) {
+    match Peer::new(&address, &secret).reach(FIRST_NODE_WAIT) {
         Err(Status::UNREACHABLE) => Err(Failure(format!(
             "{}: the first node, {address}, does not answer, so what this mount has not written \
              yet cannot be written: start that node, or leave those bytes behind: \
