@@ -18,6 +18,7 @@ mod shell;
 mod studies;
 mod testbed;
 mod tidy;
+mod tracked;
 mod watch;
 
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::shell::root;
-use crate::{broken, circles, named_files, quoted, retired};
+use crate::{broken, circles, named_files, quoted, retired, tracked};
 
 const MAX_LINE: usize = 100;
 const MAX_FUNCTION: usize = 70;
@@ -106,6 +106,7 @@ pub(crate) fn run() -> Result<(), String> {
         check_file(&name, &text, &mut found);
         texts.push((name, text));
     }
+    found.extend(tracked::strange()?);
     found.extend(circles::too_large(&texts));
     found.extend(named_files::missing(&texts)?);
     found.extend(named_files::unreached(&texts));

@@ -20,7 +20,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use crate::store::{MapStore, StoreError};
-use crate::{credible, scrub, standing, transition};
+use crate::{credible, scrub, sound, standing, transition};
 
 /// A mount is listed this long after its last report.
 const MOUNT_LISTED: Duration = Duration::from_secs(3);
@@ -77,6 +77,9 @@ impl Authority {
         cluster: ClusterId,
     ) -> Result<Authority, StoreError> {
         let mut map = store.load()?.unwrap_or_else(|| Map { cluster, ..Map::default() });
+        if let Some(problem) = sound::check(&map).into_iter().next() {
+            return Err(StoreError::Unsound(problem));
+        }
         // Nobody is up before it says so.
         let nodes: Vec<_> = map.nodes.iter().map(|n| n.id).collect();
         transition::silence(&mut map, &nodes);
@@ -309,6 +312,7 @@ impl Authority {
 
     /// A new map counts once it is durable.
     fn keep(&self, state: &mut State, next: Map) -> Result<(), Status> {
+        debug_assert_eq!(sound::check(&next), []);
         self.store.save(&next).map_err(|_| Status::IO)?;
         state.map = next;
         Ok(())

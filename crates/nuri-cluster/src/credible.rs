@@ -9,9 +9,9 @@ use nuri_proto::op::cluster::{Heartbeat, Join, MountReport};
 const LONGEST_VERSION: usize = 64;
 /// Bytes of an address or a host's name, and of a path.
 const LONGEST_NAME: usize = 255;
-const LONGEST_PATH: usize = 4096;
+pub(crate) const LONGEST_PATH: usize = 4096;
 /// Bytes of a target: more than any disk of today has, by far.
-const LARGEST: u64 = 1 << 60;
+pub(crate) const LARGEST: u64 = 1 << 60;
 /// A mount has one link, or two for a while, to each node.
 const MOST_LINKS: usize = 4 * MAX_NODES;
 /// Mounts that are listed at once.
@@ -24,7 +24,7 @@ fn check(is_credible: bool) -> Result<(), Status> {
 }
 
 /// `HOST:PORT`, as others will be told it.
-fn is_address(text: &str) -> bool {
+pub(crate) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let is_plain = |c: char| c.is_ascii_graphic();
     let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);

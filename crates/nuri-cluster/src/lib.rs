@@ -1,8 +1,8 @@
 //! Who is in the space and who holds what: the authority, its map and its small store.
 //!
 //! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`news`] tells of
-//! what was decided, [`credible`] says what is not even looked at, [`store`] keeps, [`authority`]
-//! answers calls.
+//! what was decided, [`credible`] says what is not even looked at, [`sound`] what a map must be
+//! like, [`store`] keeps, [`authority`] answers calls.
 
 pub mod authority;
 mod credible;
@@ -10,6 +10,7 @@ pub mod moving;
 pub mod news;
 pub mod placement;
 mod scrub;
+pub mod sound;
 pub mod standing;
 pub mod store;
 pub mod transition;

@@ -8,6 +8,8 @@ use nuri_proto::checksum::crc64;
 use nuri_proto::map::Map;
 use serde::{Deserialize, Serialize};
 
+use crate::sound::MapProblem;
+
 /// Format of the map file.
 const FORMAT: u32 = 1;
 
@@ -24,8 +26,10 @@ pub trait MapStore: Send + Sync + 'static {
 pub enum StoreError {
     #[error("cannot access the map {0}: {1}")]
     Io(String, std::io::Error),
-    #[error("the map {0} is damaged; restore it from `map.json.old` beside it or from a backup")]
+    #[error("the map {0} is damaged; stop the space, then: nuri doctor --repair")]
     Damaged(String),
+    #[error("the map cannot be used: {0}; stop the space, then: nuri doctor --repair")]
+    Unsound(MapProblem),
     #[error("the map {0} has format {1}, this program knows {FORMAT}; use a newer nuri")]
     Version(String, u32),
 }

@@ -8,7 +8,7 @@ use nuri_kv::engine::{Batch, Engine, KvError};
 use crate::namespace::schema::{self, Counters};
 
 /// More than any server gives out between two copies.
-const SKIP: u64 = 1 << 32;
+pub(crate) const SKIP: u64 = 1 << 32;
 
 /// Raises the next inode, object and session far above the stored ones, durably.
 ///

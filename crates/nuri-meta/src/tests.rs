@@ -16,6 +16,7 @@ mod model;
 mod names;
 mod parts;
 mod reads;
+mod repair;
 mod slots;
 mod turns;
 

@@ -3,9 +3,11 @@
 //! Reads only. Each problem is one sentence for a person. Blocks that the log shadows are not
 //! verified on the disk: the next opening rewrites them, and the log's own checksums cover them.
 
+use std::collections::BTreeSet;
+
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;
-use nuri_proto::id::{ChunkKey, TargetId};
+use nuri_proto::id::{ChunkKey, GroupId, TargetId};
 
 use super::BLOCK;
 use super::index::Extent;
@@ -88,6 +90,12 @@ pub fn check(disk: &impl Disk) -> CheckReport {
             report.blocks
         ));
     }
+    for (key, held) in found.contents.members.beyond(superblock.map_epoch) {
+        let (version, epoch) = (held.newest(), superblock.map_epoch);
+        report.problem(format!(
+            "chunk {key:?}: version {version} is of an epoch to come, the last one was {epoch}"
+        ));
+    }
     for key in found.contents.lost_staged() {
         report.problem(format!("chunk {key:?}: blocks are staged, but no staged write is named"));
     }
@@ -96,6 +104,16 @@ pub fn check(disk: &impl Disk) -> CheckReport {
         check_extent(disk, &superblock.regions, &mut found, key, extent, &mut report);
     }
     report
+}
+
+/// Groups of stripes that take no writes before one of an epoch that is to come.
+pub fn promised_beyond(disk: &impl Disk) -> Vec<GroupId> {
+    let Ok(superblock) = Superblock::load(disk) else { return Vec::new() };
+    let Ok(found) = recover::load(disk, &superblock, CACHE) else { return Vec::new() };
+    let last = superblock.map_epoch;
+    let beyond = found.contents.members.beyond(last).into_iter();
+    let groups = beyond.filter(|(_, held)| held.floor.epoch() > last).map(|(_, held)| held.group);
+    groups.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn check_extent(

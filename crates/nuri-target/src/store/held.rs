@@ -167,6 +167,12 @@ impl HeldTable {
         (changed, entries.next().map(|(key, _)| *key))
     }
 
+    /// Entries that speak of versions of a later epoch than `last`.
+    pub fn beyond(&self, last: Epoch) -> Vec<(ChunkKey, Held)> {
+        let all = self.entries.iter().map(|(key, entry)| (*key, entry.held()));
+        all.filter(|(_, held)| held.newest().epoch() > last).collect()
+    }
+
     /// Number of entries, then each.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.entries.len());

@@ -311,6 +311,22 @@ impl<D: Disk> ChunkStore<D> {
         self.change_held(key, |before| Held { group, ..member::promised(before, version) })
     }
 
+    /// Takes back promises about versions of epochs that the space did not reach: nobody of it can
+    /// have asked for them, and no write would ever be taken again. The caller sees to it that no
+    /// write of before comes back.
+    ///
+    /// # Errors
+    /// As [`ChunkStore::abort`].
+    pub fn lower_promises(&self) -> Result<Vec<(ChunkKey, GroupId)>, StoreError> {
+        let last = self.superblock().map_epoch;
+        let mut beyond = self.state.lock().contents.members.beyond(last);
+        beyond.retain(|(_, held)| held.floor.epoch() > last);
+        for (key, _) in &beyond {
+            self.change_held(*key, |before| Held { floor: Version::NONE, ..before.clone() })?;
+        }
+        Ok(beyond.into_iter().map(|(key, held)| (key, held.group)).collect())
+    }
+
     fn change_held(
         &self,
         key: ChunkKey,

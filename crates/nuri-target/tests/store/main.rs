@@ -18,8 +18,9 @@ mod threads;
 
 use std::sync::Arc;
 
+use nuri_io::disk::Disk;
 use nuri_io::mem::MemDisk;
-use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, ObjectId, TargetId};
+use nuri_proto::id::{BootId, ChunkKey, ClusterId, Epoch, Incarnation, ObjectId, TargetId};
 use nuri_target::store::{ChunkStore, FormatOptions, OpenError, StoreConfig};
 
 pub type Store = ChunkStore<Arc<MemDisk>>;
@@ -48,9 +49,17 @@ pub fn open(disk: &Arc<MemDisk>) -> Result<Store, OpenError> {
     ChunkStore::open(disk.clone(), BootId(1), config())
 }
 
+/// Makes a store of a space that has come to the epoch of the tests' versions.
+pub fn format<D: Disk>(disk: &Arc<D>, options: FormatOptions) {
+    ChunkStore::format(disk, options).unwrap();
+    let store = ChunkStore::open(disk.clone(), BootId(1), config()).unwrap();
+    store.obey(Epoch(1)).unwrap();
+    store.close().unwrap();
+}
+
 pub fn fresh_on(disk: MemDisk, capacity: u64) -> (Arc<MemDisk>, Store) {
     let disk = Arc::new(disk);
-    ChunkStore::format(&disk, options(capacity)).unwrap();
+    format(&disk, options(capacity));
     let store = open(&disk).unwrap();
     (disk, store)
 }

@@ -127,7 +127,7 @@ fn what_comes_during_a_checkpoint_is_placed_where_it_belongs() {
         let mem = Arc::new(MemDisk::recording());
         let (from, hook) = (AtomicU64::new(u64::MAX), Mutex::new(None));
         let disk = Arc::new(Hooked { disk: mem.clone(), from, hook });
-        ChunkStore::format(&disk, options(8 << 20)).unwrap();
+        format(&disk, options(8 << 20));
         let store = Arc::new(ChunkStore::open(disk.clone(), BootId(1), config()).unwrap());
         let k = key(1, 0);
         let (one, two) = (pattern(32 * BLOCK, 1), pattern(2 * BLOCK, 2));
@@ -182,7 +182,7 @@ fn an_install_waits_for_a_checkpoint_to_pass() {
     let mem = Arc::new(MemDisk::recording());
     let (from, hook) = (AtomicU64::new(u64::MAX), Mutex::new(None));
     let disk = Arc::new(Hooked { disk: mem.clone(), from, hook });
-    ChunkStore::format(&disk, options(8 << 20)).unwrap();
+    format(&disk, options(8 << 20));
     let store = Arc::new(ChunkStore::open(disk.clone(), BootId(1), config()).unwrap());
     let (k, new) = (key(1, 0), pattern(LEN, 2));
     store.stage(k, &ask(0, 1), at(0), &pattern(LEN, 1)).unwrap();

@@ -167,6 +167,12 @@ pub(crate) struct Doctor {
     /// node's own directory, and --from says where a copy is.
     #[arg(long, verbatim_doc_comment)]
     pub(crate) restore_metadata: bool,
+    /// Mend a stopped space's metadata and map, keeping what was there before
+    ///
+    /// --dir is a space made by `up`, or the first node's own directory. Names that were lost are
+    /// found in /lost+found of the space.
+    #[arg(long, verbatim_doc_comment, conflicts_with = "restore_metadata")]
+    pub(crate) repair: bool,
     /// A node's directory, or a meta-copy.N of one, to restore from; repeat for more
     #[arg(long, value_name = "DIR", requires = "restore_metadata")]
     pub(crate) from: Vec<PathBuf>,

@@ -10,7 +10,6 @@ mod lost;
 mod moving;
 mod node;
 mod repair;
-mod restore;
 mod scrub;
 mod space;
 mod status;

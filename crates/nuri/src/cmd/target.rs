@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use nuri_io::disk::Disk;
 use nuri_io::file::OpenMode;
 use nuri_io::lock::ExclusiveLock;
 use nuri_io::uring::open_disk;
@@ -37,16 +39,21 @@ pub(crate) fn check(args: &TargetCheck) -> Result<ExitCode, Failure> {
     Ok(if view.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks one stopped target.
-pub(crate) fn check_target(path: &Path) -> Result<CheckView, Failure> {
+/// The disk of a target that is there.
+pub(crate) fn open_store(path: &Path) -> Result<Arc<dyn Disk>, Failure> {
     let store = store_path(path);
     if !store.exists() {
         let (path, store) = (path.display(), store.display());
         return Err(Failure(format!("{path} is no target: there is no {store}")));
     }
-    let _lock = ExclusiveLock::acquire(path).map_err(Failure::new)?;
     let disk = open_disk(&store, OpenMode::Existing);
-    let disk = disk.map_err(at(format!("cannot open {}", store.display())))?;
+    disk.map_err(at(format!("cannot open {}", store.display())))
+}
+
+/// Checks one stopped target.
+pub(crate) fn check_target(path: &Path) -> Result<CheckView, Failure> {
+    let disk = open_store(path)?;
+    let _lock = ExclusiveLock::acquire(path).map_err(Failure::new)?;
     let CheckReport { chunks, extents, blocks, problems, problem_count, notes, .. } =
         check::check(&disk);
     let path = path.display().to_string();

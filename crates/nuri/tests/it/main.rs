@@ -27,6 +27,7 @@ mod places;
 mod posix;
 mod preload;
 mod redundancy;
+mod repair;
 mod report;
 mod reserve;
 mod rights;

@@ -116,7 +116,7 @@ impl RestoreView {
             last_change: done.changed,
             inodes: done.check.inodes,
             directories: done.check.directories,
-            problems: done.check.problems,
+            problems: done.check.problems.iter().map(ToString::to_string).collect(),
             lost_targets: lost.map(|(path, _)| path.display().to_string()).collect(),
             start,
         }
