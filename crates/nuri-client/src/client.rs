@@ -9,7 +9,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Attr, GetAttr, SetAttr};
 use nuri_volume::transfer::{Links, MOST_STREAMS, MOST_THREADS};
 use nuri_volume::{Cluster, DataPlane};
-use parking_lot::RwLockReadGuard;
+use parking_lot::{Mutex, RwLockReadGuard};
 
 use crate::api::file::{Handles, ReadErrors};
 use crate::housekeeping::Housekeeping;
@@ -65,6 +65,8 @@ pub struct Client {
     pub(crate) accesses: Arc<Accesses>,
     pub(crate) handles: Handles,
     pub(crate) read_errors: ReadErrors,
+    /// What the servers said last of the space's size, use and files.
+    pub(crate) counted: Mutex<Option<(u64, u64, u64)>>,
     pub(crate) links: Arc<Links>,
     pub(crate) threads: ThreadPool,
 }
@@ -136,6 +138,7 @@ impl Client {
             accesses: Arc::new(accesses),
             handles: Handles::default(),
             read_errors: ReadErrors::default(),
+            counted: Mutex::default(),
             links: Arc::default(),
             threads,
         };

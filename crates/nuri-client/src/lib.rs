@@ -24,6 +24,7 @@ pub use api::allocate::Allocate;
 pub use api::file::{Access, Sync};
 pub use api::names::{Created, Listing, ListingEntry};
 pub use api::seek::Seek;
+pub use api::unwritten::Unwritten;
 pub use api::xattr::{Caller, Privileges};
 pub use client::{Client, ClientConfig};
 pub use inode::Entry;

@@ -184,7 +184,15 @@ impl MetaSession {
 
     /// A call that may be repeated.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
-        let deadline = Deadline::after(REQUEST);
+        self.call_by(Deadline::after(REQUEST), call)
+    }
+
+    /// As [`MetaSession::call`], given up earlier.
+    pub(crate) fn call_by<C: Call>(
+        &self,
+        deadline: Deadline,
+        call: &C,
+    ) -> Result<C::Reply, Status> {
         loop {
             let context = self.context();
             let attempt = |left| self.attempt(context, call, &[], left);

@@ -271,9 +271,14 @@ impl Authority {
                 |t| map.target(t).is_some_and(nuri_proto::map::Target::is_nearly_full);
             !g.members.iter().any(|m| nearly_full(m.target))
         };
+        // Where all are nearly full those that are less so: they are full at the same time.
+        let room = |g: &Group| g.members.iter().map(|m| map.room_on(m.target)).min().unwrap_or(0);
+        let most = all.iter().filter(whole).map(|g| room(g)).max().unwrap_or(0);
+        let is_roomy = |g: &&&Group| room(g) >= most / 2;
         let ids = |groups: &mut dyn Iterator<Item = &&Group>| groups.map(|g| g.id).collect();
-        let choices: [Vec<GroupId>; 3] = [
+        let choices: [Vec<GroupId>; 4] = [
             ids(&mut all.iter().filter(whole).filter(has_room)),
+            ids(&mut all.iter().filter(whole).filter(is_roomy)),
             ids(&mut all.iter().filter(whole)),
             ids(&mut all.iter()),
         ];
@@ -430,7 +435,9 @@ impl Authority {
             |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Failed);
         state.reasons.retain(|id, _| failed(*id));
         let reasons = state.reasons.iter().map(|(id, why)| (*id, why.clone())).collect();
-        ClusterState { map, mounts, resyncs, scrubs, reasons, metadata: state.metadata.clone() }
+        let (usable, metadata) =
+            (standing::usable(&map, transition::DEFAULT_POOL), state.metadata.clone());
+        ClusterState { map, mounts, resyncs, scrubs, reasons, metadata, usable }
     }
 }
 

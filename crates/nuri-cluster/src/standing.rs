@@ -323,6 +323,18 @@ pub fn make_groups(map: &mut Map, pool: PoolId, shape: Shape) -> Result<(), Stat
     Ok(())
 }
 
+/// (size, used) in bytes of files, as [`Map::usable`]; where the groups that new files will get are
+/// not made yet, of those.
+pub fn usable(map: &Map, pool: PoolId) -> (u64, u64) {
+    let shape = map.shape_now();
+    if !shape.is_redundant() || reaches_all(map, pool, shape) {
+        return map.usable();
+    }
+    let mut next = map.clone();
+    let made = make_groups(&mut next, pool, shape);
+    if made.is_ok() { next.usable() } else { map.usable() }
+}
+
 /// Runs a change over the redundant groups; those that it says it changed get the next epoch.
 fn change_groups(map: &mut Map, mut change: impl FnMut(&mut Group, Epoch) -> bool) -> bool {
     let epoch = Epoch(map.epoch.0 + 1);

@@ -8,6 +8,7 @@
 mod executor;
 pub mod fsck;
 pub mod gc;
+mod group_use;
 pub mod lease;
 pub mod lock;
 pub mod namespace;

@@ -19,10 +19,10 @@ use nuri_proto::limit::MAX_SESSIONS;
 use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Children, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{
-    Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, LayoutGet, LayoutSet,
-    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
-    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, Time, TruncateDone, Unlink, XattrGet,
-    XattrList, XattrRemove, XattrSet,
+    Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, GroupUse, LayoutGet,
+    LayoutSet, Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
+    SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, SwapData, Time, TruncateDone, Unlink,
+    XattrGet, XattrList, XattrRemove, XattrSet,
 };
 use nuri_proto::op::part::AcquirePart;
 use nuri_proto::{Status, codec};
@@ -31,6 +31,7 @@ use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::executor::pending_commits::PendingCommits;
+use crate::group_use::LastUse;
 use crate::lease::LeaseTable;
 use crate::lease::directory_delegation::DirectoryDelegations;
 use crate::lock::{Limits, LockTable};
@@ -41,6 +42,9 @@ use crate::namespace::schema::{self, Counters, Family, SessionRecord, SlotRecord
 use crate::namespace::txn::{ClusterView, Finished, Reads, Txn, kv_status};
 use crate::session::eviction::Eviction;
 use crate::session::{Session, SlotState};
+
+/// The server looks at time much more often.
+const STANDSTILL: Duration = Duration::from_secs(2);
 
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
@@ -55,6 +59,8 @@ pub struct MetaServer {
     pub(crate) changed: Condvar,
     /// A call ended: its repetition gets its answer.
     pub(crate) answered: Condvar,
+    /// What was asked of groups last.
+    last_use: LastUse,
     /// The store's disk has little room.
     full: AtomicBool,
     /// Calls wait for nothing (`pause.rs`).
@@ -68,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) crowded: Duration,
     /// When waits for locks were relaxed last.
     pub(crate) relaxed: Duration,
+    /// When time was looked at last ([`MetaServer::tick`]).
+    ticked: Duration,
     pub(crate) counters: Counters,
     pub(crate) sessions: HashMap<SessionId, Session>,
     pub(crate) recalls: HashMap<(SessionId, Ino), Duration>,
@@ -127,6 +135,7 @@ impl MetaServer {
             locks: LockTable::new(engine.epoch(), Limits::default()),
             crowded: Duration::ZERO,
             relaxed: now,
+            ticked: now,
             counters,
             sessions,
             recalls: HashMap::new(),
@@ -140,9 +149,18 @@ impl MetaServer {
         };
         let core = Mutex::new(core);
         let (changed, answered) = (Condvar::new(), Condvar::new());
-        let (full, is_polled) = Default::default();
-        let server =
-            MetaServer { engine, cluster, clock, core, changed, answered, full, is_polled };
+        let (last_use, full, is_polled) = Default::default();
+        let server = MetaServer {
+            engine,
+            cluster,
+            clock,
+            core,
+            changed,
+            answered,
+            last_use,
+            full,
+            is_polled,
+        };
         server.publish_sessions(&mut server.core.lock());
         if server.core.lock().grace.is_none() {
             server.reap_orphans(&mut server.core.lock())?;
@@ -196,6 +214,10 @@ impl MetaServer {
             Op::AcquirePart => self.run::<AcquirePart>(request),
             Op::TakeDirectory => self.run::<TakeDirectory>(request),
             Op::Children => self.run::<Children>(request),
+            Op::SwapData => self.run::<SwapData>(request),
+            Op::GroupUse => {
+                self.plain(request, |s, call: GroupUse| s.last_use.of(&*s.engine, call))
+            }
             _ => self.serve_locks(request),
         }
     }
@@ -492,11 +514,31 @@ impl MetaServer {
     /// As the store's.
     pub fn tick(&self) -> Result<(), Status> {
         let mut core = self.core.lock();
+        self.discount_standstill(&mut core);
         self.end_grace(&mut core)?;
         self.relax_locks(&mut core);
         self.shed_leases(&mut core);
         self.end_deferred(&mut core)?;
         self.expire(&mut core)
+    }
+}
+
+impl MetaServer {
+    /// Time in which this server itself stood still (its machine was paused, its process stopped)
+    /// is nobody's silence: what the others said meanwhile lies in its sockets.
+    fn discount_standstill(&self, core: &mut Core) {
+        let now = self.clock.monotonic();
+        let stood = now.saturating_sub(core.ticked);
+        core.ticked = now;
+        if stood < STANDSTILL || broken!("own_standstill_is_silence") {
+            return;
+        }
+        tracing::warn!("metadata: this process stood still for {:.1} s", stood.as_secs_f64());
+        core.sessions.values_mut().for_each(|session| session.heard += stood);
+        core.recalls.values_mut().for_each(|asked| *asked += stood);
+        if let Some(grace) = &mut core.grace {
+            grace.until += stood;
+        }
     }
 }
 

@@ -100,8 +100,16 @@ impl World {
 
     /// Lets time pass, and the housekeeping that a node does then.
     fn pass(&self, time: Duration) {
-        self.clock.advance(time);
-        self.server.tick().unwrap();
+        let mut left = time;
+        loop {
+            let step = left.min(Duration::from_secs(1));
+            self.clock.advance(step);
+            self.server.tick().unwrap();
+            left -= step;
+            if left.is_zero() {
+                return;
+            }
+        }
     }
 }
 
@@ -205,6 +213,12 @@ impl<'a> Client<'a> {
     fn publish_inline(&self, ino: Ino, bytes: &[u8]) -> Result<InodeReply, Status> {
         let (size, data) = (bytes.len() as u64, PublishData::Inline);
         self.put_with(Publish { ino, size, allocated: 0, mtime: None, data }, bytes)
+    }
+
+    /// Gives back what it holds of the inode.
+    fn let_go(&self, ino: Ino) {
+        let number = self.acquire(ino, LeaseMode::Write).unwrap().inode.lease.unwrap().number;
+        self.get(Release { leases: vec![(ino, number)] }).unwrap();
     }
 
     fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<AcquireReply, Status> {

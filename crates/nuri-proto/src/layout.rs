@@ -130,6 +130,25 @@ pub struct Layout {
     pub components: Vec<Component>,
 }
 
+impl Layout {
+    /// Bytes of a file of this size that lie on some of its groups.
+    pub fn bytes_on(&self, size: u64, are_meant: impl Fn(GroupId) -> bool) -> u64 {
+        let mut bytes = 0;
+        for component in &self.components {
+            let span = size.min(component.end).saturating_sub(component.start);
+            let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
+            let (stripes, width) = (span.div_ceil(stripe), component.groups.len() as u64);
+            let meant = component.groups.iter().zip(0..).filter(|(group, _)| are_meant(**group));
+            for (_, first) in meant.filter(|(_, first)| *first < stripes) {
+                let own = (stripes - first).div_ceil(width);
+                let has_last = (stripes - 1) % width == first;
+                bytes += own * stripe - if has_last { stripes * stripe - span } else { 0 };
+            }
+        }
+        bytes
+    }
+}
+
 /// What a directory tells its new files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LayoutPolicy {
@@ -250,6 +269,23 @@ mod tests {
         }
         let shape = Shape::Parity { k: 3, m: 2 };
         assert_eq!((shape.data(), shape.members()), (3, 5));
+    }
+
+    #[test]
+    fn bytes_are_counted_by_group() {
+        const MIB: u64 = 1 << 20;
+        let of = |shape| {
+            LayoutPolicy { shape, ..LayoutPolicy::default() }
+                .instantiate(&[GroupId(4), GroupId(5)], 0)
+        };
+        let on = |shape, size, group| of(shape).bytes_on(size, |g| g == GroupId(group));
+        let size = 2 * MIB + 100;
+        assert_eq!(on(Shape::Stripe, size, 4), MIB + 100);
+        assert_eq!(on(Shape::Stripe, size, 5), MIB);
+        assert_eq!(on(Shape::Mirror(2), MIB, 5), 0);
+        let parity = Shape::Parity { k: 3, m: 1 };
+        assert_eq!([4, 5].map(|g| on(parity, 7 * MIB, g)), [4 * MIB, 3 * MIB]);
+        assert_eq!([4, 5, 6].map(|g| on(parity, 0, g)), [0; 3]);
     }
 
     #[test]

@@ -353,6 +353,11 @@ impl Map {
         }
     }
 
+    /// Bytes that are free on a target.
+    pub fn room_on(&self, target: TargetId) -> u64 {
+        self.target(target).map_or(0, |t| t.size.saturating_sub(t.used))
+    }
+
     /// (size, used) over all targets, bytes.
     pub fn capacity(&self) -> (u64, u64) {
         self.targets.iter().fold((0, 0), |(size, used), t| (size + t.size, used + t.used))

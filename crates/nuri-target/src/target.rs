@@ -206,7 +206,7 @@ impl Target {
 
     /// How the node announces it.
     pub fn announce(&self) -> JoinTarget {
-        let usage = self.store.usage();
+        let usage = self.store.fillable();
         let superblock = self.store.superblock();
         JoinTarget {
             id: self.store.target(),
@@ -261,7 +261,7 @@ impl Target {
     }
 
     pub(crate) fn report(&self) -> Option<TargetReport> {
-        let usage = self.store.usage();
+        let usage = self.store.fillable();
         let why = self.gone.get().cloned().or_else(|| self.store.failure().map(|s| s.to_string()));
         let state = if why.is_none() { TargetState::Up } else { TargetState::Failed };
         let id = self.store.target()?;

@@ -78,8 +78,12 @@ impl Cluster {
     /// # Errors
     /// As [`Peer::call`].
     pub fn ask<C: Call>(&self, call: &C) -> Result<C::Reply, Status> {
+        self.ask_within(CALL_TIMEOUT, call)
+    }
+
+    fn ask_within<C: Call>(&self, timeout: Duration, call: &C) -> Result<C::Reply, Status> {
         let context = CallContext::default();
-        let reply = self.inner.authority.call(context, call, &[], &mut [], CALL_TIMEOUT);
+        let reply = self.inner.authority.call(context, call, &[], &mut [], timeout);
         reply.map(|(reply, _)| reply)
     }
 
@@ -104,6 +108,14 @@ impl Cluster {
     /// Where the authority does not answer.
     pub fn state(&self) -> Result<ClusterState, Status> {
         self.ask(&ClusterStatus {})
+    }
+
+    /// The state, unless it takes longer.
+    ///
+    /// # Errors
+    /// Where the authority does not answer in time.
+    pub fn state_by(&self, deadline: Deadline) -> Result<ClusterState, Status> {
+        self.ask_within(deadline.left().min(CALL_TIMEOUT), &ClusterStatus {})
     }
 
     /// Tells the authority of a mount.

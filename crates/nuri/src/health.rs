@@ -2,21 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use nuri_proto::layout::Shape;
 use nuri_proto::map::{Group, Map, Pace, Standing, TargetState};
 use nuri_proto::op::cluster::{ClusterState, Resync};
 use serde::Serialize;
 
-use crate::show::human;
+use crate::loss::Losses;
 
 /// `ok`, `degraded`, `damaged` or `stopped`, and why.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Health {
     pub(crate) state: &'static str,
     pub(crate) sentences: Vec<String>,
-    /// Bytes that one more loss would take, about.
+    /// Bytes that one more loss would take.
     pub(crate) at_risk: u64,
-    /// Bytes that cannot be reached now, about.
+    /// Bytes that cannot be reached now.
     pub(crate) out_of_reach: u64,
     pub(crate) resyncs: Vec<ResyncView>,
 }
@@ -44,32 +43,25 @@ impl Health {
         Health { state: "damaged", sentences: vec![sentence], at_risk: 0, out_of_reach: 0, resyncs }
     }
 
-    pub(crate) fn of(state: &ClusterState) -> Health {
+    pub(crate) fn of(state: &ClusterState, losses: &Losses) -> Health {
         let map = &state.map;
-        let bare = |g: &&Group| g.shape.is_redundant() && present(map, g) == g.shape.data();
-        let at_risk = bytes(map, map.groups.iter().filter(bare));
-        // What lies on a target by itself is not told apart from its shares of redundant groups:
-        // where that is not the space's shape, it is taken for none.
-        let counts = |g: &Group| g.shape.is_redundant() || !map.shape.is_redundant();
-        let gone = |g: &&Group| counts(g) && present(map, g) < g.shape.data();
-        let out_of_reach = bytes(map, map.groups.iter().filter(gone));
         let mut health = Health {
             state: "ok",
             sentences: Vec::new(),
-            at_risk,
-            out_of_reach,
+            at_risk: losses.at_risk.bytes,
+            out_of_reach: losses.out_of_reach.bytes,
             resyncs: state.resyncs.iter().map(resync_view).collect(),
         };
-        health.tell_losses(map);
+        health.tell_losses(map, losses);
         health.tell_doubts(map);
-        health.tell_failures(state);
+        health.tell_failures(state, losses);
         health.tell_findings(state);
         health.tell_fullness(map);
         health.tell_shape(map);
         health
     }
 
-    fn tell_losses(&mut self, map: &Map) {
+    fn tell_losses(&mut self, map: &Map, losses: &Losses) {
         let total = map.targets.len();
         let down = map.targets.iter().filter(|t| t.state == TargetState::Down).count();
         let standing = |wanted: fn(&Standing) -> bool| {
@@ -86,11 +78,13 @@ impl Health {
             parts.push(format!("{down} of {total} targets down"));
         }
         if self.out_of_reach > 0 {
-            let bytes = human(self.out_of_reach);
-            parts.push(format!("about {bytes} cannot be reached until they are back"));
+            let bytes = losses.out_of_reach.told();
+            parts.push(format!(
+                "{bytes} cannot be reached until they are back (nuri fs lost MOUNT lists them)"
+            ));
         }
         if self.at_risk > 0 {
-            parts.push(format!("about {} have no redundancy left", human(self.at_risk)));
+            parts.push(format!("{} have no redundancy left", losses.at_risk.told()));
         }
         if absent || syncing {
             parts.push(self.resync_text(map, syncing));
@@ -129,10 +123,11 @@ impl Health {
         ));
     }
 
-    fn tell_failures(&mut self, state: &ClusterState) {
+    fn tell_failures(&mut self, state: &ClusterState, losses: &Losses) {
         for t in state.map.targets.iter().filter(|t| t.state == TargetState::Failed) {
             // Where every file can be read without it, nothing is damaged.
-            let is_spared = state.map.shape.is_redundant() && self.out_of_reach == 0;
+            let is_known = state.map.shape.is_redundant() || losses.out_of_reach.files.is_some();
+            let is_spared = is_known && self.out_of_reach == 0;
             self.state = if is_spared { "degraded" } else { "damaged" };
             let (id, path) = (t.id, &t.path);
             let why = state.reasons.iter().find(|(failed, _)| *failed == id);
@@ -203,32 +198,10 @@ fn resync_view(r: &Resync) -> ResyncView {
     ResyncView { target: r.target.0, stripes, done, bytes, seconds_left }
 }
 
-/// Members that are live and whose targets serve.
-fn present(map: &Map, group: &Group) -> usize {
-    let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
-    let live = |m: &&nuri_proto::map::Member| m.standing == Standing::Live && serves(m.target);
-    group.members.iter().filter(live).count()
-}
-
-/// Data bytes of groups, if targets hold about as much of each group.
-fn bytes<'a>(map: &Map, groups: impl Iterator<Item = &'a Group>) -> u64 {
-    let groups_of = |target| {
-        let has = |g: &&Group| g.place(target).is_some() && g.shape != Shape::Stripe;
-        map.groups.iter().filter(has).count().max(1) as u64
-    };
-    let of_group = |g: &Group| {
-        let used = |m: &nuri_proto::map::Member| {
-            map.target(m.target).map_or(0, |t| t.used) / groups_of(m.target)
-        };
-        let all: u64 = g.members.iter().map(used).sum();
-        all * g.shape.data() as u64 / g.members.len().max(1) as u64
-    };
-    groups.map(of_group).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::{Epoch, GroupId, TargetId};
+    use nuri_proto::layout::Shape;
     use nuri_proto::map::Member;
 
     use super::*;

@@ -6,6 +6,7 @@ mod cmd;
 mod health;
 mod listeners;
 mod logs;
+mod loss;
 mod show;
 mod space;
 mod supervisor;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::health::Health;
 use crate::logs::plain;
+use crate::loss::Losses;
 
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
@@ -42,8 +43,7 @@ pub(crate) struct Usable {
 }
 
 impl Usable {
-    fn of(map: &Map) -> Usable {
-        let (size, used) = map.usable();
+    fn of(map: &Map, (size, used): (u64, u64)) -> Usable {
         let needs_all = map.targets.len() == map.shape.members();
         let least = map.targets.iter().map(|t| t.size).min().unwrap_or(0);
         let beyond: u64 = map.targets.iter().map(|t| t.size - least).sum();
@@ -190,7 +190,7 @@ pub(crate) struct Capacity {
 }
 
 impl StatusView {
-    pub(crate) fn new(space: &str, state: &ClusterState) -> StatusView {
+    pub(crate) fn new(space: &str, state: &ClusterState, losses: &Losses) -> StatusView {
         let map = &state.map;
         let (size, used) = map.capacity();
         let mount = |m: &nuri_proto::op::cluster::MountReport| MountView {
@@ -211,14 +211,14 @@ impl StatusView {
             pools: map.pools.iter().map(|p| pool_view(map, p)).collect(),
             mounts: state.mounts.iter().map(mount).collect(),
             capacity: Capacity { size, used, free: size.saturating_sub(used) },
-            usable: Usable::of(map),
+            usable: Usable::of(map, state.usable),
             placement: map.placement.to_string(),
             metadata: MetadataView {
                 copies: state.metadata.len(),
                 nodes: state.metadata.iter().map(|n| n.0).collect(),
             },
             scrub: ScrubView::new(state),
-            health: Health::of(state),
+            health: Health::of(state, losses),
         }
     }
 

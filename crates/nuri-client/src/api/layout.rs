@@ -1,12 +1,19 @@
 //! The client's API: layouts, and how much room the space has.
 
+use std::time::Duration;
+
 use nuri_proto::Status;
 use nuri_proto::id::{GroupId, Ino};
-use nuri_proto::layout::{Layout, LayoutPolicy};
+use nuri_proto::layout::LayoutPolicy;
 use nuri_proto::map::{Map, Standing, TargetState};
-use nuri_proto::op::meta::{LayoutGet, LayoutReply, LayoutSet, StatFs};
+use nuri_proto::op::meta::{LayoutGet, LayoutReply, LayoutSet, StatFs, SwapData};
+
+use nuri_rpc::Deadline;
 
 use crate::client::Client;
+
+/// How long servers are asked how full the space is.
+const COUNTED: Duration = Duration::from_secs(3);
 
 impl Client {
     /// A file's layout, or what a directory's new files inherit.
@@ -25,10 +32,10 @@ impl Client {
     pub fn out_of_reach(&self, ino: Ino) -> Result<u64, Status> {
         let LayoutReply::File(_, layout, size) = self.layout(ino)? else { return Ok(0) };
         let map = self.cluster.state()?.map;
-        Ok(bytes_on(&layout, size, |group| !can_be_read(&map, group)))
+        Ok(layout.bytes_on(size, |group| !can_be_read(&map, group)))
     }
 
-    /// Sets what a directory's new files inherit.
+    /// Sets what a directory's new files inherit, or how a file will lie that has no data yet.
     ///
     /// # Errors
     /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
@@ -37,14 +44,33 @@ impl Client {
         self.session.change(&LayoutSet { ino, policy }, &[])
     }
 
-    /// (bytes in all, bytes used, inodes used).
+    /// Exchanges what two files hold: one is a copy of the other, made when that had this change
+    /// counter, and is durable. Whoever holds a lease on one of them gives it back before, this
+    /// client too: what it knew of the file's place is void.
     ///
     /// # Errors
-    /// Where a server does not answer.
+    /// `BUSY` where the file was written since; `INVAL` where the two have not the same size.
+    pub fn swap_data(&self, ino: Ino, with: Ino, change: u64) -> Result<(), Status> {
+        self.journal.flush()?;
+        self.session.change(&SwapData { ino, with, change }, &[])
+    }
+
+    /// (bytes in all, bytes used, inodes used). Where a server does not answer soon they are those
+    /// of last time: who asks how full a file system is had better not hang.
+    ///
+    /// # Errors
+    /// Where a server does not answer, and did not before.
     pub fn statfs(&self) -> Result<(u64, u64, u64), Status> {
-        let (size, used) = self.cluster.state()?.map.usable();
-        let counts = self.session.call(&StatFs {})?;
-        Ok((size, used, counts.inodes))
+        let deadline = Deadline::after(COUNTED);
+        let count = || {
+            let (size, used) = self.cluster.state_by(deadline)?.usable;
+            let counts = self.session.call_by(deadline, &StatFs {})?;
+            Ok((size, used, counts.inodes))
+        };
+        match count() {
+            Ok(counts) => Ok(*self.counted.lock().insert(counts)),
+            Err(status) => self.counted.lock().ok_or(status),
+        }
     }
 }
 
@@ -54,53 +80,4 @@ fn can_be_read(map: &Map, id: GroupId) -> bool {
     let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
     let is_there = |m: &&nuri_proto::map::Member| m.standing == Standing::Live && serves(m.target);
     group.members.iter().filter(is_there).count() >= group.shape.data()
-}
-
-/// Bytes of a file of this size that lie on some of its groups.
-fn bytes_on(layout: &Layout, size: u64, are_meant: impl Fn(GroupId) -> bool) -> u64 {
-    let mut bytes = 0;
-    for component in &layout.components {
-        let span = size.min(component.end).saturating_sub(component.start);
-        let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
-        let (stripes, width) = (span.div_ceil(stripe), component.groups.len() as u64);
-        let meant = component.groups.iter().zip(0..).filter(|(group, _)| are_meant(**group));
-        for (_, first) in meant.filter(|(_, first)| *first < stripes) {
-            let own = (stripes - first).div_ceil(width);
-            let has_last = (stripes - 1) % width == first;
-            bytes += own * stripe - if has_last { stripes * stripe - span } else { 0 };
-        }
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use nuri_proto::id::PoolId;
-    use nuri_proto::layout::{ChunkSize, Component, Shape};
-
-    use super::*;
-
-    #[test]
-    fn bytes_are_counted_by_group() {
-        const MIB: u64 = 1 << 20;
-        let of = |shape| Layout {
-            generation: 1,
-            components: vec![Component {
-                start: 0,
-                end: u64::MAX,
-                shape,
-                chunk_size: ChunkSize::DEFAULT,
-                pool: PoolId(1),
-                groups: vec![GroupId(4), GroupId(5)],
-            }],
-        };
-        let on = |shape, size, group| bytes_on(&of(shape), size, |g| g == GroupId(group));
-        let size = 2 * MIB + 100;
-        assert_eq!(on(Shape::Stripe, size, 4), MIB + 100);
-        assert_eq!(on(Shape::Stripe, size, 5), MIB);
-        assert_eq!(on(Shape::Mirror(2), MIB, 5), 0);
-        let parity = Shape::Parity { k: 3, m: 1 };
-        assert_eq!([4, 5].map(|g| on(parity, 7 * MIB, g)), [4 * MIB, 3 * MIB]);
-        assert_eq!([4, 5, 6].map(|g| on(parity, 0, g)), [0; 3]);
-    }
 }

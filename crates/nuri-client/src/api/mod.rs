@@ -7,5 +7,6 @@ mod layout;
 pub(crate) mod names;
 pub(crate) mod seek;
 mod tuning;
+pub(crate) mod unwritten;
 pub(crate) mod write;
 pub(crate) mod xattr;

@@ -132,6 +132,7 @@ impl Client {
         if !reply.existed {
             self.note_made(inode.attr.ino);
         }
+        self.dentries.note_place(call.parent, &call.name, inode.attr.ino);
         self.journal.know_new_directory(&inode.attr);
         Ok(entry)
     }

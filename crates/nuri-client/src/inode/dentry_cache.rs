@@ -105,6 +105,11 @@ impl Index {
 }
 
 impl InodeState {
+    /// Where the inode was found, which may be an old place.
+    pub(crate) fn found_at(&self) -> Option<(Ino, Vec<u8>)> {
+        self.found.as_ref().map(|found| (found.parent, found.name.to_vec()))
+    }
+
     /// What was found in the directory before counts no more.
     pub(crate) fn names_changed(&mut self) {
         if !broken!("names_never_age") {
@@ -156,7 +161,7 @@ impl DentryCache {
         age: Option<DirGeneration>,
         ino: Ino,
     ) {
-        let Some(age) = age else { return };
+        let Some(age) = age else { return self.note_place(parent, name, ino) };
         let found = CachedNames { parent, name: name.into(), age };
         self.table.with(ino, |_, state| {
             if state.hold.mode.is_none() || state.found.as_deref() == Some(&found) {
@@ -167,6 +172,16 @@ impl DentryCache {
             }
             self.index.insert(parent, name, ino);
             state.found = Some(Box::new(found));
+        });
+    }
+
+    /// Notes where an inode is now: nothing that is answered from here.
+    pub(crate) fn note_place(&self, parent: Ino, name: &[u8], ino: Ino) {
+        let found = CachedNames { parent, name: name.into(), age: DirGeneration::begin() };
+        self.table.with(ino, |_, state| {
+            if state.found.is_none() {
+                state.found = Some(Box::new(found));
+            }
         });
     }
 

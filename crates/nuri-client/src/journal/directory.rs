@@ -110,6 +110,10 @@ impl Names {
         self.files.iter().copied().collect()
     }
 
+    fn name_of(&self, ino: Ino) -> Option<&Vec<u8>> {
+        self.children.iter().find(|(_, child)| child.ino == ino).map(|(name, _)| name)
+    }
+
     fn follow(&mut self, changes: Vec<NameChange>) {
         for NameChange { name, to } in changes {
             match to {
@@ -168,6 +172,13 @@ impl JournalState {
 }
 
 impl Journal {
+    /// Where an inode lies, in the directories whose names are known. Looks at all of them.
+    pub(crate) fn place_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let state = self.state.lock();
+        let name_in = |(dir, names): (&Ino, &Names)| Some((*dir, names.name_of(ino)?.clone()));
+        state.directories.iter().find_map(name_in)
+    }
+
     /// A directory that was just made here under its write lease is empty, and known as a whole.
     pub(crate) fn know_new_directory(&self, attr: &Attr) {
         let is_new = attr.is_dir() && attr.size == 0 && attr.change == 1;

@@ -239,6 +239,11 @@ impl WriteBuffer {
         self.blocks.values().map(pages).sum()
     }
 
+    /// Bytes that are not known to be durable.
+    pub(crate) fn volatile(&self) -> u64 {
+        self.blocks.values().map(|block| block.valid.total()).sum()
+    }
+
     pub(crate) fn has_flying(&self) -> bool {
         self.blocks.values().any(|b| !b.flying.is_empty())
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use nuri_proto::Status;
 use nuri_proto::change::CAPABILITY;
+use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{SetGroupId, XattrMode};
 use nuri_volume::transfer::Forced;
 
@@ -26,8 +27,17 @@ const TUNE_ATTRIBUTE: &[u8] = b"nuri.tune";
 const LINKS_ATTRIBUTE: &[u8] = b"nuri.links";
 /// Shows where a node of the space listens.
 const SPACE_ATTRIBUTE: &[u8] = b"nuri.space";
+/// Shows how often a file changed. Writing it, as `with=INODE change=N`, exchanges what the file
+/// holds with the copy in that inode, unless it changed since N.
+const SWAP_ATTRIBUTE: &[u8] = b"nuri.swap";
 /// Shows how many bytes of a file cannot be read now.
 const LOST_ATTRIBUTE: &[u8] = b"nuri.lost";
+/// Shows files that are not written yet. The kernel looks at no attributes of the root before it
+/// asks for a name of this class: that would need the first node.
+const UNWRITTEN_ATTRIBUTE: &[u8] = b"system.nuri.unwritten";
+/// Files that it shows, and bytes.
+const MOST_UNWRITTEN: usize = 100;
+const LONGEST_UNWRITTEN: usize = 60 << 10;
 /// Only root is told of these.
 const TRUSTED: &[u8] = b"trusted.";
 const CLASSES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
@@ -53,14 +63,31 @@ impl Dispatcher {
         .into_bytes()
     }
 
+    /// How many files there are, then inode, bytes and path of each on a line.
+    fn show_unwritten(&self) -> Vec<u8> {
+        let (files, count) = self.client.unwritten(MOST_UNWRITTEN);
+        let mut shown = count.to_string().into_bytes();
+        for file in files {
+            let path = file.path.escape_ascii();
+            let line = format!("\n{} {} {path}", file.ino, file.bytes);
+            if shown.len() + line.len() <= LONGEST_UNWRITTEN {
+                shown.extend_from_slice(line.as_bytes());
+            }
+        }
+        shown
+    }
+
+    fn check_rules_mount(&self, uid: u32) -> Result<(), Status> {
+        let rules = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        if rules { Ok(()) } else { Err(Status::PERM) }
+    }
+
     /// What concerns the whole mount, for root and whoever mounted. False for other names.
     fn steer(&self, uid: u32, name: &[u8], value: &[u8]) -> Result<bool, Status> {
         if ![FLOW_ATTRIBUTE, TUNE_ATTRIBUTE, LINKS_ATTRIBUTE].contains(&name) {
             return Ok(false);
         }
-        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
-            return Err(Status::PERM);
-        }
+        self.check_rules_mount(uid)?;
         if name == FLOW_ATTRIBUTE {
             let text = std::str::from_utf8(value).map_err(|_| Status::INVAL)?;
             let forced: Forced = text.parse()?;
@@ -83,6 +110,7 @@ impl Dispatcher {
             LINKS_ATTRIBUTE => told(self.client.links().to_string()),
             SPACE_ATTRIBUTE => told(self.client.authority()),
             TRANSPORT_ATTRIBUTE => Ok(self.show_transport()),
+            UNWRITTEN_ATTRIBUTE => Ok(self.show_unwritten()),
             _ => return None,
         })
     }
@@ -104,6 +132,10 @@ impl Dispatcher {
             self.client.sync_all()?;
         } else if self.steer(request.header.uid, name, value)? {
             // Done.
+        } else if name == SWAP_ATTRIBUTE {
+            self.check_rules_mount(request.header.uid)?;
+            let (with, change) = parse_swap(value).ok_or(Status::INVAL)?;
+            self.client.swap_data(ino, with, change)?;
         } else if name == LAYOUT_ATTRIBUTE {
             let policy = crate::op::directory::parse_policy(value)?;
             self.client.set_layout(ino, policy)?;
@@ -132,6 +164,8 @@ impl Dispatcher {
             shown?
         } else if name == LAYOUT_ATTRIBUTE {
             crate::op::directory::show_layout(&self.client.layout(ino)?)
+        } else if name == SWAP_ATTRIBUTE {
+            self.client.getattr(ino)?.change.to_string().into_bytes()
         } else if name == LOST_ATTRIBUTE {
             self.client.out_of_reach(ino)?.to_string().into_bytes()
         } else {
@@ -178,6 +212,14 @@ impl Dispatcher {
     }
 }
 
+/// The inode, and the change counter.
+fn parse_swap(text: &[u8]) -> Option<(Ino, u64)> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    let with = words.next()?.strip_prefix("with=")?.parse().ok()?;
+    let change = words.next()?.strip_prefix("change=")?.parse().ok()?;
+    words.next().is_none().then_some((Ino(with), change))
+}
+
 /// Replies with the length alone (size 0), or the value where it fits.
 fn sized_reply(size: u32, value: &[u8], reply: &mut Replier<'_, '_>) -> Result<(), Status> {
     if size == 0 {
@@ -193,6 +235,13 @@ fn sized_reply(size: u32, value: &[u8], reply: &mut Replier<'_, '_>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exchange_names_inode_and_change() {
+        assert_eq!(parse_swap(b"with=12 change=3"), Some((Ino(12), 3)));
+        let wrong = ["", "with=12", "with=12 change=", "with=-1 change=3", "with=1 change=3 x"];
+        assert!(wrong.iter().all(|text| parse_swap(text.as_bytes()).is_none()));
+    }
 
     #[test]
     fn classes_are_those_of_linux() {

@@ -36,8 +36,16 @@ pub enum Want {
     Shared,
     /// No cache elsewhere.
     Alone,
+    /// No cache anywhere: not the caller's own either.
+    Nobody,
     /// No cache elsewhere, nor these bytes being written.
     Part(Span),
+}
+
+impl Want {
+    fn is_exclusive(self) -> bool {
+        matches!(self, Want::Alone | Want::Nobody)
+    }
 }
 
 /// An inode and what an operation needs there.
@@ -142,7 +150,8 @@ impl LeaseTable {
             return Vec::new();
         };
         let mut out = Vec::new();
-        for holder in holders.iter_mut().filter(|h| h.session != session) {
+        let own_too = claim.want == Want::Nobody;
+        for holder in holders.iter_mut().filter(|h| own_too || h.session != session) {
             let number = holder.number;
             let (keep, part, send) = match holder.in_the_way(claim.want) {
                 None => continue,
@@ -272,7 +281,7 @@ impl LeaseTable {
     /// An operation waits for these claims. Until it is done nothing is granted in passing that
     /// would be in its way: else many readers keep it waiting, each recalled and back again.
     pub fn begin_wait(&mut self, claims: &[Claim], turn: Turn) {
-        for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
+        for claim in claims.iter().filter(|claim| claim.want.is_exclusive()) {
             self.awaited.entry(claim.ino).or_default().push(turn);
         }
     }
@@ -280,7 +289,7 @@ impl LeaseTable {
     /// It does not wait for them any more. Returns whether others waited for that.
     pub fn end_wait(&mut self, claims: &[Claim], turn: Turn) -> bool {
         let mut was_awaited = false;
-        for claim in claims.iter().filter(|claim| claim.want == Want::Alone) {
+        for claim in claims.iter().filter(|claim| claim.want.is_exclusive()) {
             if let Some(turns) = self.awaited.get_mut(&claim.ino) {
                 turns.retain(|other| *other != turn);
             }
@@ -700,5 +709,14 @@ mod tests {
         assert_eq!(table.reclaim(F, B, LeaseMode::Read), None);
         assert!(table.recall_done(F, A, grant.number, None), "the recall counts all the same");
         assert!(table.reclaim(F, B, LeaseMode::Read).is_some(), "and is no reason to refuse");
+    }
+
+    #[test]
+    fn what_nobody_may_cache_is_taken_from_the_caller_too() {
+        let mut table = LeaseTable::new(1, 100);
+        table.grant(F, A, LeaseMode::Write);
+        assert!(table.conflicts(claim(Want::Alone), A).is_empty());
+        let recalled = table.conflicts(claim(Want::Nobody), A);
+        assert_eq!(recalled.iter().map(|(session, _)| *session).collect::<Vec<_>>(), [A]);
     }
 }

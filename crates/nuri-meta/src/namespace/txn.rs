@@ -25,7 +25,8 @@ use crate::lease::directory_delegation::Taken;
 use crate::namespace::deferred_unlink::DeferredUnlinks;
 use crate::namespace::recent_names::{Named, RecentNames};
 use crate::namespace::schema::{
-    self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inode_key,
+    self, CookieEntry, Counters, Entry, Inode, cookie_key, counters_key, entry_key, inline_key,
+    inode_key,
 };
 
 /// What the server needs of the cluster around it.
@@ -188,6 +189,14 @@ impl Txn<'_> {
 
     pub(crate) fn delete(&mut self, key: Vec<u8>) {
         self.batch.delete(key);
+    }
+
+    /// The inode's inline data from now on.
+    pub(crate) fn put_inline(&mut self, ino: Ino, data: Option<Vec<u8>>) {
+        match data {
+            Some(data) => self.batch.put(inline_key(ino), data),
+            None => self.delete(inline_key(ino)),
+        }
     }
 
     /// What a directory without a policy of its own tells its new files.

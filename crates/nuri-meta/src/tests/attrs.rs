@@ -205,6 +205,68 @@ fn layouts_are_inherited_at_creation() {
 }
 
 #[test]
+fn a_file_without_data_gets_the_layout_that_is_asked_for() {
+    let world = World::new();
+    let c = world.client();
+    let policy = nuri_proto::layout::LayoutPolicy { width: 1, ..Default::default() };
+    let groups = |ino| match c.get(LayoutGet { ino }).unwrap() {
+        LayoutReply::File(_, layout, _) => layout.components[0].groups.len(),
+        LayoutReply::Directory(_) => panic!(),
+    };
+    let (f, full) = (c.file(ROOT, "f"), c.file(ROOT, "full"));
+    c.publish(full, 100_000).unwrap();
+    [f, full].iter().for_each(|ino| c.let_go(*ino));
+    assert!(groups(f) > 1);
+    c.put(LayoutSet { ino: f, policy }).unwrap();
+    assert_eq!(groups(f), 1);
+    assert_eq!(c.put(LayoutSet { ino: full, policy }), Err(Status::NOTDIR));
+}
+
+/// Catches `broken!("swap_whatever_was_written")`.
+#[test]
+fn what_two_files_hold_is_exchanged_unless_one_was_written() {
+    let world = World::new();
+    let c = world.client();
+    let [a, b] = ["a", "b"].map(|name| c.file(ROOT, name));
+    let policy = nuri_proto::layout::LayoutPolicy { width: 1, ..Default::default() };
+    c.let_go(b);
+    c.put(LayoutSet { ino: b, policy }).unwrap();
+    let held = |ino| c.get(LayoutGet { ino }).unwrap();
+    let publish = |ino| {
+        c.acquire(ino, LeaseMode::Write).unwrap();
+        c.publish(ino, 100_000).unwrap();
+    };
+    let swap = |change| {
+        [a, b].iter().for_each(|ino| c.let_go(*ino));
+        c.put(SwapData { ino: a, with: b, change })
+    };
+    publish(a);
+    let change = c.attr(a).unwrap().change;
+    assert_eq!(swap(change), Err(Status::INVAL), "of another size");
+    publish(b);
+    let before = [held(a), held(b)];
+    assert_ne!(before[0], before[1]);
+    swap(change).unwrap();
+    assert_eq!([held(b), held(a)], before);
+    world.fsck();
+    assert_eq!(swap(change), Err(Status::BUSY), "it was exchanged");
+    let change = c.attr(a).unwrap().change;
+    publish(a);
+    assert_eq!(swap(change), Err(Status::BUSY), "it was written");
+    c.let_go(a);
+    assert_eq!(c.put(SwapData { ino: a, with: a, change }), Err(Status::INVAL));
+    // Also where the data lie with the metadata.
+    let [a, b] = ["c", "d"].map(|name| c.file(ROOT, name));
+    for ino in [a, b] {
+        c.publish_inline(ino, &[7; 100]).unwrap();
+    }
+    let change = c.attr(a).unwrap().change;
+    [a, b].iter().for_each(|ino| c.let_go(*ino));
+    c.put(SwapData { ino: a, with: b, change }).unwrap();
+    assert_eq!(world.fsck().inodes, 5);
+}
+
+#[test]
 fn extended_attributes_have_modes_and_limits() {
     let world = World::new();
     let c = world.client();

@@ -53,13 +53,34 @@ fn live(targets: &Targets, id: SessionId) -> bool {
 }
 
 /// Catches `broken!("evict_unfenced")`.
+/// Catches `broken!("own_standstill_is_silence")`.
+#[test]
+fn a_server_that_stood_still_itself_gives_nobody_up() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(Ino::ROOT, "f");
+    world.pass(Duration::from_secs(1));
+    world.clock.advance(Duration::from_secs(3600));
+    world.server.tick().unwrap();
+    a.publish(f, 5000).unwrap();
+    assert!(b.attr(Ino::ROOT).is_ok());
+    // Who says nothing from then on is.
+    for _ in 0..SESSION.as_secs() {
+        world.pass(Duration::from_secs(1));
+        b.attr(Ino::ROOT).unwrap();
+    }
+    world.pass(Duration::from_secs(1));
+    assert_eq!(a.attr(Ino::ROOT), Err(Status::SESSION_GONE));
+    assert!(b.attr(Ino::ROOT).is_ok());
+}
+
 #[test]
 fn a_silent_holder_is_fenced_before_its_lease_is_given_away() {
     let (world, targets) = world();
     let (a, b) = (world.client(), world.client());
     let f = a.file(Ino::ROOT, "f");
     a.get(Release { leases: vec![(Ino::ROOT, u64::MAX)] }).unwrap();
-    world.clock.advance(SESSION / 2);
+    world.pass(SESSION / 2);
     b.find(Ino::ROOT, "none");
     world.pass(SESSION / 2 + Duration::from_millis(1));
     assert_eq!(a.attr(f), Err(Status::SESSION_GONE), "unknown at once");

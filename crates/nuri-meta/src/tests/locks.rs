@@ -84,7 +84,7 @@ fn locks_of_an_evicted_session_are_free_once_it_is_fenced() {
     a.put(lock(1, EXCLUSIVE)).unwrap();
     assert_eq!(outcome(b.put(queued(1, 7))), LockOutcome::Waits);
     let mut at = 0;
-    world.clock.advance(SESSION / 2);
+    world.pass(SESSION / 2);
     b.get(StatFs {}).unwrap();
     world.pass(SESSION / 2 + Duration::from_millis(1));
     assert_eq!(b.ended(&mut at)[0].request, 7);

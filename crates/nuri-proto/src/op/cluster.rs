@@ -223,6 +223,8 @@ pub struct ClusterState {
     pub reasons: Vec<(TargetId, String)>,
     /// Nodes that have the whole metadata now.
     pub metadata: Vec<NodeId>,
+    /// (size, used) in bytes of files of the space's shape.
+    pub usable: (u64, u64),
 }
 
 /// A member that was `Syncing` holds everything now, as seen while its group was at `epoch`.

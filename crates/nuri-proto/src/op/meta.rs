@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call;
 use super::lock::{HeldLock, LockEnd};
-use crate::id::{Ino, ObjectId, SessionId};
+use crate::id::{GroupId, Ino, ObjectId, SessionId};
 use crate::layout::{Layout, LayoutPolicy};
 use crate::range_map::Span;
 
@@ -580,13 +580,25 @@ pub struct XattrRemove {
 }
 call!(XattrRemove => ());
 
-/// Sets what a directory's new files inherit.
+/// Sets what a directory's new files inherit, or how a file will lie that has no data yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LayoutSet {
     pub ino: Ino,
     pub policy: LayoutPolicy,
 }
 call!(LayoutSet => ());
+
+/// Exchanges what two files hold, with their layouts. Both have the same bytes: one is a copy that
+/// was made to lie in another way.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwapData {
+    pub ino: Ino,
+    /// Of the same size, and durable.
+    pub with: Ino,
+    /// The first one's when the copy was begun.
+    pub change: u64,
+}
+call!(SwapData => ());
 
 /// Reads a file's layout, or what a directory's new files inherit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -612,6 +624,22 @@ pub struct StatFsReply {
     pub inodes: u64,
     /// Bytes held by files, as published.
     pub allocated: u64,
+}
+
+/// How much of all files lies on some groups. Looks at every file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupUse {
+    pub groups: Vec<GroupId>,
+}
+call!(GroupUse => GroupUseReply);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GroupUseReply {
+    /// Files with bytes there.
+    pub files: u64,
+    pub bytes: u64,
+    /// There were too many files to look at all: there may be more.
+    pub is_cut_short: bool,
 }
 
 /// Unlinked inodes that this session no longer has open.

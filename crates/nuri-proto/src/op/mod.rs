@@ -83,6 +83,7 @@ ops! {
         TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
         LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
         Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
+        GroupUse = 117, SwapData = 118,
     }
     Connection {
         PeerMemoryAsk = 128, PeerMemoryProof = 129, Echo = 130,
@@ -108,7 +109,7 @@ impl Op {
     fn is_for_mounts(self) -> bool {
         match self {
             Op::MapGet | Op::ClusterStatus | Op::MountReport => true,
-            Op::DataDelete | Op::MemberChanged => false,
+            Op::DataDelete | Op::MemberChanged | Op::GroupUse => false,
             other => match other.service() {
                 ServiceName::Authority | ServiceName::Reach | ServiceName::MetadataCopy => false,
                 ServiceName::Targets | ServiceName::Metadata | ServiceName::Connection => true,

@@ -282,6 +282,11 @@ impl<D: Disk> ChunkStore<D> {
         self.state.lock().usage()
     }
 
+    /// As programs can fill it.
+    pub fn fillable(&self) -> Usage {
+        self.state.lock().fillable()
+    }
+
     /// Promises a session room, in the place of what it was promised before; all in bytes. Returns
     /// how much it is, and what there is at all beside what was written.
     pub fn promise_room(&self, session: SessionId, needed: u64, wanted: u64) -> (u64, u64) {

@@ -228,6 +228,14 @@ impl State {
         Usage { size: bytes(blocks), used: bytes(blocks - free) }
     }
 
+    /// As programs can fill it: the margin is nobody's.
+    pub fn fillable(&self) -> Usage {
+        let Usage { size, used } = self.usage();
+        let blocks = self.size_and_free().0;
+        let size = size - margin(blocks) * super::BLOCK as u64;
+        Usage { size, used: used.min(size) }
+    }
+
     /// Blocks that new data may take, of an empty store and now; the margin is among them.
     fn size_and_free(&self) -> (u64, u64) {
         let size = self.superblock.regions.data_blocks.saturating_sub(reserve(8));

@@ -28,6 +28,8 @@ pub(crate) enum Fs {
     Df(Df),
     /// Files below a path on a mount that cannot be read whole now, and how many bytes of each
     Lost(Lost),
+    /// Make files that are there lie as new ones would, while programs use them
+    Convert(Convert),
 }
 
 #[derive(Args)]
@@ -166,6 +168,20 @@ pub(crate) struct Override(pub(crate) Option<u64>);
 pub(crate) struct Lost {
     /// A directory or file on a mounted space
     pub(crate) path: PathBuf,
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Convert {
+    /// A directory or file on a mounted space
+    pub(crate) path: PathBuf,
+    /// stripe, mirror:N or parity:K+M; without it as each file's directory says for new ones
+    #[arg(long)]
+    pub(crate) shape: Option<Shape>,
+    /// Bytes per second that are copied, at most
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    pub(crate) rate: u64,
     #[arg(long)]
     pub(crate) json: bool,
 }

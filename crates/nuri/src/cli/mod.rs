@@ -12,7 +12,7 @@ use nuri_proto::size::parse as parse_size;
 use crate::logs::LogOptions;
 
 pub(crate) use self::fs::{
-    Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
+    Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
 
 /// Default directory of a space.

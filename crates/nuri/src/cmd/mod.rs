@@ -6,7 +6,6 @@ mod fs;
 pub(crate) mod helper;
 mod lab;
 mod list;
-mod lost;
 mod moving;
 mod node;
 mod repair;

@@ -10,6 +10,7 @@ use nuri_rpc::Secret;
 use nuri_volume::Cluster;
 use nuri_watch::{calendar, history};
 
+use crate::loss::Losses;
 use crate::show::{StatusView, human, print_json};
 use crate::space::Space;
 use crate::{Failure, cli, supervisor};
@@ -35,10 +36,10 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
     space.existing()?;
     let state = space.way().and_then(|(address, secret)| {
         let cluster = Cluster::connect(&address, &secret).map_err(Failure::new)?;
-        cluster.state().map_err(Failure::new)
+        view_of(&name, &cluster)
     });
     let mut view = match state {
-        Ok(state) => StatusView::new(&name, &state),
+        Ok(view) => view,
         Err(_) if supervisor::is_stopped(&space) => StatusView::stopped(&name),
         Err(Failure(why)) => StatusView::unreachable(&name, &why),
     };
@@ -70,12 +71,17 @@ pub(super) fn fetch_at(address: &str, token: Option<&Path>) -> Result<StatusView
 
 /// The status that the first node at an address gives.
 fn ask(name: &str, address: &str, secret: &Secret) -> Result<StatusView, Failure> {
-    let state = Cluster::connect(address, secret).map_err(Failure::new);
-    let state = state.and_then(|cluster| cluster.state().map_err(Failure::new));
-    Ok(match state {
-        Ok(state) => StatusView::new(name, &state),
+    let cluster = Cluster::connect(address, secret).map_err(Failure::new);
+    Ok(match cluster.and_then(|cluster| view_of(name, &cluster)) {
+        Ok(view) => view,
         Err(Failure(why)) => StatusView::unreachable(name, &why),
     })
+}
+
+/// The status of a space that answers.
+pub(super) fn view_of(name: &str, cluster: &Cluster) -> Result<StatusView, Failure> {
+    let state = cluster.state().map_err(Failure::new)?;
+    Ok(StatusView::new(name, &state, &Losses::of(cluster, &state.map)))
 }
 
 /// Shows the status once a second until interrupted.

@@ -16,8 +16,9 @@ use nuri_target::target::is_made;
 use nuri_volume::Cluster;
 
 use super::node::NEEDS_WORD;
+use super::status;
 use crate::cli::Up;
-use crate::show::{StatusView, human};
+use crate::show::human;
 use crate::space::{Role, Settings, Space};
 use crate::{Failure, at, logs, supervisor};
 
@@ -332,12 +333,9 @@ fn last_words(space: &Space) -> String {
 }
 
 fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Failure> {
-    let state = Cluster::connect(&space.address()?, &space.secret()?)
-        .map_err(Failure::new)?
-        .state()
-        .map_err(Failure::new)?;
+    let cluster = Cluster::connect(&space.address()?, &space.secret()?).map_err(Failure::new)?;
     let dir = space.dir.display();
-    let view = StatusView::new(&dir.to_string(), &state);
+    let view = status::view_of(&dir.to_string(), &cluster)?;
     let (size, free) = (human(view.capacity.size), human(view.capacity.free));
     let (nodes, targets) = (view.nodes.len(), view.targets.len());
     println!(

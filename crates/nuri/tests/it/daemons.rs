@@ -98,16 +98,27 @@ fn nobody_takes_the_port_of_a_node_that_is_restarted() {
 fn an_unmount_without_the_first_node_says_so_at_once() {
     let mut space = Space::up(&["--nodes", "2"]);
     let point = space.mount("second");
-    fs::write(point.join("f"), vec![1; 100_000]).unwrap();
+    fs::create_dir(point.join("dir")).unwrap();
+    fs::write(point.join("dir/a file"), vec![1; 100_000]).unwrap();
+    fs::write(point.join("f"), "small").unwrap();
     let frozen = freeze(&space, "node0");
-    let asked = Instant::now();
     let mnt = point.display().to_string();
-    refused(&["fs", "umount", &mnt], "does not answer");
-    let took = asked.elapsed();
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    let wanted = ["does not answer", "97.7 KiB of dir/a file", "5 B of f", "--force"];
+    // The second time nothing is trusted any more that the kernel knew of the mount.
+    for pause in [0, 8] {
+        std::thread::sleep(Duration::from_secs(pause));
+        let asked = Instant::now();
+        let out = nuri(&["fs", "umount", &mnt]);
+        let (took, said) = (asked.elapsed(), text(&out.stderr));
+        assert!(!out.status.success() && took < Duration::from_secs(5), "{took:?}: {said}");
+        assert!(wanted.iter().all(|words| said.contains(words)), "{said}");
+        let asked = Instant::now();
+        rustix::fs::statvfs(&point).unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    }
     drop(frozen);
     wait("it unmounts", Duration::from_secs(20), || nuri(&["fs", "umount", &mnt]).status.success());
-    assert_eq!(fs::read(space.mnt().join("f")).unwrap(), vec![1; 100_000]);
+    assert!(fs::read(space.mnt().join("dir/a file")).unwrap() == vec![1; 100_000]);
     space.down_clean();
 }
 
@@ -118,8 +129,11 @@ fn a_forced_unmount_without_the_first_node_leaves_no_process() {
     let point = space.mount("second");
     fs::write(point.join("f"), vec![1; 100_000]).unwrap();
     let frozen = freeze(&space, "node0");
+    let asked = Instant::now();
     let out = nuri(&["fs", "umount", "--force", &point.display().to_string()]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    let (took, said) = (asked.elapsed(), text(&out.stderr));
+    assert!(out.status.success() && took < Duration::from_secs(5), "{took:?}: {said}");
+    assert!(said.contains("left behind") && said.contains("KiB of f"), "{said}");
     let serves = |entry: &fs::DirEntry| {
         let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
         line.contains("--foreground") && line.contains(&*point.to_string_lossy())

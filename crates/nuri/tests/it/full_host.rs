@@ -76,7 +76,13 @@ fn write_synced(path: &Path, data: &[u8]) -> std::io::Result<()> {
 
 /// Writes files of so many bytes until one is refused for want of space.
 fn fill_with(dir: &Path, bytes: usize) -> usize {
+    fill_slowly(dir, bytes, Duration::ZERO)
+}
+
+/// The same, with a pause before each file.
+fn fill_slowly(dir: &Path, bytes: usize, pause: Duration) -> usize {
     for i in 0..4000 {
+        std::thread::sleep(pause);
         if let Err(error) = write_synced(&dir.join(format!("{bytes}-{i}")), &vec![i as u8; bytes]) {
             assert_eq!(error.raw_os_error(), Some(28), "{error}");
             let _ = fs::remove_file(dir.join(format!("{bytes}-{i}")));
@@ -221,4 +227,50 @@ fn a_full_disk_under_the_metadata_refuses_new_files_at_once_and_recovers() {
     wait("the status knows", Duration::from_secs(10), || !short());
     check();
     space.down_clean();
+}
+
+/// Bytes that `df` shows as free.
+fn free(dir: &Path) -> u64 {
+    let shown = rustix::fs::statvfs(dir).unwrap();
+    shown.f_bavail * shown.f_frsize
+}
+
+/// Fills disks of such sizes with files and compares what there was room for with what `df` said.
+fn df_is_true(sizes: &[u64], shape: &[&str]) {
+    let hosts: Vec<Host> = sizes.iter().map(|mib| Host::new(*mib)).collect();
+    let mut space = Space::bare();
+    let (point, dir) = (space.make_dir("mnt").display().to_string(), space.dir());
+    let targets: Vec<String> = hosts.iter().map(|host| host.str("target")).collect();
+    let mut words = vec!["up", "--create", "--dir", &dir, "--mount", &point];
+    words.extend(shape);
+    words.extend(targets.iter().flat_map(|target| ["--target", target]));
+    let out = nuri(&words);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    space.own_mount(space.mnt());
+    let said = free(&space.mnt());
+    // Slow enough for what targets say of themselves twice a second.
+    let count = fill_slowly(&space.mnt(), 1 << 20, Duration::from_millis(30));
+    let took = (count as u64) << 20;
+    let off = said.abs_diff(took) as f64 / said as f64;
+    assert!(off < 0.01, "df said {said}, there was room for {took}: {off:.3} off");
+    // What is left is less than a file.
+    assert!(free(&space.mnt()) < said / 100, "{} of {said}", free(&space.mnt()));
+    check_filled(&space.mnt(), 1 << 20, count);
+    space.down_clean();
+    drop(space);
+}
+
+#[test]
+fn df_is_true_of_unequal_disks() {
+    df_is_true(&[300, 600], &["--shape", "stripe"]);
+}
+
+#[test]
+fn df_is_true_of_two_mirrors_on_unequal_disks() {
+    df_is_true(&[300, 600], &[]);
+}
+
+#[test]
+fn df_is_true_of_mirrors_on_unequal_disks() {
+    df_is_true(&[250, 300, 400], &["--shape", "mirror:2"]);
 }

@@ -68,6 +68,13 @@ fn files_that_cannot_be_read_are_listed() {
     let row = said.lines().next().unwrap();
     assert!(row.contains("striped") && row.contains("of    3.0 MiB"), "{row}");
     assert!(row.contains("1.0 MiB of") || row.contains("2.0 MiB of"), "{row}");
+    let listed = nuri(&["fs", "lost", "--json", &point]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let health = space.status()["health"].clone();
+    assert_eq!(health["out_of_reach"], listed[0]["bytes"], "{health}");
+    assert!(health["sentences"][0].as_str().unwrap().contains("MiB of a file"), "{health}");
+    // Of the mirrors one member is left.
+    assert_eq!(health["at_risk"], 3 << 20, "{health}");
     drop(node1);
     space.wait_status("it is back", SOON, |status| status["nodes"][1]["state"] == "up");
     wait("all is there", SOON, || list().0 == Some(0));

@@ -3,9 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::MAX_FILE;
-use nuri_proto::op::meta::{
-    Accessed, LayoutGet, LayoutReply, LayoutSet, SetAttr, SetAttrReply, TruncateDone,
-};
+use nuri_proto::op::meta::{Accessed, SetAttr, SetAttrReply, TruncateDone};
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
@@ -126,40 +124,5 @@ impl MetaOp for Accessed {
             }
         }
         Ok(())
-    }
-}
-
-impl MetaOp for LayoutSet {
-    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(vec![Claim { ino: self.ino, want: Want::Alone }])
-    }
-
-    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
-        self.policy.check().map_err(|_| Status::INVAL)?;
-        txn.cluster.groups(self.policy.pool, self.policy.shape)?;
-        let mut inode = txn.inode(self.ino)?;
-        inode.as_dir_mut()?.policy = Some(self.policy);
-        txn.changed(&mut inode);
-        txn.put_inode(&inode)
-    }
-}
-
-impl MetaOp for LayoutGet {
-    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
-    }
-
-    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<LayoutReply, Status> {
-        let inode = txn.inode(self.ino)?;
-        match inode.body {
-            Body::File(file) => {
-                let on_targets = if file.inline { 0 } else { inode.attr.size };
-                Ok(LayoutReply::File(file.object, file.layout, on_targets))
-            }
-            Body::Directory(dir) => {
-                Ok(LayoutReply::Directory(dir.policy.unwrap_or_else(|| txn.default_policy())))
-            }
-            _ => Err(Status::NODATA),
-        }
     }
 }

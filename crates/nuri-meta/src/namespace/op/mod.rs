@@ -9,6 +9,7 @@ use crate::namespace::txn::Txn;
 mod apply;
 mod attr;
 mod hold;
+mod layout;
 mod lookup;
 mod make;
 mod publish;
