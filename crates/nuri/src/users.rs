@@ -48,7 +48,15 @@ pub(crate) fn server(point: &Path) -> Option<u32> {
         let has = |word: &[u8]| rest.contains(&word);
         is_mount && has(b"--foreground") && has(point.as_os_str().as_bytes())
     };
-    processes().find(serves)
+    let own = mounts_of("self");
+    // In another container the same path is another place.
+    let sees_it = |pid: &u32| own.is_none() || mounts_of(&pid.to_string()) == own;
+    processes().filter(serves).find(sees_it)
+}
+
+/// Names the mounts that a process sees.
+fn mounts_of(pid: &str) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
 /// Waits until a process has ended with all its threads. Returns whether it did.

@@ -51,10 +51,14 @@ pub(crate) fn before_the_build() -> Vec<Job> {
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
-    jobs.extend(mounts(programs)?);
+    jobs.extend(broken::jobs(programs)?);
+    // Jobs of a lane run one after the other: the last one had better not begin at the end.
+    let (in_lanes, free): (Vec<Job>, _) =
+        mounts(programs)?.into_iter().partition(|job| job.lane.is_some());
+    jobs.extend(in_lanes);
+    jobs.extend(free);
     jobs.extend(units(programs));
     jobs.extend(simulations());
-    jobs.extend(broken::jobs(programs)?);
     // Of one load the order stays; what must be alone waits until the others are done.
     let (alone, others): (Vec<Job>, _) = jobs.into_iter().partition(|j| j.load == Load::Alone);
     Ok(others.into_iter().chain(alone).collect())

@@ -24,6 +24,7 @@ mod memory;
 mod metadata_copy;
 mod moving;
 mod network;
+mod operate;
 mod parts;
 mod places;
 mod posix;

@@ -1,0 +1,302 @@
+//! The commands of `docs/operate/`, typed on three machines as they stand there.
+//!
+//! A machine is a namespace for the network and one for mounts, with `/srv`, `/mnt`, `/root` and
+//! `/var/lib/nuri` of its own. Each command that the documents show as a line of its own must be
+//! among those that are played, word by word.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::{NURI, text, wait};
+
+const SOON: Duration = Duration::from_secs(60);
+const OWN: [&str; 3] = ["srv", "mnt", "root"];
+
+/// Three machines at 10.0.0.1 to 10.0.0.3, and all that was typed.
+struct Room {
+    tmp: tempfile::TempDir,
+    id: u32,
+    machines: Vec<Child>,
+    nodes: Vec<Child>,
+    typed: BTreeSet<String>,
+}
+
+fn must(program: &str, args: &str) {
+    let out = Command::new(program).args(args.split(' ')).output().unwrap();
+    assert!(out.status.success(), "{program} {args}: {}", text(&out.stderr));
+}
+
+impl Room {
+    fn new() -> Room {
+        let tmp = tempfile::Builder::new().prefix("nuri-it-").tempdir().unwrap();
+        let (machines, nodes, typed) = Default::default();
+        let mut room = Room { tmp, id: std::process::id(), machines, nodes, typed };
+        let switch = room.net("switch");
+        must("ip", &format!("netns add {switch}"));
+        must("ip", &format!("-n {switch} link add name br0 type bridge"));
+        must("ip", &format!("-n {switch} link set br0 up"));
+        for machine in 1..=3 {
+            room.connect(machine);
+            room.begin(machine);
+        }
+        room
+    }
+
+    fn net(&self, name: &str) -> String {
+        format!("nuri-op-{}-{name}", self.id)
+    }
+
+    fn connect(&self, machine: usize) {
+        let (net, switch) = (self.net(&machine.to_string()), self.net("switch"));
+        must("ip", &format!("netns add {net}"));
+        must("ip", &format!("-n {net} link set lo up"));
+        let cable = format!("eth0 type veth peer name p{machine} netns {switch}");
+        must("ip", &format!("-n {net} link add {cable}"));
+        must("ip", &format!("-n {net} addr add 10.0.0.{machine}/24 dev eth0"));
+        must("ip", &format!("-n {net} link set eth0 up"));
+        must("ip", &format!("-n {switch} link set p{machine} master br0 up"));
+    }
+
+    /// Where a directory of a machine lies, seen from outside.
+    fn path(&self, machine: usize, name: &str) -> PathBuf {
+        self.tmp.path().join(machine.to_string()).join(name.trim_start_matches('/'))
+    }
+
+    /// A process that keeps the machine's mounts.
+    fn begin(&mut self, machine: usize) {
+        let mut script = String::from("set -e; mount -t tmpfs none /var/lib/\n");
+        for name in OWN {
+            let path = self.path(machine, name);
+            fs::create_dir_all(&path).unwrap();
+            script += &format!("mount --bind {} /{name}\n", path.display());
+        }
+        script += "ln -s /srv/nuri /var/lib/nuri\ntouch /root/ready\nexec sleep 600";
+        let net = format!("--net=/run/netns/{}", self.net(&machine.to_string()));
+        let words = [&net, "unshare", "--mount", "--propagation", "private", "sh", "-c", &script];
+        let child = Command::new("nsenter").args(words).spawn().unwrap();
+        self.machines.push(child);
+        wait("the machine", SOON, || self.path(machine, "root/ready").exists());
+    }
+
+    fn command(&self, machine: usize, line: &str) -> Command {
+        let pid = self.machines[machine - 1].id().to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &pid, "--net", "--mount", "--wd=/", "sh", "-c", line]);
+        let beside = Path::new(NURI).parent().unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", beside.display()));
+        command
+    }
+
+    /// Types a line, whatever becomes of it.
+    fn try_type(&mut self, machine: usize, line: &str) -> Output {
+        self.typed.insert(line.into());
+        self.command(machine, line).output().unwrap()
+    }
+
+    /// Types a line that must do what it says.
+    fn types(&mut self, machine: usize, line: &str) -> String {
+        let out = self.try_type(machine, line);
+        let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{machine}: {line}: {said}");
+        said
+    }
+
+    /// Starts a node, which stays.
+    fn starts(&mut self, machine: usize, line: &str) {
+        self.typed.insert(line.into());
+        let log = fs::File::create(self.path(machine, "srv/node.log")).unwrap();
+        let mut command = self.command(machine, &format!("exec {line}"));
+        command.stdout(Stdio::null()).stderr(log);
+        self.nodes.push(command.spawn().unwrap());
+    }
+
+    fn stops(&mut self) {
+        let mut node = self.nodes.pop().unwrap();
+        let pid = rustix::process::Pid::from_raw(node.id() as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        node.wait().unwrap();
+    }
+
+    fn wait_says(&mut self, machine: usize, line: &str, words: &str) {
+        wait(&format!("{line} says {words}"), SOON, || {
+            let said = text(&self.try_type(machine, line).stdout);
+            if said.contains(words) { Ok(()) } else { Err(said) }
+        });
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for machine in 1..=3 {
+                let log = fs::read_to_string(self.path(machine, "srv/node.log"));
+                eprintln!("--- node of machine {machine}\n{}", log.unwrap_or_default());
+            }
+        }
+        for machine in 1..=self.machines.len() {
+            let _ = self.command(machine, "nuri down --force --yes --dir /srv/nuri").output();
+            let _ = self.command(machine, "nuri down --force --yes --dir /srv/nuri-first").output();
+            let _ = self.command(machine, "umount -l /mnt/nuri").output();
+        }
+        for child in self.nodes.iter_mut().chain(&mut self.machines) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for name in ["1", "2", "3", "switch"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.net(name)]).status();
+        }
+    }
+}
+
+/// Lines of code in a document: those that are indented by four below an empty line or a list.
+fn commands(document: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut goes_on = false;
+    for line in document.lines().filter(|line| line.starts_with("    ")) {
+        let code = line.split("  #").next().unwrap_or_default().trim();
+        let (code, continues) = match code.strip_suffix('\\') {
+            Some(code) => (code.trim(), true),
+            None => (code, false),
+        };
+        let is_command = ["nuri ", "find "].iter().any(|word| code.starts_with(word));
+        match lines.last_mut() {
+            Some(last) if goes_on => *last = format!("{last} {code}"),
+            _ if is_command => lines.push(code.to_owned()),
+            _ => continue,
+        }
+        goes_on = continues;
+    }
+    lines
+}
+
+#[test]
+fn every_command_of_the_documents_does_what_it_says() {
+    let mut room = Room::new();
+    one_machine(&mut room);
+    disks(&mut room);
+    several_machines(&mut room);
+    first_machine_lost(&mut room);
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate");
+    for entry in fs::read_dir(docs).unwrap() {
+        let path = entry.unwrap().path();
+        for line in commands(&fs::read_to_string(&path).unwrap()) {
+            assert!(room.typed.contains(&line), "{}: nobody typed: {line}", path.display());
+        }
+    }
+}
+
+/// Install, start, stop, check.
+fn one_machine(room: &mut Room) {
+    room.types(3, "nuri up --create --dir /srv/nuri --mount /mnt/nuri");
+    room.types(3, "echo bytes > /mnt/nuri/f");
+    room.types(3, "nuri down --dir /srv/nuri");
+    let said = room.types(3, "nuri doctor --dir /srv/nuri");
+    assert!(said.contains("metadata: clean"), "{said}");
+    room.types(3, "nuri doctor --repair --dir /srv/nuri");
+    room.types(3, "nuri up --dir /srv/nuri");
+    assert_eq!(room.types(3, "cat /mnt/nuri/f"), "bytes\n");
+    room.types(3, "nuri target scrub --dir /srv/nuri --wait");
+    for line in ["--rate 200M", "--every 14", "--stop"] {
+        room.types(3, &format!("nuri target scrub {line}"));
+    }
+    let find = concat!(
+        r#"find /mnt/nuri -type f -exec sh -c 'nuri fs layout get "$1" "#,
+        r#"| grep -q "^object=17 "' _ {} \; -print"#
+    );
+    room.types(3, find);
+    room.types(3, "nuri fs tune get /mnt/nuri");
+    room.types(3, "nuri fs lost /mnt/nuri");
+    room.types(3, "nuri down --dir /srv/nuri");
+}
+
+/// A second machine joins, a third mounts, and files get more redundancy.
+fn several_machines(room: &mut Room) {
+    room.types(1, "nuri up --create --dir /srv/nuri --listen 10.0.0.1:7000 --mount /mnt/nuri");
+    // Stripe groups over its own four targets.
+    room.types(1, "echo bytes > /mnt/nuri/first && sync /mnt/nuri/first");
+    for machine in [2, 3] {
+        let to = room.path(machine, "root/nuri.token");
+        fs::copy(room.path(1, "srv/nuri/token"), to).unwrap();
+    }
+    room.starts(
+        2,
+        "nuri node run --create --dir /srv/nuri-node --listen 10.0.0.2:7000 \
+         --join 10.0.0.1:7000 --token-file /root/nuri.token --target /srv/nuri-target",
+    );
+    room.wait_says(1, "nuri target list", "/srv/nuri-target");
+    room.stops();
+    room.types(2, "nuri target check /srv/nuri-target");
+    room.starts(2, "nuri node run --dir /srv/nuri-node");
+    room.wait_says(1, "nuri node list", "10.0.0.2:7000");
+    target_lost(room);
+    room.types(3, "nuri fs mount 10.0.0.1:7000 /mnt/nuri --token-file /root/nuri.token");
+    room.types(3, "mkdir /mnt/nuri/scratch /mnt/nuri/vm");
+    room.types(1, "nuri fs layout set /mnt/nuri/scratch --shape stripe");
+    room.types(1, "nuri fs layout set /mnt/nuri/vm --shape mirror:2");
+    room.types(3, "for f in a b vm/c; do head -c 3000000 /dev/urandom > /mnt/nuri/$f; done");
+    let sums = "cd /mnt/nuri && sha256sum a b vm/c";
+    let before = room.types(3, sums);
+    room.types(1, "nuri space set --dir /srv/nuri --shape mirror:2");
+    room.types(1, "nuri fs convert /mnt/nuri");
+    room.types(1, "nuri fs convert /mnt/nuri/vm --shape mirror:3 --rate 20M");
+    let layout = room.types(3, "nuri fs layout get /mnt/nuri/vm/c");
+    assert!(layout.contains("shape=mirror:3"), "{layout}");
+    assert_eq!(room.types(1, sums), before);
+    room.types(3, "nuri fs umount /mnt/nuri");
+}
+
+/// A target is emptied, beside five others.
+fn disks(room: &mut Room) {
+    room.types(3, "rm -r /srv/nuri/*");
+    let up = "nuri up --create --dir /srv/nuri --mount /mnt/nuri --targets 6 --shape mirror:2";
+    room.types(3, up);
+    room.types(3, "head -c 3000000 /dev/zero > /mnt/nuri/f && sync /mnt/nuri/f");
+    room.types(3, "nuri target resync --pause");
+    room.types(3, "nuri target resync --gentle");
+    room.types(3, "nuri target drain 3");
+    room.types(3, "nuri target rebalance");
+    let status = room.types(3, "nuri status --json");
+    assert!(status.contains(r#""health""#), "{status}");
+    room.types(3, "nuri down --dir /srv/nuri");
+}
+
+/// A target is lost, and that of another machine takes its place.
+fn target_lost(room: &mut Room) {
+    room.types(1, "nuri down --dir /srv/nuri");
+    room.types(1, "rm -r /srv/nuri/target2");
+    room.types(1, "nuri up --dir /srv/nuri");
+    room.wait_says(1, "nuri target list", "failed");
+    room.types(1, "nuri target replace 3 5");
+    wait("its data is elsewhere", SOON, || {
+        let out = room.try_type(1, "nuri target remove 3");
+        if out.status.success() { Ok(()) } else { Err(text(&out.stderr)) }
+    });
+}
+
+/// The disk of the first machine is lost: the second one becomes it.
+fn first_machine_lost(room: &mut Room) {
+    room.wait_says(1, "nuri status", "metadata: 2 copies");
+    room.types(1, "echo kept > /mnt/nuri/kept && sync /mnt/nuri/kept");
+    room.types(1, "nuri down --force --yes --dir /srv/nuri");
+    room.stops();
+    let copies = fs::read_dir(room.path(2, "srv/nuri-node")).unwrap().flatten();
+    let names = copies.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let newest = names.filter(|name| name.starts_with("meta-copy.")).max().unwrap();
+    room.types(2, &format!("cp -a /srv/nuri-node/{newest} /root/"));
+    let restore = "nuri doctor --restore-metadata --dir /srv/nuri-first \
+                   --from /root/meta-copy.7 --token-file /root/nuri.token";
+    room.typed.insert(restore.into());
+    room.types(2, &restore.replace("meta-copy.7", &newest));
+    room.types(2, "nuri up --dir /srv/nuri-first --listen 10.0.0.2:7500");
+    room.starts(2, "nuri node run --dir /srv/nuri-node --join 10.0.0.2:7500");
+    room.wait_says(2, "nuri status --dir /srv/nuri-first", "10.0.0.2:7000");
+    room.types(3, "nuri fs mount 10.0.0.2:7500 /mnt/nuri --token-file /root/nuri.token");
+    let names = room.types(3, "ls /mnt/nuri");
+    assert!(names.contains("kept"), "{names}");
+    room.types(3, "nuri fs umount /mnt/nuri");
+    room.types(2, "nuri down --force --yes --dir /srv/nuri-first");
+}
