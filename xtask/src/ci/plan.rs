@@ -119,7 +119,9 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
                 job = job.load(Load::Works).lane("searches");
             }
             jobs.push(job);
-            if target == "it" && CLASSIC.iter().any(|part| test.contains(part)) {
+            // What must be alone costs the whole run as long as it takes.
+            let is_classic = target == "it" && CLASSIC.iter().any(|part| test.contains(part));
+            if is_classic && !is_alone {
                 let again = one("the same without io_uring", program, test).load(load);
                 jobs.push(again.env("NURI_TRANSPORT", "classic"));
             }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod boot;
 mod bytes;
 mod calls;
 mod coherence;
@@ -20,6 +21,7 @@ mod hostile;
 mod lifecycle;
 mod locks;
 mod log;
+mod machines;
 mod memory;
 mod metadata_copy;
 mod moving;

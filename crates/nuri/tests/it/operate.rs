@@ -1,100 +1,45 @@
 //! The commands of `docs/operate/`, typed on three machines as they stand there.
 //!
-//! A machine is a namespace for the network and one for mounts, with `/srv`, `/mnt`, `/root` and
-//! `/var/lib/nuri` of its own. Each command that the documents show as a line of its own must be
-//! among those that are played, word by word.
+//! Each command that the documents show as a line of its own must be among those that are played,
+//! word by word.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{NURI, text, wait};
+use crate::machines::Machines;
+use crate::support::{text, wait};
 
 const SOON: Duration = Duration::from_secs(60);
-const OWN: [&str; 3] = ["srv", "mnt", "root"];
-
-/// Three machines at 10.0.0.1 to 10.0.0.3, and all that was typed.
+/// Three machines, and all that was typed.
 struct Room {
-    tmp: tempfile::TempDir,
-    id: u32,
-    machines: Vec<Child>,
+    machines: Machines,
     nodes: Vec<Child>,
     typed: BTreeSet<String>,
 }
 
-fn must(program: &str, args: &str) {
-    let out = Command::new(program).args(args.split(' ')).output().unwrap();
-    assert!(out.status.success(), "{program} {args}: {}", text(&out.stderr));
-}
-
 impl Room {
     fn new() -> Room {
-        let tmp = tempfile::Builder::new().prefix("nuri-it-").tempdir().unwrap();
-        let (machines, nodes, typed) = Default::default();
-        let mut room = Room { tmp, id: std::process::id(), machines, nodes, typed };
-        let switch = room.net("switch");
-        must("ip", &format!("netns add {switch}"));
-        must("ip", &format!("-n {switch} link add name br0 type bridge"));
-        must("ip", &format!("-n {switch} link set br0 up"));
+        let mut machines = Machines::new("operate", 3);
         for machine in 1..=3 {
-            room.connect(machine);
-            room.begin(machine);
+            // The directory that commands take where none is said.
+            let default = machines.path(machine, "var/lib/nuri");
+            std::os::unix::fs::symlink("/srv/nuri", default).unwrap();
+            machines.start(machine, "exec sleep 600");
         }
-        room
+        Room { machines, nodes: Vec::new(), typed: BTreeSet::new() }
     }
 
-    fn net(&self, name: &str) -> String {
-        format!("nuri-op-{}-{name}", self.id)
-    }
-
-    fn connect(&self, machine: usize) {
-        let (net, switch) = (self.net(&machine.to_string()), self.net("switch"));
-        must("ip", &format!("netns add {net}"));
-        must("ip", &format!("-n {net} link set lo up"));
-        let cable = format!("eth0 type veth peer name p{machine} netns {switch}");
-        must("ip", &format!("-n {net} link add {cable}"));
-        must("ip", &format!("-n {net} addr add 10.0.0.{machine}/24 dev eth0"));
-        must("ip", &format!("-n {net} link set eth0 up"));
-        must("ip", &format!("-n {switch} link set p{machine} master br0 up"));
-    }
-
-    /// Where a directory of a machine lies, seen from outside.
     fn path(&self, machine: usize, name: &str) -> PathBuf {
-        self.tmp.path().join(machine.to_string()).join(name.trim_start_matches('/'))
-    }
-
-    /// A process that keeps the machine's mounts.
-    fn begin(&mut self, machine: usize) {
-        let mut script = String::from("set -e; mount -t tmpfs none /var/lib/\n");
-        for name in OWN {
-            let path = self.path(machine, name);
-            fs::create_dir_all(&path).unwrap();
-            script += &format!("mount --bind {} /{name}\n", path.display());
-        }
-        script += "ln -s /srv/nuri /var/lib/nuri\ntouch /root/ready\nexec sleep 600";
-        let net = format!("--net=/run/netns/{}", self.net(&machine.to_string()));
-        let words = [&net, "unshare", "--mount", "--propagation", "private", "sh", "-c", &script];
-        let child = Command::new("nsenter").args(words).spawn().unwrap();
-        self.machines.push(child);
-        wait("the machine", SOON, || self.path(machine, "root/ready").exists());
-    }
-
-    fn command(&self, machine: usize, line: &str) -> Command {
-        let pid = self.machines[machine - 1].id().to_string();
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &pid, "--net", "--mount", "--wd=/", "sh", "-c", line]);
-        let beside = Path::new(NURI).parent().unwrap();
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", beside.display()));
-        command
+        self.machines.path(machine, name)
     }
 
     /// Types a line, whatever becomes of it.
     fn try_type(&mut self, machine: usize, line: &str) -> Output {
         self.typed.insert(line.into());
-        self.command(machine, line).output().unwrap()
+        self.machines.command(machine, line).output().unwrap()
     }
 
     /// Types a line that must do what it says.
@@ -109,16 +54,14 @@ impl Room {
     fn starts(&mut self, machine: usize, line: &str) {
         self.typed.insert(line.into());
         let log = fs::File::create(self.path(machine, "srv/node.log")).unwrap();
-        let mut command = self.command(machine, &format!("exec {line}"));
+        let mut command = self.machines.daemon(machine, line);
         command.stdout(Stdio::null()).stderr(log);
         self.nodes.push(command.spawn().unwrap());
     }
 
-    fn stops(&mut self) {
-        let mut node = self.nodes.pop().unwrap();
-        let pid = rustix::process::Pid::from_raw(node.id() as i32).unwrap();
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        node.wait().unwrap();
+    fn stops(&mut self, machine: usize) {
+        self.machines.end_daemon(machine);
+        self.nodes.pop().unwrap().wait().unwrap();
     }
 
     fn wait_says(&mut self, machine: usize, line: &str, words: &str) {
@@ -137,17 +80,9 @@ impl Drop for Room {
                 eprintln!("--- node of machine {machine}\n{}", log.unwrap_or_default());
             }
         }
-        for machine in 1..=self.machines.len() {
-            let _ = self.command(machine, "nuri down --force --yes --dir /srv/nuri").output();
-            let _ = self.command(machine, "nuri down --force --yes --dir /srv/nuri-first").output();
-            let _ = self.command(machine, "umount -l /mnt/nuri").output();
-        }
-        for child in self.nodes.iter_mut().chain(&mut self.machines) {
+        for child in &mut self.nodes {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        for name in ["1", "2", "3", "switch"] {
-            let _ = Command::new("ip").args(["netns", "del", &self.net(name)]).status();
         }
     }
 }
@@ -228,7 +163,7 @@ fn several_machines(room: &mut Room) {
          --join 10.0.0.1:7000 --token-file /root/nuri.token --target /srv/nuri-target",
     );
     room.wait_says(1, "nuri target list", "/srv/nuri-target");
-    room.stops();
+    room.stops(2);
     room.types(2, "nuri target check /srv/nuri-target");
     room.starts(2, "nuri node run --dir /srv/nuri-node");
     room.wait_says(1, "nuri node list", "10.0.0.2:7000");
@@ -282,7 +217,7 @@ fn first_machine_lost(room: &mut Room) {
     room.wait_says(1, "nuri status", "metadata: 2 copies");
     room.types(1, "echo kept > /mnt/nuri/kept && sync /mnt/nuri/kept");
     room.types(1, "nuri down --force --yes --dir /srv/nuri");
-    room.stops();
+    room.stops(2);
     let copies = fs::read_dir(room.path(2, "srv/nuri-node")).unwrap().flatten();
     let names = copies.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let newest = names.filter(|name| name.starts_with("meta-copy.")).max().unwrap();
