@@ -43,9 +43,6 @@ use crate::namespace::txn::{ClusterView, Finished, Reads, Txn, kv_status};
 use crate::session::eviction::Eviction;
 use crate::session::{Session, SlotState};
 
-/// The server looks at time much more often.
-const STANDSTILL: Duration = Duration::from_secs(2);
-
 /// Inodes with leases beyond which none is granted in passing.
 const LEASE_LIMIT: usize = 400_000;
 
@@ -74,8 +71,8 @@ pub(crate) struct Core {
     pub(crate) crowded: Duration,
     /// When waits for locks were relaxed last.
     pub(crate) relaxed: Duration,
-    /// When time was looked at last ([`MetaServer::tick`]).
-    ticked: Duration,
+    /// When it was looked at last how long others were silent.
+    pub(crate) looked: Duration,
     pub(crate) counters: Counters,
     pub(crate) sessions: HashMap<SessionId, Session>,
     pub(crate) recalls: HashMap<(SessionId, Ino), Duration>,
@@ -93,7 +90,7 @@ pub(crate) struct Core {
 
 /// After a restart: nothing is served before every known session came back or is gone.
 pub(crate) struct Grace {
-    until: Duration,
+    pub(crate) until: Duration,
     waiting: HashSet<SessionId>,
 }
 
@@ -135,7 +132,7 @@ impl MetaServer {
             locks: LockTable::new(engine.epoch(), Limits::default()),
             crowded: Duration::ZERO,
             relaxed: now,
-            ticked: now,
+            looked: now,
             counters,
             sessions,
             recalls: HashMap::new(),
@@ -300,6 +297,7 @@ impl MetaServer {
 
     /// Ends the grace period where it is over; says whether it has ended.
     fn end_grace(&self, core: &mut Core) -> Result<bool, Status> {
+        self.discount_standstill(core);
         let Some(grace) = &mut core.grace else {
             return Ok(true);
         };
@@ -514,31 +512,11 @@ impl MetaServer {
     /// As the store's.
     pub fn tick(&self) -> Result<(), Status> {
         let mut core = self.core.lock();
-        self.discount_standstill(&mut core);
         self.end_grace(&mut core)?;
         self.relax_locks(&mut core);
         self.shed_leases(&mut core);
         self.end_deferred(&mut core)?;
         self.expire(&mut core)
-    }
-}
-
-impl MetaServer {
-    /// Time in which this server itself stood still (its machine was paused, its process stopped)
-    /// is nobody's silence: what the others said meanwhile lies in its sockets.
-    fn discount_standstill(&self, core: &mut Core) {
-        let now = self.clock.monotonic();
-        let stood = now.saturating_sub(core.ticked);
-        core.ticked = now;
-        if stood < STANDSTILL || broken!("own_standstill_is_silence") {
-            return;
-        }
-        tracing::warn!("metadata: this process stood still for {:.1} s", stood.as_secs_f64());
-        core.sessions.values_mut().for_each(|session| session.heard += stood);
-        core.recalls.values_mut().for_each(|asked| *asked += stood);
-        if let Some(grace) = &mut core.grace {
-            grace.until += stood;
-        }
     }
 }
 

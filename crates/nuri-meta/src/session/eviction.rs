@@ -27,6 +27,9 @@ use crate::session::Session;
 /// Orphans dropped in one batch.
 const REAP_AT_ONCE: usize = 64;
 
+/// The server looks much more often at how long others were silent.
+const STANDSTILL: Duration = Duration::from_secs(2);
+
 /// A session between steps 1 and 4.
 pub(crate) struct Eviction {
     session: Session,
@@ -49,6 +52,7 @@ impl MetaServer {
     /// Evicts sessions that were silent too long or do not obey a recall, and ends those whose
     /// eviction is complete.
     pub(crate) fn expire(&self, core: &mut Core) -> Result<(), Status> {
+        self.discount_standstill(core);
         let now = self.clock.monotonic();
         if core.grace.is_none() {
             let silent = |(id, s): (&SessionId, &Session)| {
@@ -62,6 +66,25 @@ impl MetaServer {
             self.evict(core, &stubborn, "did not give a lease back");
         }
         self.complete_evictions(core, now)
+    }
+
+    /// Time in which this server itself stood still (its machine was paused, its process stopped)
+    /// is nobody's silence: what the others said meanwhile lies in its sockets.
+    pub(crate) fn discount_standstill(&self, core: &mut Core) {
+        let now = self.clock.monotonic();
+        let stood = now.saturating_sub(core.looked);
+        core.looked = now;
+        if stood < STANDSTILL || broken!("own_standstill_is_silence") {
+            return;
+        }
+        tracing::warn!("metadata: this process stood still for {:.1} s", stood.as_secs_f64());
+        // Some may have been heard since.
+        let later = |at: &mut Duration| *at = (*at + stood).min(now);
+        core.sessions.values_mut().for_each(|session| later(&mut session.heard));
+        core.recalls.values_mut().for_each(later);
+        if let Some(grace) = &mut core.grace {
+            grace.until += stood;
+        }
     }
 
     /// Steps 1 and 2.

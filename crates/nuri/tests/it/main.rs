@@ -28,6 +28,7 @@ mod moving;
 mod network;
 mod operate;
 mod parts;
+mod paused;
 mod places;
 mod posix;
 mod preload;
