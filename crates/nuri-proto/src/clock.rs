@@ -32,7 +32,7 @@ pub const LOCK_RELAX: Duration = Duration::from_secs(2);
 pub const REQUEST: Duration = Duration::from_secs(30);
 /// A member of a redundant group that does not answer, and takes nothing of what it was sent, for
 /// this long is taken for lost, until it answers again or its group goes on without it.
-pub const MEMBER_PATIENCE: Duration = Duration::from_millis(1500);
+pub const MEMBER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// A target whose machine was started anew waits so long for the members that it is to be compared
 /// with; then it leaves the groups whose other members are beyond doubt.
 pub const PROOF: Duration = Duration::from_secs(8);
@@ -62,7 +62,7 @@ const _: () = assert!(ms(GRACE) >= ms(SESSION));
 const _: () = assert!(ms(SUSPEND) >= 2 * ms(SESSION_RENEW) + ms(FAILURE_DETECTION));
 const _: () = assert!(ms(SUSPEND) + 1000 <= ms(CLIENT_LEASE));
 const _: () = assert!(ms(CLIENT_LEASE) + ms(DRIFT) <= ms(SESSION));
-const _: () = assert!(ms(MEMBER_PATIENCE) < ms(FAILURE_DETECTION));
+const _: () = assert!(ms(MEMBER_TIMEOUT) < ms(FAILURE_DETECTION));
 const _: () = assert!(ms(TURN) < ms(LOG_DELAY) && ms(TURN) < ms(RECALL));
 const _: () = assert!(ms(PROOF) > 2 * ms(FAILURE_DETECTION) && ms(PROOF) < ms(REQUEST) / 2);
 const _: () = assert!(ms(SERVICE) <= ms(FAILURE_DETECTION));

@@ -64,13 +64,13 @@ impl Conn {
         address: &str,
         secret: &Secret,
         traffic: Arc<Traffic>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Conn, HandshakeError> {
-        let wait = CONNECT_TIMEOUT.min(patience).max(LEAST);
+        let wait = CONNECT_TIMEOUT.min(timeout).max(LEAST);
         let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
         for addr in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&addr, wait) {
-                Ok(stream) => return Conn::over(stream, secret, traffic, patience),
+                Ok(stream) => return Conn::over(stream, secret, traffic, timeout),
                 Err(error) => last = error,
             }
         }
@@ -82,12 +82,12 @@ impl Conn {
         tcp: TcpStream,
         secret: &Secret,
         traffic: Arc<Traffic>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Conn, HandshakeError> {
         let is_wanted = std::env::var_os(SETTING).is_none_or(|value| value != "tcp");
         let here = if is_wanted { Stream::connect_here(&tcp) } else { None };
         let mut stream = here.unwrap_or(Stream::Tcp(tcp));
-        handshake::connect(&mut stream, secret, patience.max(LEAST))?;
+        handshake::connect(&mut stream, secret, timeout.max(LEAST))?;
         let reader = FrameReader::new();
         let (read_timeout, near) = (Duration::ZERO, Near::default());
         let mut conn = Conn { stream, reader, next_request: 1, read_timeout, near, traffic };

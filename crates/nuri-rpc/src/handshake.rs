@@ -101,11 +101,11 @@ fn read_before(stream: &mut Stream, deadline: Instant, mut buf: &mut [u8]) -> st
 pub(crate) fn connect(
     stream: &mut Stream,
     secret: &Secret,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(), HandshakeError> {
     stream.set_nodelay()?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let deadline = Instant::now() + patience.min(TIMEOUT);
+    let deadline = Instant::now() + timeout.min(TIMEOUT);
     let place = stream.dialled()?;
     let mut mine = hello(PROTOCOL_MIN, PROTOCOL_MAX)?;
     mine[ROLE] = role_byte(secret.role());

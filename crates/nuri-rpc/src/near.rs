@@ -162,9 +162,9 @@ impl Guest {
 
 /// Whether the next request comes before a reply's payload is let go.
 pub(crate) fn wait_next(stream: &Stream) -> bool {
-    let patience = Timespec { tv_sec: KEEP_REPLY.as_secs() as i64, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: KEEP_REPLY.as_secs() as i64, tv_nsec: 0 };
     let mut ready = [PollFd::new(stream, PollFlags::IN)];
-    !matches!(poll(&mut ready, Some(&patience)), Ok(0))
+    !matches!(poll(&mut ready, Some(&timeout)), Ok(0))
 }
 
 #[cfg(test)]

@@ -66,9 +66,9 @@ impl Peer {
         self.inner.traffic.carried()
     }
 
-    fn connect(&self, patience: Duration) -> Result<Conn, HandshakeError> {
+    fn connect(&self, timeout: Duration) -> Result<Conn, HandshakeError> {
         let inner = &self.inner;
-        Conn::connect_counted(&inner.address, &inner.secret, inner.traffic.clone(), patience)
+        Conn::connect_counted(&inner.address, &inner.secret, inner.traffic.clone(), timeout)
     }
 
     /// Connects once, to tell a wrong address or secret from a slow server.

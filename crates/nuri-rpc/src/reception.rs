@@ -110,9 +110,9 @@ impl Reception {
         let mut events = Vec::with_capacity(TOGETHER);
         loop {
             events.clear();
-            let patience = self.patience();
+            let timeout = self.timeout();
             // Interrupted, or nothing in time: the deadlines are looked at all the same.
-            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&patience));
+            let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout));
             if is_stopping() {
                 return;
             }
@@ -128,7 +128,7 @@ impl Reception {
     }
 
     /// Until the oldest has been here too long. All have the same time, so the oldest is first.
-    fn patience(&self) -> Timespec {
+    fn timeout(&self) -> Timespec {
         let first = self.strangers.values().next().map(|stranger| stranger.until);
         let left = first.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
         let left = left.min(LOOK);

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::{Uid, geteuid};
 
 use crate::handshake::TIMEOUT;
-use crate::patience::{Patience, unacknowledged};
+use crate::progress_timeout::{ProgressTimeout, unacknowledged};
 
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -124,7 +124,7 @@ impl Stream {
     /// Gives up a read after so long; for TCP, of a peer that takes nothing either.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout.map(Patience::slice)),
+            Stream::Tcp(stream) => stream.set_read_timeout(timeout.map(ProgressTimeout::slice)),
             Stream::Unix(stream) => stream.set_read_timeout(timeout),
         }
     }
@@ -132,7 +132,7 @@ impl Stream {
     /// As [`Stream::set_read_timeout`], for writes.
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(timeout.map(Patience::slice)),
+            Stream::Tcp(stream) => stream.set_write_timeout(timeout.map(ProgressTimeout::slice)),
             Stream::Unix(stream) => stream.set_write_timeout(timeout),
         }
     }
@@ -165,12 +165,12 @@ fn patiently(
     stream: &TcpStream,
     mut tried: impl FnMut(&TcpStream) -> io::Result<usize>,
 ) -> io::Result<usize> {
-    let mut patience = Patience::default();
+    let mut timeout = ProgressTimeout::default();
     loop {
         match tried(stream) {
             Err(e)
                 if e.kind() == io::ErrorKind::WouldBlock
-                    && patience.lasts(unacknowledged(stream)) => {}
+                    && timeout.lasts(unacknowledged(stream)) => {}
             outcome => return outcome,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
+use nuri_proto::clock::{MEMBER_TIMEOUT, REQUEST};
 use nuri_proto::id::{BootId, ObjectId, SessionId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::op::Call;
@@ -199,7 +199,7 @@ impl DataPlane {
             let asked = call.as_ref().ok().map(|call| (call.target, self.groups.now()));
             let started = call.and_then(|call| {
                 let peer = self.cluster.target(call.target)?;
-                peer.start(CallContext::default(), &call, &[], MEMBER_PATIENCE)
+                peer.start(CallContext::default(), &call, &[], MEMBER_TIMEOUT)
             });
             return Flight { piece, into, started, asked };
         }

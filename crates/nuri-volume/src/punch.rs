@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nuri_proto::Status;
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{ChunkKey, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, Shape};
 use nuri_proto::op::data::{Capability, DataExtents, DataPunch, DataTrim};
@@ -151,7 +151,7 @@ impl DataPlane {
                     let target = self.cluster.member(piece.group);
                     let (key, (offset, len)) = (piece.key, range);
                     let trim = |target| DataTrim { target, key, offset, len };
-                    let ask = |target| self.ask(session, target, &trim(target), MEMBER_PATIENCE);
+                    let ask = |target| self.ask(session, target, &trim(target), MEMBER_TIMEOUT);
                     target.and_then(ask).map_or(0, |reply| reply.freed)
                 }
             };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_io::buf::BufPool;
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_rpc::Deadline;
 use nuri_volume::DataPlane;
 use nuri_volume::transfer::THREADS;
@@ -28,7 +28,7 @@ const MAX_BLOCKS: usize = 24;
 /// A window that nobody reads from for so long is dropped.
 const IDLE: Duration = Duration::from_secs(1);
 /// A block that cannot be had for so long is left to its reader, who waits longer.
-const PATIENCE: Duration = MEMBER_PATIENCE.saturating_mul(2);
+const PATIENCE: Duration = MEMBER_TIMEOUT.saturating_mul(2);
 
 /// Blocks to fetch, and threads that fetch one.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{BootId, GroupId, ObjectId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
@@ -214,7 +214,7 @@ impl Reservations {
     fn ask(&self, target: TargetId, question: Question, lives: &dyn TargetLives) {
         let Question { needed, wanted, .. } = question;
         let call = DataRoom { target, needed, wanted };
-        let answer = self.data.ask(self.session.id(), target, &call, MEMBER_PATIENCE);
+        let answer = self.data.ask(self.session.id(), target, &call, MEMBER_TIMEOUT);
         if let Ok(reply) = &answer {
             // Before the answer counts: what was lost is charged to it.
             lives.target_lives(target, reply.boot);

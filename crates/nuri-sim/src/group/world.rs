@@ -12,7 +12,7 @@ use nuri_io::clock::ManualClock;
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::checksum::{crc64, mix};
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{ChunkKey, SessionId};
 use nuri_proto::limit::MAX_PAYLOAD;
 use nuri_proto::op::Op;
@@ -341,7 +341,7 @@ impl World {
                 self.after(1, Event::Go { actor, answers: Vec::new() });
             }
             Want::Exchange(packets) => {
-                let patience = MEMBER_PATIENCE.as_micros() as u64;
+                let patience = MEMBER_TIMEOUT.as_micros() as u64;
                 let exchange = self.exchange(actor, packets.len(), patience);
                 for (index, (target, packet)) in packets.into_iter().enumerate() {
                     let back = Back::Exchange { exchange, index };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::MEMBER_PATIENCE;
+use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::Group;
 use nuri_proto::op::Call;
@@ -142,7 +142,7 @@ impl RpcPort {
             let peer = self.cluster.target(ask.target)?;
             // What is left in the dead connection must not come after what follows.
             let context = CallContext { sequence: self.give_up(context.sequence), ..context };
-            outcome = peer.call_into(context, &ask.call, ask.payload, ask.into, MEMBER_PATIENCE);
+            outcome = peer.call_into(context, &ask.call, ask.payload, ask.into, MEMBER_TIMEOUT);
         }
         self.note(ask.target, &outcome);
         if let Err(Status::UNREACHABLE) = outcome {
@@ -172,7 +172,7 @@ impl Port for RpcPort {
         let context = CallContext { session: session.0, sequence, ..CallContext::default() };
         let sent = Instant::now();
         let start = |ask: &Ask<'a, C>| {
-            let patience = self.patience(ask.target, MEMBER_PATIENCE);
+            let patience = self.patience(ask.target, MEMBER_TIMEOUT);
             let peer = self.cluster.target(ask.target);
             match peer.and_then(|peer| peer.reach(patience)) {
                 Ok(reached) => {

@@ -1,7 +1,7 @@
 //! Deleting the end of an object at all members of a group.
 
 use nuri_proto::Status;
-use nuri_proto::clock::{MEMBER_PATIENCE, REQUEST};
+use nuri_proto::clock::{MEMBER_TIMEOUT, REQUEST};
 use nuri_proto::id::{Epoch, GroupId, ObjectId, SessionId, TargetId};
 use nuri_proto::op::data::{Capability, DataTruncate};
 
@@ -38,7 +38,7 @@ impl<P: Port> Groups<P> {
             }
             // A redundant group goes on without one that is silent.
             let is_redundant = group.shape.is_redundant();
-            let patience = if is_redundant { left.min(MEMBER_PATIENCE) } else { left };
+            let patience = if is_redundant { left.min(MEMBER_TIMEOUT) } else { left };
             let within = is_redundant.then_some((group.id, group.epoch));
             let (live, writable) = (group.live(), group.writable());
             let others = writable.iter().filter(|place| !live.has(*place));

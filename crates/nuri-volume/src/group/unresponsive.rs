@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use nuri_proto::clock::{FAILURE_DETECTION, MEMBER_PATIENCE};
+use nuri_proto::clock::{FAILURE_DETECTION, MEMBER_TIMEOUT};
 use nuri_proto::id::TargetId;
 use parking_lot::Mutex;
 
@@ -22,7 +22,7 @@ impl<P: Port> Groups<P> {
     /// worth avoiding: it costs no time.
     pub fn note_unreachable(&self, target: TargetId, asked: Duration) {
         let now = self.port.now();
-        if now.saturating_sub(asked) >= MEMBER_PATIENCE / 2 {
+        if now.saturating_sub(asked) >= MEMBER_TIMEOUT / 2 {
             self.unresponsive.0.lock().insert(target, now + AVOIDED);
         }
     }

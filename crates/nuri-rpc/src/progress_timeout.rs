@@ -19,12 +19,12 @@ const INODE: usize = 9;
 
 /// One wait in slices.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct ProgressTimeout {
     in_vain: u32,
     unacknowledged: Option<u64>,
 }
 
-impl Patience {
+impl ProgressTimeout {
     /// Length of a slice of a wait.
     pub(crate) fn slice(wait: Duration) -> Duration {
         (wait / SLICES).max(Duration::from_micros(1))
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn a_silent_peer_is_given_up_after_the_slices() {
         for bytes in [None, Some(0), Some(70_000)] {
-            let mut patience = Patience::default();
-            let lasted = (0..SLICES).map(|_| patience.lasts(bytes)).collect::<Vec<_>>();
+            let mut timeout = ProgressTimeout::default();
+            let lasted = (0..SLICES).map(|_| timeout.lasts(bytes)).collect::<Vec<_>>();
             assert_eq!(lasted, [true, true, true, false], "{bytes:?}");
         }
     }
@@ -77,11 +77,11 @@ mod tests {
     /// Catches `broken!("slow_is_silent")`.
     #[test]
     fn a_slow_peer_is_waited_for_until_it_stops() {
-        let mut patience = Patience::default();
+        let mut timeout = ProgressTimeout::default();
         for left in (0..40).rev() {
-            assert!(patience.lasts(Some(left * 1000)), "{left}");
+            assert!(timeout.lasts(Some(left * 1000)), "{left}");
         }
-        let after = (0..SLICES).map(|_| patience.lasts(Some(0))).collect::<Vec<_>>();
+        let after = (0..SLICES).map(|_| timeout.lasts(Some(0))).collect::<Vec<_>>();
         assert_eq!(after, [true, true, true, false]);
     }
 
