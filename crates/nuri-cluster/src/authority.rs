@@ -13,8 +13,8 @@ use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState}
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
-    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubSet, SpaceSet,
-    TargetProved, TargetRemove, TargetReplace, TargetRetire,
+    MapGet, MemberMove, MemberSynced, MountReport, Resync, ResyncSet, Scrub, ScrubChange, ScrubSet,
+    SpaceSet, TargetProved, TargetRemove, TargetReplace, TargetRetire,
 };
 use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
@@ -338,6 +338,9 @@ impl Authority {
     }
 
     fn set_scrub(&self, call: ScrubSet) -> Result<ScrubPolicy, Status> {
+        if matches!(call.change, ScrubChange::Start { rate: 0 }) {
+            return Err(Status::INVAL);
+        }
         let mut state = self.state.lock();
         let mut next = state.map.clone();
         scrub::change(&mut next.scrub, call.change, self.clock.wall().as_secs());

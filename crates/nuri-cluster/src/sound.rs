@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use nuri_proto::id::{Epoch, GroupId, NodeId, PoolId, TargetId};
-use nuri_proto::map::{Group, Map, Node, Run, ScrubPolicy, Standing};
+use nuri_proto::map::{Group, Map, Node, Run, Standing};
 
 use crate::credible::{LARGEST, LONGEST_PATH, is_address};
 
@@ -38,8 +38,6 @@ pub enum MapProblem {
     PoolTwice(PoolId),
     #[error("pool {pool} lists group {group}, which is not there, or is listed already")]
     Listed { pool: PoolId, group: GroupId },
-    #[error("the scrub reads nothing in a second")]
-    ScrubRate,
 
     #[error("group {0} is there twice")]
     GroupTwice(GroupId),
@@ -66,9 +64,6 @@ pub fn check(map: &Map) -> Vec<MapProblem> {
     targets(map, &mut found);
     groups(map, &mut found);
     pools(map, &mut found);
-    if map.scrub.rate == 0 {
-        found.push(MapProblem::ScrubRate);
-    }
     found
 }
 
@@ -182,7 +177,6 @@ fn mend(map: &mut Map, problem: &MapProblem) {
                 keep_first(&mut pool.groups, |id| *id);
             }
         }
-        MapProblem::ScrubRate => map.scrub.rate = ScrubPolicy::RATE,
         MapProblem::GroupTwice(_)
         | MapProblem::Members { .. }
         | MapProblem::MemberTwice { .. }
@@ -248,7 +242,7 @@ mod tests {
             6 => any(&mut map.targets, rng).into_iter().for_each(|t| t.size = u64::MAX),
             7 => any(&mut map.groups, rng).into_iter().for_each(|g| g.epoch = Epoch(1000)),
             8 => map.pools.iter_mut().for_each(|p| p.groups.extend([GroupId(99), GroupId(1)])),
-            _ => (map.pools.extend_from_within(..), map.scrub.rate = 0).1,
+            _ => map.pools.extend_from_within(..),
         }
     }
 
