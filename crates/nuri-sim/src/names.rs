@@ -86,7 +86,7 @@ impl Names {
         if let Some(server) = self.meta.server()
             && server.sessions().len() > self.clients.len()
         {
-            for _ in 0..=GRACE.as_secs() {
+            for _ in 0..GRACE.as_secs() {
                 self.meta.clock().advance(Duration::from_secs(1));
                 server.tick().map_err(|e| format!("end of grace: {e}"))?;
             }

@@ -119,6 +119,10 @@ impl Client {
             self.make_here(call).transpose()
         };
         if let Some(outcome) = self.journal.in_turns(&[call.parent], make) {
+            // Of files the journal knows it, where it matters.
+            if let (Ok(entry), MakeKind::Directory) = (&outcome, &call.kind) {
+                self.dentries.note_place(call.parent, &call.name, entry.ino);
+            }
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[call.parent])?;

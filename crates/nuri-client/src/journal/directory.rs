@@ -175,8 +175,9 @@ impl Journal {
     /// Where an inode lies, in the directories whose names are known. Looks at all of them.
     pub(crate) fn place_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let state = self.state.lock();
+        let parted = state.parted.0.iter().map(|(dir, names)| (dir, names));
         let name_in = |(dir, names): (&Ino, &Names)| Some((*dir, names.name_of(ino)?.clone()));
-        state.directories.iter().find_map(name_in)
+        state.directories.iter().chain(parted).find_map(name_in)
     }
 
     /// A directory that was just made here under its write lease is empty, and known as a whole.

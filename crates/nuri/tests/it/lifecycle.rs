@@ -55,7 +55,7 @@ fn several_nodes_and_layouts() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["chunk_size"], "65536");
     let refused = nuri(&["fs", "layout", "set", &file, "--width", "1"]);
-    assert!(text(&refused.stderr).contains("fixed when it was made"));
+    assert!(text(&refused.stderr).contains("has data, which lies as it does"));
     assert_eq!(std::fs::read(dir.join("f")).unwrap(), vec![3; 1 << 20]);
     space.down_clean();
 }
