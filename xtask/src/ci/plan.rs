@@ -8,21 +8,21 @@ use super::programs::{self, Program};
 use crate::broken;
 
 /// Seconds of killing nodes under programs, for each shape.
-const FAULT_SECONDS: &str = "45";
+const FAULT_SECONDS: &str = "40";
 /// The same faults each time; `cargo xtask faults` draws others.
 const FAULT_SEED: &str = "7";
 /// Seconds of litmus tests: so long the same rounds each time, and so long others.
 const LITMUS_SECONDS: &str = "20";
 const LITMUS_SEED: &str = "7";
 /// Seconds of random calls against a model, the same each time and others.
-const MODEL_SECONDS: &str = "40";
+const MODEL_SECONDS: &str = "30";
 const MODEL_SEED: &str = "1";
 /// Seconds of fresh seeds, for each kind of simulation.
-const SIMULATED: &[(&str, &str)] = &[("files", "24"), ("leased", "24"), ("logged", "12")];
+const SIMULATED: &[(&str, &str)] = &[("files", "18"), ("leased", "18"), ("logged", "10")];
 /// CI runs every n-th study; `cargo xtask studies` runs all.
 const STUDIES_EVERY: &str = "4";
 /// Seconds of fuzzing, all targets together.
-const FUZZ_SECONDS: &str = "18";
+const FUZZ_SECONDS: &str = "12";
 
 /// Tests of real processes and mounts: each runs as a job of its own.
 const MOUNTS: &str = "nuri";
