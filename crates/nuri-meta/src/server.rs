@@ -12,15 +12,14 @@ use std::time::Duration;
 use nuri_io::clock::Clock;
 use nuri_kv::embedded::Embedded;
 use nuri_kv::engine::{Batch, CommitId, Engine};
-use nuri_proto::change::S_IFDIR;
 use nuri_proto::clock::{GRACE, SESSION_RENEW};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::MAX_SESSIONS;
 use nuri_proto::op::Op;
 use nuri_proto::op::log::{Apply, Children, Reserve, TakeDirectory};
 use nuri_proto::op::meta::{
-    Accessed, Acquire, Attr, Event, Events, EventsReply, Extend, GetAttr, GroupUse, LayoutGet,
-    LayoutSet, Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
+    Accessed, Acquire, Event, Events, EventsReply, Extend, GetAttr, GroupUse, LayoutGet, LayoutSet,
+    Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
     SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, SwapData, Time, TruncateDone, Unlink,
     XattrGet, XattrList, XattrRemove, XattrSet,
 };
@@ -527,20 +526,7 @@ fn time_of(wall: Duration) -> Time {
 fn create_root(engine: &Embedded, clock: &dyn Clock) -> Result<Counters, Status> {
     let wall = clock.wall();
     let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
-    let attr = Attr {
-        ino: Ino::ROOT,
-        generation: 1,
-        mode: S_IFDIR | 0o755,
-        nlink: 2,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        change: 1,
-        ..Attr::default()
-    };
-    let body = schema::Directory { parent: Ino::ROOT, next_cookie: 3, policy: None };
-    let root = schema::Inode { attr, tree: 0, body: schema::Body::Directory(body) };
+    let root = schema::Inode::new_directory(Ino::ROOT, Ino::ROOT, 0o755, now);
     let counters = Counters { next_ino: Ino::ROOT.0, inodes: 1, stamp: now, ..Counters::default() };
     let mut batch = Batch::new();
     batch.put(schema::inode_key(Ino::ROOT), schema::encode(&root)?);

@@ -9,12 +9,12 @@ use nuri_kv::engine::{Batch, Engine, KvError};
 use nuri_proto::change::{S_IFDIR, S_IFMT};
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::meta::{Attr, Time};
+use nuri_proto::op::meta::Time;
 
 use super::{Check, Problem, check, each};
 use crate::namespace::schema::{
-    self, Body, CookieEntry, Counters, Directory, Entry, Family, Inode, cookie_key, entry_key,
-    inline_key, inode_key, orphan_key,
+    self, Body, CookieEntry, Counters, Entry, Family, Inode, cookie_key, entry_key, inline_key,
+    inode_key, orphan_key,
 };
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -159,27 +159,9 @@ impl Repair<'_> {
     }
 
     fn make_root(&mut self) -> Result<(), KvError> {
-        let root = self.directory(Ino::ROOT, Ino::ROOT, 0o755);
+        let root = Inode::new_directory(Ino::ROOT, Ino::ROOT, 0o755, self.now);
         self.batch.put(inode_key(Ino::ROOT), encoded(&root)?);
         Ok(())
-    }
-
-    fn directory(&self, ino: Ino, parent: Ino, mode: u32) -> Inode {
-        let now = self.now;
-        let attr = Attr {
-            ino,
-            generation: 1,
-            mode: S_IFDIR | mode,
-            nlink: 2,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            change: 1,
-            ..Attr::default()
-        };
-        let body = Body::Directory(Directory { parent, next_cookie: 3, policy: None });
-        Inode { attr, tree: 0, body }
     }
 
     /// A position of the same number may be another name's.
@@ -237,7 +219,7 @@ impl Repair<'_> {
             counters.next_ino += 1;
             ino = Ino::new(0, counters.next_ino);
         })?;
-        let dir = self.directory(ino, Ino::ROOT, 0o700);
+        let dir = Inode::new_directory(ino, Ino::ROOT, 0o700, self.now);
         self.batch.put(inode_key(ino), encoded(&dir)?);
         let name = self.free_name(Ino::ROOT, LOST_AND_FOUND)?;
         let (cookie, kind) = (self.next_position(Ino::ROOT)?, (S_IFDIR >> 12) as u8);

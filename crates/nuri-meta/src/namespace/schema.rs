@@ -3,7 +3,7 @@
 //! A record begins with its format number; unknown numbers are refused, never guessed.
 
 use nuri_proto::Status;
-use nuri_proto::change::S_IFMT;
+use nuri_proto::change::{S_IFDIR, S_IFMT};
 use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::limit::MAX_INLINE;
@@ -109,6 +109,18 @@ pub struct Inode {
     /// Tree that quotas and snapshots will count by; 0 is the whole space.
     pub tree: u32,
     pub body: Body,
+}
+
+/// First cookie of a directory: 1 and 2 are `.` and `..`.
+pub const FIRST_COOKIE: u64 = 3;
+
+impl Inode {
+    /// A directory of root's without a name yet, as a space begins with one.
+    pub fn new_directory(ino: Ino, parent: Ino, mode: u32, now: Time) -> Inode {
+        let attr = Attr { ino, ..Attr::default().made(S_IFDIR | mode, (0, 0), now) };
+        let body = Directory { parent, next_cookie: FIRST_COOKIE, policy: None };
+        Inode { attr, tree: 0, body: Body::Directory(body) }
+    }
 }
 
 /// What an inode is, beyond its attributes.

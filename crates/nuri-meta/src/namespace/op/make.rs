@@ -12,11 +12,10 @@ use nuri_proto::op::meta::{
 use super::MetaOp;
 use crate::lease::{Claim, Want};
 use crate::namespace::acl::{self, Inherited};
-use crate::namespace::schema::{Body, Directory, File, Inode, NAMELESS, inline_key, orphan_key};
+use crate::namespace::schema::{
+    Body, Directory, FIRST_COOKIE, File, Inode, NAMELESS, inline_key, orphan_key,
+};
 use crate::namespace::txn::{Txn, check_name};
-
-/// First cookie of a directory: 1 and 2 are `.` and `..`.
-const FIRST_COOKIE: u64 = 3;
 
 impl MetaOp for Make {
     fn grows(&self) -> bool {

@@ -41,7 +41,7 @@ struct Done {
     converted: u64,
     /// That were copied.
     bytes: u64,
-    /// Lay as wanted before.
+    /// That had the layout before.
     as_wanted: u64,
     /// Not converted, why.
     left: Vec<String>,
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Convert) -> Result<ExitCode, Failure> {
     } else {
         let (converted, wanted) = (done.converted, done.as_wanted);
         println!("{converted} of {} files converted, {}", done.files, human(done.bytes));
-        println!("{wanted} lay as wanted, {} are left", done.left.len());
+        println!("{wanted} had that layout already, {} are left", done.left.len());
         done.left.iter().for_each(|what| eprintln!("nuri: {}", plain(what)));
     }
     Ok(if done.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -74,25 +74,25 @@ struct Converter {
     seen: HashSet<u64>,
 }
 
-/// How a file lies, or shall lie.
+/// The layout of a file, or of new files of a directory, as the mount writes it.
 #[derive(PartialEq, Eq)]
-struct Lies {
+struct LayoutText {
     shape: String,
     chunk_size: String,
     /// Of a directory: groups of a new file. Of a file it says nothing about what is wanted.
     width: String,
 }
 
-impl Lies {
-    fn at(path: &Path) -> Result<Lies, String> {
+impl LayoutText {
+    fn of(path: &Path) -> Result<LayoutText, String> {
         let text = attribute(path, LAYOUT_ATTRIBUTE).map_err(|Failure(why)| why)?;
         let fields = fields(&text);
         let field = |name| fields.get(name).map(|value| (*value).to_owned()).unwrap_or_default();
         let [shape, chunk_size, width] = ["shape", "chunk_size", "width"].map(field);
-        Ok(Lies { shape, chunk_size, width })
+        Ok(LayoutText { shape, chunk_size, width })
     }
 
-    fn is_as(&self, wanted: &Lies) -> bool {
+    fn is_as(&self, wanted: &LayoutText) -> bool {
         (&self.shape, &self.chunk_size) == (&wanted.shape, &wanted.chunk_size)
     }
 }
@@ -108,11 +108,11 @@ impl Converter {
             return Ok(());
         }
         let dir = path.parent().unwrap_or(Path::new("/"));
-        let mut wanted = Lies::at(dir)?;
+        let mut wanted = LayoutText::of(dir)?;
         if let Some(shape) = self.shape {
             wanted.shape = shape.to_string();
         }
-        if Lies::at(path)?.is_as(&wanted) {
+        if LayoutText::of(path)?.is_as(&wanted) {
             self.done.as_wanted += 1;
             return Ok(());
         }
@@ -126,16 +126,16 @@ impl Converter {
     }
 
     /// Copies and exchanges. False: it was written meanwhile.
-    fn attempt(&mut self, path: &Path, dir: &Path, wanted: &Lies) -> io::Result<bool> {
+    fn attempt(&mut self, path: &Path, dir: &Path, wanted: &LayoutText) -> io::Result<bool> {
         let file = File::open(path)?;
         file.sync_all()?;
         let change = text_of(&file, SWAP_ATTRIBUTE)?;
         let mut copy = OpenOptions::new();
         copy.read(true).write(true).mode(0o600).custom_flags(OFlags::TMPFILE.bits() as i32);
         let copy = copy.open(dir)?;
-        let Lies { shape, chunk_size, width } = wanted;
-        let lies = format!("shape={shape} chunk_size={chunk_size} width={width}");
-        rustix::fs::fsetxattr(&copy, LAYOUT_ATTRIBUTE, lies.as_bytes(), XattrFlags::empty())?;
+        let LayoutText { shape, chunk_size, width } = wanted;
+        let layout = format!("shape={shape} chunk_size={chunk_size} width={width}");
+        rustix::fs::fsetxattr(&copy, LAYOUT_ATTRIBUTE, layout.as_bytes(), XattrFlags::empty())?;
         self.copy(path, &file, &copy)?;
         copy.sync_all()?;
         let exchange = format!("with={} change={change}", copy.metadata()?.ino());
@@ -187,7 +187,7 @@ fn text_of(file: &File, name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buf[..len]).into_owned())
 }
 
-fn explain(error: &io::Error, wanted: &Lies) -> String {
+fn explain(error: &io::Error, wanted: &LayoutText) -> String {
     match error.raw_os_error() {
         Some(1) => "only root, or who mounted the space, converts files".into(),
         Some(22) => format!("{} needs more targets than the space has", wanted.shape),
