@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::shell::{cargo, run, target};
 
-/// The environment variable that breaks a rule in a build for tests.
-const VARIABLE: &[u8] = b"NURI_BREAK";
+/// The environment variables that break a rule, and that stop threads, in a build for tests.
+const VARIABLES: [&[u8]; 2] = [b"NURI_BREAK", b"NURI_PAUSE"];
 
-/// Fails where a program or a library reads the variable.
+/// Fails where a program or a library reads one of them.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    match bytes.windows(VARIABLE.len()).any(|window| window == VARIABLE) {
+    let reads = |name: &&[u8]| bytes.windows(name.len()).any(|window| window == *name);
+    match VARIABLES.iter().any(reads) {
         true => Err(format!("{}: it can be told to break rules: no release", path.display())),
         false => Ok(()),
     }

@@ -263,7 +263,7 @@ impl Client {
 
     /// Whether parts of the file were written here while others wrote elsewhere in it: they are
     /// taken back as soon as anybody looks, so an answer about the file may cross that.
-    pub fn is_in_parts(&self, ino: Ino) -> bool {
+    pub(crate) fn is_in_parts(&self, ino: Ino) -> bool {
         self.inodes.find(ino).is_some_and(|node| {
             let state = node.state.lock();
             state.parts.is_some() || state.has_part_pages
@@ -289,15 +289,16 @@ impl Client {
         self.session.kernel_time()
     }
 
-    /// The kernel dropped references.
-    pub fn forget(&self, ino: Ino, count: u64) {
+    /// The kernel dropped references. Says whether those were the last.
+    pub fn forget(&self, ino: Ino, count: u64) -> bool {
         let node = self.inodes.with(ino, |node, state| {
             state.lookups = state.lookups.saturating_sub(count);
             (state.lookups == 0).then(|| node.clone())
         });
-        if let Some(node) = node {
-            self.releaser.drop_if_unused(&node);
+        if let Some(node) = &node {
+            self.releaser.drop_if_unused(node);
         }
+        node.is_some()
     }
 
     /// Attributes.

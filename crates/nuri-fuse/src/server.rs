@@ -19,9 +19,9 @@ use crate::protocol::abi::{
 use crate::protocol::limits::MAX_WRITE;
 use crate::protocol::reply::{Body, Reply};
 use crate::protocol::request::Request;
-use crate::transport::attr_refresh::{Forgotten, Refresher};
 use crate::transport::dev_fuse::{BUFFER, Readers, send};
 use crate::transport::device::Device;
+use crate::transport::kernel_size::{KernelSizes, UnsureSizes};
 use crate::transport::load::Load;
 use crate::transport::notify::Notifier;
 use crate::transport::probe::Probe;
@@ -73,9 +73,9 @@ pub fn serve(
     let Agreed { minor, flags, rings } = handshake(&device, &config)?;
     let load = Arc::new(Load::of_machine());
     // Before the first request: what its reply lets the kernel cache may be recalled at once.
-    let (forgotten, prunes) = (Arc::new(Forgotten::new()), minor >= MINOR_PRUNE);
-    let (own, likewise) = (device.duplicate()?, forgotten.clone());
-    let notifier = Notifier { device: own, load: load.clone(), prunes, forgotten: likewise };
+    let (unsure, prunes) = (Arc::new(UnsureSizes::new()), minor >= MINOR_PRUNE);
+    let (own, likewise) = (device.duplicate()?, unsure.clone());
+    let notifier = Notifier { device: own, load: load.clone(), prunes, unsure: likewise };
     let notifier: Arc<dyn KernelCache> = Arc::new(notifier);
     client.set_kernel_cache(notifier.clone());
     let kernel = Kernel {
@@ -89,9 +89,9 @@ pub fn serve(
     };
     let bypass =
         bypass.inspect_err(|why| tracing::info!("fuse: no way past the kernel: {why}")).ok();
-    let refresher = Refresher::new(forgotten, load.clone(), point.to_owned());
+    let sizes = KernelSizes::new(unsure, load.clone(), point.to_owned());
     let own =
-        Own { bypass: bypass.clone(), tuning: MountTuning::of(point), refresher, pages: notifier };
+        Own { bypass: bypass.clone(), tuning: MountTuning::of(point), sizes, pages: notifier };
     let dispatcher = Arc::new(Dispatcher::new(client, kernel, own));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));

@@ -6,6 +6,10 @@
 //! compiler removes the broken branch, and neither the rule's name nor the variable's is in the
 //! program.
 //!
+//! `pause!("look")` marks a place where a thread may be stopped for long. In a build with debug
+//! assertions it sleeps for up to [`LONGEST_PAUSE`] where [`PAUSES`] names the place: what happens
+//! once in a thousand runs on a busy machine happens in every run.
+//!
 //! `docs/broken-rules.txt` lists each rule with the test that fails where it is broken;
 //! `cargo xtask broken` proves the list.
 
@@ -38,6 +42,45 @@ pub fn is_broken(rule: &str) -> bool {
     static BROKEN: OnceLock<Option<String>> = OnceLock::new();
     let broken = BROKEN.get_or_init(|| std::env::var(VARIABLE).ok());
     broken.as_deref() == Some(rule)
+}
+
+/// Sleeps where this process pauses at the place.
+#[cfg(debug_assertions)]
+#[macro_export]
+macro_rules! pause {
+    ($place:literal) => {
+        $crate::pause_at($place)
+    };
+}
+
+/// Nothing, in a release.
+#[cfg(not(debug_assertions))]
+#[macro_export]
+macro_rules! pause {
+    ($place:literal) => {};
+}
+
+/// Names the places where a process and its children pause, with commas between.
+#[cfg(debug_assertions)]
+pub const PAUSES: &str = "NURI_PAUSE";
+
+/// Longer than all that waits for nothing but a processor.
+#[cfg(debug_assertions)]
+pub const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_millis(4);
+
+/// Sleeps, some time or other, where the environment names the place.
+#[cfg(debug_assertions)]
+pub fn pause_at(place: &str) {
+    use std::sync::OnceLock;
+    use std::time::SystemTime;
+    static PLACES: OnceLock<Vec<String>> = OnceLock::new();
+    let places = || std::env::var(PAUSES).unwrap_or_default();
+    let places = PLACES.get_or_init(|| places().split(',').map(str::to_owned).collect());
+    if places.iter().any(|named| named == place) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let share = f64::from(now.subsec_nanos() % 1000) / 1000.0;
+        std::thread::sleep(LONGEST_PAUSE.mul_f64(share));
+    }
 }
 
 /// The compiler's proof: a call would be no constant.

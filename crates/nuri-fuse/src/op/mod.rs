@@ -18,6 +18,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
     Attr, Exclusive, Make, MakeKind, MakeUnnamed, RemoveKind, RenameMode, SetAttr, SetTime, Time,
 };
+use nuri_rules::pause;
 use zerocopy::IntoBytes;
 
 use crate::bypass::Bypass;
@@ -31,7 +32,7 @@ use crate::protocol::limits::MAX_WRITE;
 use crate::protocol::read_order::Reads;
 use crate::protocol::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::protocol::request::Request;
-use crate::transport::attr_refresh::Refresher;
+use crate::transport::kernel_size::KernelSizes;
 use directory::OpenDirectories;
 use kernel_cached::Cached;
 use lock::system_call;
@@ -58,7 +59,7 @@ pub(crate) struct Dispatcher {
     /// None where it could not be made.
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) tuning: MountTuning,
-    refresher: Refresher,
+    sizes: KernelSizes,
     pub(crate) reads: Arc<Reads>,
     pub(crate) cached: Cached,
     pub(crate) open_directories: OpenDirectories,
@@ -69,7 +70,7 @@ pub(crate) struct Dispatcher {
 pub(crate) struct Own {
     pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) tuning: MountTuning,
-    pub(crate) refresher: Refresher,
+    pub(crate) sizes: KernelSizes,
     pub(crate) pages: Arc<dyn KernelCache>,
 }
 
@@ -87,6 +88,10 @@ pub(crate) struct Kernel {
 /// What a change takes away: the kernel says whether the caller may keep the bits.
 pub(crate) fn privileges(kill_suidgid: bool, caller: Caller) -> Privileges {
     if kill_suidgid { Privileges::Of(caller) } else { Privileges::Capabilities }
+}
+
+fn is_file(attr: &Attr) -> bool {
+    attr.mode & libc::S_IFMT == libc::S_IFREG
 }
 
 /// The calls that change owners, also where they are told to change none.
@@ -112,7 +117,7 @@ pub(crate) fn access(flags: i32) -> Access {
 
 impl Dispatcher {
     pub(crate) fn new(client: Arc<Client>, kernel: Kernel, own: Own) -> Dispatcher {
-        let Own { bypass, tuning, refresher, pages } = own;
+        let Own { bypass, tuning, sizes, pages } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
         let (reads, cached) = (Arc::new(Reads::new()), Cached::new());
@@ -124,7 +129,7 @@ impl Dispatcher {
             kernel,
             bypass,
             tuning,
-            refresher,
+            sizes,
             reads,
             cached,
             open_directories: OpenDirectories::default(),
@@ -220,7 +225,12 @@ impl Dispatcher {
 
     /// Attributes for a reply, and how long the kernel may cache them. Within the gate.
     fn attr_now(&self, ino: Ino, told: &Attr) -> (Attr, Duration) {
-        self.client.cacheable(ino).unwrap_or((*told, Duration::ZERO))
+        self.client.cacheable(ino).unwrap_or_else(|| {
+            if is_file(told) {
+                self.sizes.unsure.doubt(ino);
+            }
+            (*told, Duration::ZERO)
+        })
     }
 
     fn entry_out(&self, parent: Parent, entry: &Entry) -> EntryOut {
@@ -287,7 +297,9 @@ impl Dispatcher {
 
     fn give_back(&self, ino: Ino, count: u64) {
         self.forgotten.fetch_add(count, Ordering::Relaxed);
-        self.client.forget(ino, count);
+        if self.client.forget(ino, count) {
+            self.sizes.unsure.forget(ino);
+        }
     }
 
     fn getattr<'g>(
@@ -297,6 +309,7 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let attr = self.look(request)?;
+        pause!("answer");
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&attr_out(&attr, valid));
@@ -307,14 +320,16 @@ impl Dispatcher {
     /// takes these over or not.
     fn look(&self, request: &Request<'_>) -> Result<Attr, Status> {
         let ino = Self::ino(request);
-        let mut seen = self.refresher.seen(ino);
-        seen.is_doubtful |= self.client.is_in_parts(ino);
+        pause!("look");
         let attr = self.client.getattr(ino)?;
-        let is_file = attr.mode & libc::S_IFMT == libc::S_IFREG;
-        match is_file && self.refresher.catch_up(request.header.pid, seen, &attr) {
-            true => self.client.getattr(ino),
-            false => Ok(attr),
+        if !is_file(&attr) || !self.sizes.must_see(request.header.pid, ino) {
+            return Ok(attr);
         }
+        self.sizes.see(ino, || {
+            let attr = self.client.getattr(ino)?;
+            let leased = self.client.cacheable(ino).filter(|(now, _)| now.size == attr.size);
+            Ok((attr, leased.is_some()))
+        })
     }
 
     fn statx<'g>(
@@ -324,6 +339,7 @@ impl Dispatcher {
     ) -> Result<(), Status> {
         let ino = Self::ino(request);
         let attr = self.look(request)?;
+        pause!("answer");
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&statx_out(&attr, valid));

@@ -1,8 +1,8 @@
 //! Which way requests come: over io_uring rings where the kernel allows it, else the classic way.
 
-pub(crate) mod attr_refresh;
 pub(crate) mod dev_fuse;
 pub mod device;
+pub(crate) mod kernel_size;
 pub(crate) mod load;
 pub(crate) mod notify;
 pub(crate) mod probe;

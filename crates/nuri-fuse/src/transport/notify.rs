@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use nuri_client::KernelCache;
 use nuri_proto::id::Ino;
+use nuri_rules::pause;
 use zerocopy::IntoBytes;
 
 use crate::protocol::abi::{
     NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, NOTIFY_PRUNE, NotifyInvalInode, NotifyPrune, OutHeader,
 };
-use crate::transport::attr_refresh::Forgotten;
 use crate::transport::device::Device;
+use crate::transport::kernel_size::UnsureSizes;
 use crate::transport::load::Load;
 
 /// Writes notifications on the mount's connection.
@@ -21,7 +22,7 @@ pub(crate) struct Notifier {
     pub(crate) load: Arc<Load>,
     /// The kernel knows `NOTIFY_PRUNE`.
     pub(crate) prunes: bool,
-    pub(crate) forgotten: Arc<Forgotten>,
+    pub(crate) unsure: Arc<UnsureSizes>,
 }
 
 impl Notifier {
@@ -32,21 +33,31 @@ impl Notifier {
         let sent = self.device.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
         !sent.is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
     }
+
+    /// An inode that the kernel does not know has no size there that could be wrong.
+    fn told(&self, (ino, doubts): (Ino, u64), is_known: bool) -> bool {
+        if !is_known {
+            self.unsure.settle(ino, doubts);
+        }
+        is_known
+    }
 }
 
 impl KernelCache for Notifier {
     fn invalidate_attributes(&self, ino: Ino) -> bool {
-        self.forgotten.note(ino);
+        let doubts = self.unsure.doubt(ino);
+        pause!("notify");
         // Before any page: attributes only.
         let body = NotifyInvalInode { ino: ino.0, off: -1, len: 0 };
-        self.send(NOTIFY_INVAL_INODE, body.as_bytes())
+        self.told((ino, doubts), self.send(NOTIFY_INVAL_INODE, body.as_bytes()))
     }
 
     fn invalidate_pages(&self, ino: Ino, offset: u64, len: u64) -> bool {
-        self.forgotten.note(ino);
+        let doubts = self.unsure.doubt(ino);
+        pause!("notify");
         let body = NotifyInvalInode { ino: ino.0, off: offset as i64, len: len as i64 };
         // Dirty pages of a mapping become WRITE requests, for which the kernel waits in the call.
-        self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes()))
+        self.told((ino, doubts), self.load.apart(|| self.send(NOTIFY_INVAL_INODE, body.as_bytes())))
     }
 
     /// All names of the mount at once: takes no directory's lock, so it cannot wait for an

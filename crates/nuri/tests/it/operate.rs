@@ -167,6 +167,8 @@ fn several_machines(room: &mut Room) {
     room.types(2, "nuri target check /srv/nuri-target");
     room.starts(2, "nuri node run --dir /srv/nuri-node");
     room.wait_says(1, "nuri node list", "10.0.0.2:7000");
+    // The list has it from before; its node may still be starting.
+    room.wait_says(1, "nuri target list | grep /srv/nuri-target", " up ");
     target_lost(room);
     room.types(3, "nuri fs mount 10.0.0.1:7000 /mnt/nuri --token-file /root/nuri.token");
     room.types(3, "mkdir /mnt/nuri/scratch /mnt/nuri/vm");

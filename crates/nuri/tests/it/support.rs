@@ -192,9 +192,16 @@ impl Space {
 
     /// One more mount of the space.
     pub fn mount(&mut self, name: &str) -> PathBuf {
+        self.mount_with(name, &[])
+    }
+
+    /// As `mount`, by a process with these variables in its environment.
+    pub fn mount_with(&mut self, name: &str, variables: &[(&str, &str)]) -> PathBuf {
         let point = self.make_dir(name);
         let (dir, mnt) = (self.dir(), point.display().to_string());
-        let out = nuri(&["fs", "mount", &dir, &mnt]);
+        let mut mount = Command::new(NURI);
+        mount.args(["fs", "mount", &dir, &mnt]).envs(variables.iter().copied());
+        let out = mount.output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         self.mounts.push(point.clone());
         point
