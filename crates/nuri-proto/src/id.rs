@@ -78,7 +78,8 @@ impl std::str::FromStr for ClusterId {
 }
 
 /// An inode number. The upper 16 bits name the metadata shard, so that directories can later be
-/// spread over several metadata servers without renumbering.
+/// spread over several metadata servers without renumbering. The last shard's inodes are hidden:
+/// no mount reaches them, by name or by number.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -88,6 +89,9 @@ pub struct Ino(pub u64);
 impl Ino {
     /// The root directory of the space.
     pub const ROOT: Ino = Ino(1);
+    /// The directory of the volumes: each is a file of it.
+    pub const VOLUMES: Ino = Ino::new(Ino::HIDDEN, 1);
+    const HIDDEN: u16 = u16::MAX;
     const SHARD_SHIFT: u32 = 48;
 
     /// Inode `counter` of `shard`.
@@ -98,6 +102,16 @@ impl Ino {
     /// The metadata shard that owns this inode.
     pub const fn shard(self) -> u16 {
         (self.0 >> Self::SHARD_SHIFT) as u16
+    }
+
+    /// Its number within the shard. No two inodes of a space have the same, whatever their shards.
+    pub const fn counter(self) -> u64 {
+        self.0 & ((1 << Self::SHARD_SHIFT) - 1)
+    }
+
+    /// Whether no mount may reach it.
+    pub const fn is_hidden(self) -> bool {
+        self.shard() == Self::HIDDEN
     }
 }
 
@@ -126,5 +140,7 @@ mod tests {
         let ino = Ino::new(3, 77);
         assert_eq!((ino.shard(), ino.0 & 0xffff_ffff_ffff), (3, 77));
         assert_eq!(Ino::ROOT.shard(), 0);
+        assert!(!Ino::ROOT.is_hidden() && Ino::VOLUMES.is_hidden());
+        assert_eq!(Ino::new(u16::MAX, 77).counter(), 77);
     }
 }

@@ -39,11 +39,9 @@ const CLASSIC: &[&str] = &["coherence", "crash", "posix", "lifecycle"];
 
 /// What needs no tests built.
 pub(crate) fn before_the_build() -> Vec<Job> {
-    let clippy = ["cargo", "clippy", "--workspace", "--all-targets", "-q", "--", "-D", "warnings"];
     vec![
         Job::new("format", "all", &["cargo", "fmt", "--all", "--check"]),
         Job::xtask("tidy", "all", &["tidy"]),
-        Job::new("clippy", "all", &clippy).limit(900),
     ]
 }
 
@@ -51,6 +49,8 @@ pub(crate) fn before_the_build() -> Vec<Job> {
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
+    // Else they would be left at the end, with a processor idle beside them.
+    jobs.extend(simulations());
     jobs.extend(broken::jobs(programs)?);
     // Jobs of a lane run one after the other: the last one had better not begin at the end.
     let (in_lanes, free): (Vec<Job>, _) =
@@ -58,7 +58,6 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     jobs.extend(in_lanes);
     jobs.extend(free);
     jobs.extend(units(programs));
-    jobs.extend(simulations());
     // Of one load the order stays; what must be alone waits until the others are done.
     let (alone, others): (Vec<Job>, _) = jobs.into_iter().partition(|j| j.load == Load::Alone);
     Ok(others.into_iter().chain(alone).collect())
@@ -91,12 +90,14 @@ fn long_ones() -> Vec<Job> {
 /// What is compiled in another way. All of them share the target directory, and cargo lets only
 /// one at a time build there: one job after the other is as fast.
 fn builds_of_their_own() -> Vec<Job> {
+    let clippy = ["cargo", "clippy", "--workspace", "--all-targets", "-q", "--", "-D", "warnings"];
     let jobs = [
         Job::new("memory under a sanitizer", "all", &["bash", "scripts/test-sanitizer"]),
         Job::new("interleavings", "all", &["bash", "scripts/test-interleavings"]),
         Job::new("fuzz", "all targets", &["bash", "fuzz/run.sh", FUZZ_SECONDS]),
         Job::new("examples in documents", "all", &["cargo", "test", "-q", "--doc", "--workspace"]),
         Job::xtask("no broken rule in a release", "all", &["release-check"]),
+        Job::new("clippy", "all", &clippy).limit(900),
     ];
     jobs.map(|job| job.env("CARGO_BUILD_JOBS", "1")).into()
 }

@@ -134,7 +134,8 @@ impl Dispatcher {
             // Done.
         } else if name == SWAP_ATTRIBUTE {
             self.check_rules_mount(request.header.uid)?;
-            let (with, change) = parse_swap(value).ok_or(Status::INVAL)?;
+            let swap = parse_swap(value).filter(|(with, _)| !with.is_hidden());
+            let (with, change) = swap.ok_or(Status::INVAL)?;
             self.client.swap_data(ino, with, change)?;
         } else if name == LAYOUT_ATTRIBUTE {
             let policy = crate::op::directory::parse_policy(value)?;

@@ -219,7 +219,7 @@ impl Check<'_> {
         if attr.ino != ino {
             self.found(Problem::WrongNumber { ino, says: attr.ino });
         }
-        let has_name = known.names > 0 || ino == Ino::ROOT;
+        let has_name = known.names > 0 || [Ino::ROOT, Ino::VOLUMES].contains(&ino);
         match (is_orphan, has_name) {
             (true, true) => self.found(Problem::OrphanWithNames { ino }),
             (true, false) if attr.nlink > 0 => self.found(Problem::OrphanWithNames { ino }),
@@ -294,7 +294,7 @@ impl Check<'_> {
         known: &BTreeMap<Ino, Known>,
         counters: &Counters,
     ) -> Result<[(&'static str, u64, u64); 3], KvError> {
-        let ino = known.keys().next_back().map_or(0, |ino| ino.0);
+        let ino = known.keys().map(|ino| ino.counter()).max().unwrap_or(0);
         let object = |known: &Known| known.inode.as_file().map_or(0, |file| file.object.0);
         let mut garbage = 0;
         each(self.engine, Family::Garbage, |key, _| {
@@ -317,7 +317,11 @@ impl Check<'_> {
         if !known.get(&Ino::ROOT).is_some_and(|root| root.inode.is_dir()) {
             self.found(Problem::NoRoot);
         }
-        let mut seen = BTreeSet::from([Ino::ROOT]);
+        let has_volumes = known.keys().next_back().is_some_and(|ino| ino.is_hidden());
+        if has_volumes && !known.get(&Ino::VOLUMES).is_some_and(|dir| dir.inode.is_dir()) {
+            self.found(Problem::NoVolumes);
+        }
+        let mut seen = BTreeSet::from([Ino::ROOT, Ino::VOLUMES]);
         for (ino, _) in known.iter().filter(|(_, known)| known.inode.is_dir()) {
             if let Some(dir) = circle_above(known, *ino, &mut seen) {
                 self.found(Problem::Unreachable { dir });

@@ -15,6 +15,8 @@ pub enum Problem {
     },
     NoCounters,
     NoRoot,
+    /// The directory of the volumes is gone, and there are some.
+    NoVolumes,
     /// Inline data or an extended attribute without its inode.
     Stray {
         key: Vec<u8>,
@@ -112,6 +114,7 @@ impl Problem {
             Problem::Unreadable { .. }
             | Problem::NoCounters
             | Problem::NoRoot
+            | Problem::NoVolumes
             | Problem::Stray { .. } => 0,
             Problem::WrongNumber { .. }
             | Problem::EntryOfNothing { .. }
@@ -158,6 +161,7 @@ impl Display for Problem {
             }
             Problem::NoCounters => f.write_str("the counters cannot be read"),
             Problem::NoRoot => f.write_str("the root directory is gone"),
+            Problem::NoVolumes => f.write_str("the directory of the volumes is gone"),
             Problem::Stray { key } => {
                 write!(f, "{} {}, which is gone", family_name(key), number(key))
             }

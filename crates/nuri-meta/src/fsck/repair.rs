@@ -86,7 +86,8 @@ impl Repair<'_> {
         match problem {
             Problem::Unreadable { key } | Problem::Stray { key } => self.batch.delete(key.clone()),
             Problem::NoCounters => self.count_anew()?,
-            Problem::NoRoot => self.make_root()?,
+            Problem::NoRoot => self.make_top(Ino::ROOT, 0o755)?,
+            Problem::NoVolumes => self.make_top(Ino::VOLUMES, 0o700)?,
             Problem::EntryOfNothing { parent, name, cookie }
             | Problem::SecondName { parent, name, cookie, .. } => {
                 self.batch.delete(entry_key(*parent, name));
@@ -158,9 +159,9 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn make_root(&mut self) -> Result<(), KvError> {
-        let root = Inode::new_directory(Ino::ROOT, Ino::ROOT, 0o755, self.now);
-        self.batch.put(inode_key(Ino::ROOT), encoded(&root)?);
+    fn make_top(&mut self, ino: Ino, mode: u32) -> Result<(), KvError> {
+        let top = Inode::new_directory(ino, ino, mode, self.now);
+        self.batch.put(inode_key(ino), encoded(&top)?);
         Ok(())
     }
 
@@ -237,7 +238,7 @@ impl Repair<'_> {
 
     fn find_a_place(&mut self, ino: Ino) -> Result<(), KvError> {
         let Some(inode) = self.get::<Inode>(&inode_key(ino))? else { return Ok(()) };
-        let dir = self.lost_and_found()?;
+        let dir = if ino.is_hidden() { Ino::VOLUMES } else { self.lost_and_found()? };
         let name = self.free_name(dir, format!("inode-{}", ino.0).as_bytes())?;
         let (cookie, kind) = (self.next_position(dir)?, ((inode.attr.mode & S_IFMT) >> 12) as u8);
         self.put_entry(dir, &name, Entry { ino, cookie, kind })

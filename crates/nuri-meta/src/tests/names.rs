@@ -276,3 +276,31 @@ fn a_file_has_65000_links_and_no_more() {
     c.unlink(ROOT, "last").unwrap();
     assert!(link("more").is_ok());
 }
+
+/// Catches `broken!("volumes_get_names")`.
+#[test]
+fn volumes_are_hidden_and_stay_so() {
+    let world = World::new();
+    let c = world.client();
+    let before = c.get(StatFs {}).unwrap().inodes;
+    assert_eq!(c.attr(Ino::VOLUMES), Err(Status::STALE), "made when the first volume is");
+    let (volume, other) = (c.file(Ino::VOLUMES, "a"), c.file(Ino::VOLUMES, "b"));
+    assert!(volume.is_hidden() && other.is_hidden() && volume.counter() != other.counter());
+    assert!(!c.file(ROOT, "a").is_hidden());
+    assert_eq!(c.get(StatFs {}).unwrap().inodes, before + 4);
+    assert_eq!(c.attr(Ino::VOLUMES).unwrap().size, 2);
+    let link = Link { ino: volume, parent: ROOT, name: b"link".to_vec() };
+    assert_eq!(c.put(link), Err(Status::XDEV));
+    for (from, to) in [((Ino::VOLUMES, "b"), (ROOT, "c")), ((ROOT, "a"), (Ino::VOLUMES, "c"))] {
+        assert_eq!(c.rename(from, to, Replace).map(drop), Err(Status::XDEV));
+    }
+    c.rename((Ino::VOLUMES, "b"), (Ino::VOLUMES, "c"), NoReplace).unwrap();
+    assert_eq!(c.make(Ino::VOLUMES, "a", MakeKind::File), Err(Status::EXIST));
+    c.unlink(Ino::VOLUMES, "a").unwrap();
+    assert_eq!(c.find(Ino::VOLUMES, "c").unwrap().ino, other);
+    world.fsck();
+    let world = world.crash(3);
+    world.pass(std::time::Duration::from_secs(60));
+    let (c, report) = (world.client(), world.fsck());
+    assert!(c.find(Ino::VOLUMES, "c").is_some() && report.problems.is_empty());
+}

@@ -10,7 +10,7 @@ use crate::namespace::schema::{
     self, Body, CookieEntry, Counters, Entry, Family, Inode, cookie_key, entry_key, inode_key,
 };
 
-/// Directories, files with inline and other data, links, attributes, a removed and a nameless file.
+/// Volumes, directories, files with inline and other data, links, attributes.
 fn fill(world: &World) {
     let client = world.client();
     let mut dirs = vec![Ino::ROOT];
@@ -27,6 +27,9 @@ fn fill(world: &World) {
             }
         }
     }
+    let volume = client.file(Ino::VOLUMES, "volume");
+    client.publish(volume, 5_000_000).unwrap();
+    client.file(Ino::VOLUMES, "other");
     client.make(dirs[1], "symlink", MakeKind::Symlink(b"target".to_vec())).unwrap();
     let (name, value) = (b"user.a".to_vec(), b"value".to_vec());
     let (mode, group_id) = (XattrMode::Any, SetGroupId::Keep);

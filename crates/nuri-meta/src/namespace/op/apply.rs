@@ -81,6 +81,8 @@ fn check_alone(txn: &Txn<'_>, ino: Ino) -> Result<(), Status> {
 fn make(txn: &mut Txn<'_>, ino: Ino, call: &Make) -> Result<Option<Grant>, Status> {
     check_alone(txn, call.parent)?;
     let is_reserved = ino > Ino::ROOT && ino <= Ino::new(0, txn.counters.next_ino);
+    // Hidden inodes are numbered here.
+    let is_reserved = is_reserved && !call.parent.is_hidden();
     if !is_reserved || txn.raw(&inode_key(ino))?.is_some() {
         return Err(Status::INVAL);
     }

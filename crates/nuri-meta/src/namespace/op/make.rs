@@ -8,6 +8,7 @@ use nuri_proto::op::meta::{
     Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind,
     MakeReply, MakeUnnamed, UnnamedReply,
 };
+use nuri_rules::broken;
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
@@ -33,14 +34,14 @@ impl MetaOp for Make {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<MakeReply, Status> {
-        let mut parent = txn.directory(self.parent)?;
+        let mut parent = directory_of_new(txn, self.parent)?;
         if parent.attr.nlink == 0 {
             return Err(Status::NOENT);
         }
         if let Some(entry) = txn.entry(self.parent, &self.name)? {
             return existing(txn, &self, entry.ino);
         }
-        let ino = next_ino(txn);
+        let ino = next_ino(txn, self.parent);
         let inode = new_inode(&self, txn, &parent, ino)?;
         txn.add_entry(&mut parent, &self.name, &inode)?;
         txn.put_inode(&parent)?;
@@ -69,7 +70,7 @@ impl MetaOp for MakeUnnamed {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<UnnamedReply, Status> {
-        let parent = txn.directory(self.parent)?;
+        let parent = directory_of_new(txn, self.parent)?;
         if parent.attr.nlink == 0 {
             return Err(Status::NOENT);
         }
@@ -77,7 +78,7 @@ impl MetaOp for MakeUnnamed {
         let (kind, exclusive) = (MakeKind::File, Exclusive::Yes);
         let name = Vec::new();
         let call = Make { parent: dir, name, kind, mode, umask, uid, gid, exclusive };
-        let ino = next_ino(txn);
+        let ino = next_ino(txn, dir);
         let mut inode = new_inode(&call, txn, &parent, ino)?;
         inode.attr.nlink = 0;
         txn.put_inode(&inode)?;
@@ -114,9 +115,23 @@ pub(super) fn file_record(txn: &Txn<'_>, inode: &Inode) -> Result<Option<FileRec
     Ok(Some(file.record(inline)))
 }
 
-fn next_ino(txn: &mut Txn<'_>) -> Ino {
+/// In the directory's shard: what is made in a hidden directory is hidden.
+fn next_ino(txn: &mut Txn<'_>, parent: Ino) -> Ino {
     txn.counters.next_ino += 1;
-    Ino::new(0, txn.counters.next_ino)
+    Ino::new(parent.shard(), txn.counters.next_ino)
+}
+
+/// The directory that something is made in. That of the volumes is there when it is needed first.
+fn directory_of_new(txn: &mut Txn<'_>, ino: Ino) -> Result<Inode, Status> {
+    match txn.directory(ino) {
+        Err(Status::STALE) if ino == Ino::VOLUMES => {
+            txn.counters.inodes += 1;
+            let volumes = Inode::new_directory(ino, ino, 0o700, txn.now);
+            txn.put_inode(&volumes)?;
+            Ok(volumes)
+        }
+        found => found,
+    }
 }
 
 /// The inode that the call makes, in the directory.
@@ -182,6 +197,12 @@ fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
     }))
 }
 
+/// No name leads from one shard into another: what is hidden stays hidden.
+pub(super) fn check_same_shard(ino: Ino, dir: Ino) -> Result<(), Status> {
+    let is_same = ino.shard() == dir.shard() || broken!("volumes_get_names");
+    if is_same { Ok(()) } else { Err(Status::XDEV) }
+}
+
 impl MetaOp for Link {
     fn grows(&self) -> bool {
         true
@@ -205,6 +226,7 @@ impl MetaOp for Link {
         if inode.is_dir() {
             return Err(Status::PERM);
         }
+        check_same_shard(self.ino, self.parent)?;
         if inode.attr.nlink == 0 {
             // Only what never had a name can be given one.
             if txn.raw(&orphan_key(self.ino))?.as_deref() != Some(NAMELESS) {

@@ -9,6 +9,7 @@ use nuri_proto::op::meta::{
 use nuri_rules::broken;
 
 use super::MetaOp;
+use super::make::check_same_shard;
 use super::remove::drop_link;
 use crate::lease::{Claim, Want};
 use crate::namespace::schema::{Body, CookieEntry, Entry, Inode, cookie_key, entry_key};
@@ -35,6 +36,7 @@ impl MetaOp for Rename {
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<RenameReply, Status> {
         check_name(&self.new_name)?;
+        check_same_shard(self.parent, self.new_parent)?;
         let entry = txn.entry(self.parent, &self.name)?.ok_or(Status::NOENT)?;
         let other = txn.entry(self.new_parent, &self.new_name)?;
         let moved = txn.inode(entry.ino)?;
