@@ -227,7 +227,7 @@ impl Journal {
     }
 
     fn take_as(&self, dir: Ino, suits: impl Fn(Take) -> bool) {
-        let Some(node) = self.inodes.find(dir) else { return };
+        let Some(node) = self.inodes.find(dir).filter(|_| !dir.is_hidden()) else { return };
         let wanted = |state: &InodeState| {
             let wanted = if state.names_known { None } else { state.usage.wanted() };
             wanted.filter(|take| suits(*take))

@@ -233,6 +233,18 @@ impl WriteBuffer {
         })
     }
 
+    /// Whether some of these bytes, the last one included, are on no target yet.
+    pub(crate) fn has_unpushed(&self, first: u64, last: u64) -> bool {
+        self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
+            let base = block * BLOCK;
+            let end = (last.saturating_sub(base)).min(BLOCK - 1) as u32 + 1;
+            let meets = |set: &RangeSet| {
+                set.within(first.saturating_sub(base) as u32, end).next().is_some()
+            };
+            meets(&b.dirty) || meets(&b.flying)
+        })
+    }
+
     /// Bytes of the pages that no target was given yet.
     pub(crate) fn unpushed(&self) -> u64 {
         let pages = |b: &Block| (b.dirty.total() + b.flying.total()).next_multiple_of(PAGE);
@@ -379,6 +391,18 @@ mod tests {
         buffer.pushed(0, (10, 13));
         assert_eq!(buffer.durable(0, (10, 13)), 3);
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn what_no_target_has_yet_is_known() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(1, 100, &[1; 50]);
+        assert!(buffer.has_unpushed(BLOCK + 149, 9 * BLOCK));
+        assert!(!buffer.has_unpushed(0, BLOCK + 99) && !buffer.has_unpushed(BLOCK + 150, u64::MAX));
+        let push = buffer.begin_push(1).unwrap();
+        assert!(buffer.has_unpushed(BLOCK + 120, BLOCK + 120), "on its way");
+        buffer.pushed(1, push.ranges[0]);
+        assert!(!buffer.has_unpushed(0, u64::MAX) && buffer.has_any(0, 2 * BLOCK));
     }
 
     #[test]

@@ -13,7 +13,9 @@ pub(crate) mod budget;
 pub(crate) mod buffer;
 pub(crate) mod found_rows;
 mod loss;
+mod part;
 pub(crate) mod payload;
+mod publish;
 pub(crate) mod push_row;
 mod range;
 mod resize;
@@ -27,10 +29,8 @@ use std::time::Duration;
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
 use nuri_proto::id::{BootId, Ino, TargetId};
-use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::{Durability, Room};
-use nuri_proto::op::meta::{Extend, Publish, PublishData, SetTime};
-use nuri_proto::range_map::Span;
+use nuri_proto::op::meta::Extend;
 use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
 use nuri_volume::DataPlane;
@@ -185,7 +185,13 @@ impl Writeback {
 
     /// Pushes dirty bytes of the block, of a redundant file those of its row.
     /// Whether there was something to push that was not in flight.
-    fn push(&self, node: &Arc<Inode>, block: u64, durability: Durability, rows: Rows) -> bool {
+    pub(super) fn push(
+        &self,
+        node: &Arc<Inode>,
+        block: u64,
+        durability: Durability,
+        rows: Rows,
+    ) -> bool {
         match is_redundant(node) {
             true => self.push_row(node, block, rows),
             false => self.push_block(node, block, durability),
@@ -414,44 +420,6 @@ impl Writeback {
         self.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
     }
 
-    /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
-    /// be written meanwhile.
-    pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
-        self.settle_part(node, bytes)?;
-        let _one_at_a_time = node.sync.lock();
-        self.publish(node, SyncScope::All)
-    }
-
-    /// Makes what was written of some bytes durable on the targets: nothing of them is buffered.
-    pub(crate) fn settle_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
-        let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
-        loop {
-            let ready = {
-                let mut state = node.state.lock();
-                let Some(file) = &state.file else { return Ok(()) };
-                if !file.buffer.has_any(bytes.start, bytes.end) {
-                    break;
-                }
-                let mut ready = file.buffer.pushable_blocks();
-                ready.retain(|block| blocks.contains(block));
-                if ready.is_empty() && file.buffer.has_flying() {
-                    node.changed.wait_for(&mut state, Duration::from_millis(10));
-                    continue;
-                }
-                ready
-            };
-            let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
-            let began = ready.iter().filter(|block| push(block)).count();
-            let targets = self.targets_with_bytes_of(node);
-            self.flush_targets(&targets)?;
-            if began == 0 && targets.is_empty() {
-                // Other blocks of their rows are in flight.
-                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(1));
-            }
-        }
-        Ok(())
-    }
-
     /// One short dirty range: written through in one call instead of push and flush.
     fn sync_small(&self, node: &Arc<Inode>) -> Done {
         let block = {
@@ -471,47 +439,6 @@ impl Writeback {
         let state = node.state.lock();
         let clean = state.file.as_ref().is_none_or(|f| f.buffer.is_empty());
         if clean { Done::Yes } else { Done::No }
-    }
-
-    /// Tells the metadata server size, times and inline data.
-    fn publish(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
-        self.journal.flush_of(node.ino)?;
-        let (call, inline, version) = {
-            let state = node.state.lock();
-            let Some(file) = &state.file else {
-                return Ok(());
-            };
-            let unchanged = file.inline.is_none() && file.size == file.published_size;
-            if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
-                return Ok(());
-            }
-            (publication(node.ino, file), file.inline.clone(), file.version)
-        };
-        let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
-        let mut state = node.state.lock();
-        match reply {
-            Ok(reply) => {
-                if let Some(file) = &mut state.file {
-                    file.published_size = call.size;
-                    if call.data == PublishData::Part {
-                        file.beside = file.beside.map(|known| known + call.allocated);
-                    }
-                    if file.version == version {
-                        file.unpublished = None;
-                    }
-                }
-                state.apply(&reply.attr, reply.lease, self.session.standing());
-                Ok(())
-            }
-            // Removed meanwhile: nothing is left to be kept.
-            Err(Status::NOENT) => {
-                if let Some(file) = &mut state.file {
-                    file.unpublished = None;
-                }
-                Ok(())
-            }
-            Err(status) => Err(status),
-        }
     }
 
     /// The background: flush under pressure, publish what is old.
@@ -603,21 +530,6 @@ fn is_redundant(node: &Inode) -> bool {
     let state = node.state.lock();
     let component = state.file.as_deref().and_then(|f| f.layout.components.first());
     component.is_some_and(|c| c.shape.is_redundant())
-}
-
-fn publication(ino: Ino, file: &FileData) -> Publish {
-    let mtime = file.mtime.map(SetTime::At);
-    if let Some(known) = file.beside {
-        let (allocated, data) = (file.allocated.saturating_sub(known), PublishData::Part);
-        return Publish { ino, size: file.size, allocated, mtime, data };
-    }
-    let data = match &file.inline {
-        Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
-            PublishData::Inline
-        }
-        _ => PublishData::OnTargets,
-    };
-    Publish { ino, size: file.size, allocated: file.allocated, mtime, data }
 }
 
 #[derive(PartialEq, Eq)]

@@ -1,0 +1,79 @@
+//! Bytes of a file: on their targets, durable, published, whatever the rest of the file is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_proto::Status;
+use nuri_proto::op::data::Durability;
+use nuri_proto::range_map::Span;
+
+use crate::inode::Inode;
+use crate::writeback::buffer::BLOCK;
+use crate::writeback::push_row::Rows;
+use crate::writeback::{SyncScope, Writeback};
+
+impl Writeback {
+    /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
+    /// be written meanwhile.
+    pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
+        self.settle_part(node, bytes)?;
+        let _one_at_a_time = node.sync.lock();
+        self.publish(node, SyncScope::All)
+    }
+
+    /// Returns when targets have all of these bytes, or did not take them.
+    pub(crate) fn push_part(&self, node: &Arc<Inode>, bytes: Span) {
+        let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
+        loop {
+            let ready: Vec<_> = {
+                let mut state = node.state.lock();
+                let Some(file) = &state.file else { return };
+                if !file.buffer.has_unpushed(bytes.start, bytes.end) {
+                    return;
+                }
+                let ready = file.buffer.pushable_blocks();
+                let ready: Vec<_> = ready.into_iter().filter(|b| blocks.contains(b)).collect();
+                if ready.is_empty() {
+                    node.changed.wait_for(&mut state, Duration::from_millis(10));
+                    continue;
+                }
+                ready
+            };
+            let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
+            if ready.iter().filter(|block| push(block)).count() == 0 {
+                // Other blocks of their rows are in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Makes what was written of some bytes durable on the targets: nothing of them is buffered.
+    pub(crate) fn settle_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
+        let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
+        loop {
+            let ready = {
+                let mut state = node.state.lock();
+                let Some(file) = &state.file else { return Ok(()) };
+                if !file.buffer.has_any(bytes.start, bytes.end) {
+                    break;
+                }
+                let mut ready = file.buffer.pushable_blocks();
+                ready.retain(|block| blocks.contains(block));
+                if ready.is_empty() && file.buffer.has_flying() {
+                    node.changed.wait_for(&mut state, Duration::from_millis(10));
+                    continue;
+                }
+                ready
+            };
+            let push = |block: &u64| self.push(node, *block, Durability::Memory, Rows::All);
+            let began = ready.iter().filter(|block| push(block)).count();
+            let targets = self.targets_with_bytes_of(node);
+            self.flush_targets(&targets)?;
+            if began == 0 && targets.is_empty() {
+                // Other blocks of their rows are in flight.
+                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+}
