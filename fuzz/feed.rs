@@ -85,6 +85,11 @@ fn arguments(op: Op, args: &[u8]) {
     }
 }
 
+/// What an NBD client says: the handshake, and heads of requests.
+pub fn nbd(bytes: &[u8]) {
+    nuri_nbd::fuzz(bytes);
+}
+
 /// A layout and a policy.
 pub fn layout(bytes: &[u8]) {
     if let Ok(layout) = codec::decode::<Layout>(bytes) {

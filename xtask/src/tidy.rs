@@ -30,6 +30,7 @@ const ROWS: &[(&str, u8)] = &[
     ("nuri-client", 4),
     ("nuri-node", 5),
     ("nuri-fuse", 5),
+    ("nuri-nbd", 5),
     ("nuri-lab", 6),
     ("nuri", 6),
     ("nuri-sim", 6),
@@ -51,6 +52,7 @@ const STRANGERS: &[(&str, &[&str])] = &[
     ("nuri-volume", &["nuri-cluster"]),
     ("nuri-client", &["nuri-target", "nuri-meta"]),
     ("nuri-fuse", &["nuri-target", "nuri-meta"]),
+    ("nuri-nbd", &["nuri-target", "nuri-meta"]),
     ("nuri-target", &["nuri-meta"]),
     ("nuri-meta", &["nuri-target"]),
 ];
@@ -220,7 +222,12 @@ fn check_functions(name: &str, code: &[&str], found: &mut Vec<String>) {
         let l = l.trim_start();
         ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn "].iter().any(|p| l.starts_with(p))
     };
-    for (start, line) in code.iter().enumerate().filter(|(_, l)| is_fn(l)) {
+    // Of a trait's function without a body the head ends so.
+    let has_body = |start: usize| {
+        code[start..].iter().find(|l| l.ends_with(['{', ';'])).is_some_and(|l| l.ends_with('{'))
+    };
+    let functions = code.iter().enumerate().filter(|(start, l)| is_fn(l) && has_body(*start));
+    for (start, line) in functions {
         let indent = line.len() - line.trim_start().len();
         let close = format!("{}}}", " ".repeat(indent));
         let end = code[start..].iter().position(|l| *l == close);

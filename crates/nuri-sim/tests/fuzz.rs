@@ -24,10 +24,11 @@ use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
 use nuri_target::store::log::{Body, Record};
 
 type Feed = fn(&[u8]);
-const TARGETS: [(&str, Feed); 4] = [
+const TARGETS: [(&str, Feed); 5] = [
     ("frame", feed::frame),
     ("layout", feed::layout),
     ("kv_log", feed::kv_log),
+    ("nbd", feed::nbd),
     ("target_log", feed::target_log),
 ];
 
@@ -106,6 +107,21 @@ fn target_log() -> Vec<u8> {
     out
 }
 
+/// What clients say, behind a byte that says in which pieces it arrives.
+fn nbd_clients() -> Vec<Vec<u8>> {
+    let option = |number: u32, data: &[u8]| {
+        let len = (data.len() as u32).to_be_bytes();
+        [b"IHAVEOPT", &number.to_be_bytes()[..], &len, data].concat()
+    };
+    let disk = b"\0\0\0\x04disk";
+    let context = [&disk[..], b"\0\0\0\x01\0\0\0\x0fbase:allocation"].concat();
+    let request = [&0x2560_9513u32.to_be_bytes()[..], &[0; 24]].concat();
+    let go = [option(7, &[&disk[..], &[0, 1, 0, 3]].concat()), request].concat();
+    let options = [option(8, &[]), option(10, &context), option(3, &[]), go].concat();
+    let modern = [&[7, 0, 0, 0, 3][..], &options].concat();
+    vec![modern, [&[0, 0, 0, 0, 1][..], &option(1, b"disk")].concat()]
+}
+
 fn held_lock() -> lock::HeldLock {
     let (class, mode) = (lock::LockClass::Flock, lock::LockMode::Shared);
     lock::HeldLock { ino: Ino(5), class, owner: 6, span: Span::ALL, mode, pid: 7 }
@@ -149,6 +165,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             vec![codec::encode(&layout).unwrap(), codec::encode(&LayoutPolicy::default()).unwrap()]
         }
         "kv_log" => vec![kv_segment()],
+        "nbd" => nbd_clients(),
         _ => vec![target_log()],
     }
 }

@@ -1,6 +1,7 @@
 //! The command line: nouns and verbs. What needs no disk is checked here.
 
 mod fs;
+mod volume;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use crate::logs::LogOptions;
 pub(crate) use self::fs::{
     Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
+pub(crate) use self::volume::{Volume, VolumeServe};
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";
@@ -56,6 +58,9 @@ pub(crate) enum Command {
     /// The shared file system
     #[command(subcommand)]
     Fs(Fs),
+    /// Volumes: block devices that the space keeps, for virtual machines and NBD clients
+    #[command(subcommand)]
+    Volume(Volume),
     /// Measure a cluster as five published studies did (`nuri lab --help` tells how)
     #[command(disable_help_flag = true)]
     Lab {

@@ -15,13 +15,14 @@ mod status;
 mod target;
 mod tune;
 mod up;
+mod volume;
 
 use std::process::ExitCode;
 
 use nuri_io::{daemon, program};
 use rustix::fs::Mode;
 
-use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target};
+use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target, Volume};
 use crate::space::Space;
 use crate::{Failure, logs, supervisor};
 
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let stays = match &cli.command {
         Command::Node(Node::Run(_)) | Command::Supervise(_) => true,
         Command::Fs(Fs::Mount(args)) => args.foreground,
+        Command::Volume(Volume::Serve(_)) => true,
         _ => false,
     };
     if stays || matches!(&cli.command, Command::Up(_) | Command::Fs(Fs::Mount(_))) {
@@ -61,6 +63,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
             node::run(args)
         }
         Command::Node(Node::List(args)) => list::nodes(&args),
+        Command::Volume(verb) => volume::run(&verb).map(done),
         Command::Target(Target::List(args)) => list::targets(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),

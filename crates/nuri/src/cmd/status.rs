@@ -54,19 +54,39 @@ pub(crate) fn fetch(dir: &Path) -> Result<StatusView, Failure> {
 
 /// The status of the space that the command names.
 pub(super) fn fetch_from(whence: &cli::Whence) -> Result<StatusView, Failure> {
-    let address = match (&whence.at, &whence.mount) {
-        (Some(address), _) => address.clone(),
-        (None, Some(mount)) => super::fs::attribute(mount, "nuri.space")?,
-        (None, None) => return fetch(&whence.dir),
-    };
-    fetch_at(&address, whence.token_file.as_deref())
+    match address_said(whence)? {
+        Some(address) => fetch_at(&address, whence.token_file.as_deref()),
+        None => fetch(&whence.dir),
+    }
+}
+
+/// The address of the first node, where the command says it or a mount.
+fn address_said(whence: &cli::Whence) -> Result<Option<String>, Failure> {
+    match (&whence.at, &whence.mount) {
+        (Some(address), _) => Ok(Some(address.clone())),
+        (None, Some(mount)) => super::fs::attribute(mount, "nuri.space").map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// How the space that the command names is asked.
+pub(super) fn way(whence: &cli::Whence) -> Result<(String, Secret), Failure> {
+    let token = whence.token_file.as_deref();
+    match address_said(whence)? {
+        Some(address) => Ok((address, secret_in(token)?)),
+        None => Space::at(&whence.dir).way(),
+    }
+}
+
+fn secret_in(token: Option<&Path>) -> Result<Secret, Failure> {
+    let token =
+        token.ok_or_else(|| Failure("say where the secret is: --token-file FILE".into()))?;
+    Secret::load(token).map_err(Failure::new)
 }
 
 /// The status that the first node at an address gives to who has the token.
 pub(super) fn fetch_at(address: &str, token: Option<&Path>) -> Result<StatusView, Failure> {
-    let token =
-        token.ok_or_else(|| Failure("say where the secret is: --token-file FILE".into()))?;
-    ask(address, address, &Secret::load(token).map_err(Failure::new)?)
+    ask(address, address, &secret_in(token)?)
 }
 
 /// The status that the first node at an address gives.

@@ -48,4 +48,5 @@ mod times;
 mod transport;
 mod trim;
 mod turns;
+mod volumes;
 mod wire;

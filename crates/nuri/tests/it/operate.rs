@@ -59,6 +59,19 @@ impl Room {
         self.nodes.push(command.spawn().unwrap());
     }
 
+    /// Starts a server of volumes, which stays.
+    fn serves(&mut self, machine: usize, line: &str) {
+        self.typed.insert(line.into());
+        let log = self.path(machine, "root/volumes.log");
+        let line =
+            format!("{line} </dev/null >/root/volumes.log 2>&1 & echo $! >>/root/volumes.pid");
+        self.machines.run(machine, &line);
+        wait("volumes are served", SOON, || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            if said.contains("serves volumes at") { Ok(()) } else { Err(said) }
+        });
+    }
+
     fn stops(&mut self, machine: usize) {
         self.machines.end_daemon(machine);
         self.nodes.pop().unwrap().wait().unwrap();
@@ -170,6 +183,7 @@ fn several_machines(room: &mut Room) {
     // The list has it from before; its node may still be starting.
     room.wait_says(1, "nuri target list | grep /srv/nuri-target", " up ");
     target_lost(room);
+    volumes(room);
     room.types(3, "nuri fs mount 10.0.0.1:7000 /mnt/nuri --token-file /root/nuri.token");
     room.types(3, "mkdir /mnt/nuri/scratch /mnt/nuri/vm");
     room.types(1, "nuri fs layout set /mnt/nuri/scratch --shape stripe");
@@ -184,6 +198,26 @@ fn several_machines(room: &mut Room) {
     assert!(layout.contains("shape=mirror:3"), "{layout}");
     assert_eq!(room.types(1, sums), before);
     room.types(3, "nuri fs umount /mnt/nuri");
+}
+
+/// A volume is made on the first machine, served there and on the third, and removed.
+fn volumes(room: &mut Room) {
+    room.types(1, "nuri volume create vm1 --size 4G --shape mirror:2");
+    let list = room.types(1, "nuri volume list");
+    assert!(list.contains("vm1"), "{list}");
+    for line in [
+        "nuri volume serve --listen 127.0.0.1:10809",
+        "nuri volume serve vm1 --socket /run/vm1.sock",
+    ] {
+        room.serves(1, line);
+    }
+    room.types(1, "nbdinfo nbd://127.0.0.1:10809/vm1");
+    room.types(1, "nuri volume resize vm1 8G");
+    room.types(1, "nuri volume rename vm1 web");
+    room.types(1, "nuri volume rm web");
+    room.machines.run(1, "kill $(cat /root/volumes.pid)");
+    room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
+    room.machines.run(3, "kill $(cat /root/volumes.pid)");
 }
 
 /// A target is emptied, beside five others.

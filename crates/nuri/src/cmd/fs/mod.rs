@@ -4,7 +4,7 @@ mod convert;
 mod df;
 mod layout;
 mod lost;
-mod mount;
+pub(super) mod mount;
 mod tree;
 mod umount;
 

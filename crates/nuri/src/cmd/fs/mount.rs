@@ -11,7 +11,7 @@ use nuri_fuse::transport::prepare;
 use nuri_fuse::{FuseConfig, Transport};
 use nuri_node::joining;
 use nuri_proto::clock::HEARTBEAT;
-use nuri_proto::op::cluster::MountReport;
+use nuri_proto::op::cluster::{MountReport, Programs};
 use nuri_volume::Cluster;
 use nuri_volume::transfer::READ_AHEAD;
 
@@ -55,7 +55,8 @@ pub(super) fn run(args: &Mount) -> Result<(), Failure> {
     };
     // What it says of its size while no server answers.
     let _ = client.statfs();
-    report_mount(&cluster, &client, &config, host, &point);
+    let (place, passed) = (point.display().to_string(), config.passed.clone());
+    report_client(&cluster, &client, Reported { host, place }, move || passed.counts());
     let served = nuri_fuse::serve(device, client.clone(), config, &point);
     let kept = client.close();
     if served.is_err() {
@@ -83,22 +84,27 @@ fn transport(wanted: Transport) -> Result<Transport, Failure> {
     }
 }
 
-/// Tells the authority regularly that this mount lives.
-fn report_mount(
+/// Where a client of the space is: a mount, or a server of volumes.
+pub(in crate::cmd) struct Reported {
+    pub(in crate::cmd) host: String,
+    /// The mount point, or the addresses.
+    pub(in crate::cmd) place: String,
+}
+
+/// Tells the authority regularly that this client lives.
+pub(in crate::cmd) fn report_client(
     cluster: &Cluster,
     client: &Arc<Client>,
-    config: &FuseConfig,
-    host: String,
-    point: &Path,
+    reported: Reported,
+    programs: impl Fn() -> Programs + Send + 'static,
 ) {
-    let (cluster, client, passed) = (cluster.clone(), client.clone(), config.passed.clone());
-    let mountpoint = point.display().to_string();
+    let (cluster, client) = (cluster.clone(), client.clone());
     let body = move || {
         loop {
-            let (host, mountpoint) = (host.clone(), mountpoint.clone());
+            let (host, mountpoint) = (reported.host.clone(), reported.place.clone());
             let (pid, session) = (std::process::id(), client.session());
             let inodes = client.inodes() as u64;
-            let (links, programs) = (cluster.links(), passed.counts());
+            let (links, programs) = (cluster.links(), programs());
             let report = MountReport { host, pid, mountpoint, session, inodes, links, programs };
             // An authority that does not answer is noticed elsewhere.
             let _ = cluster.report_mount(report);

@@ -1,0 +1,349 @@
+//! Serves the requests of one connection.
+//!
+//! Its threads take turns: one reads a request, lets the next thread read, and does what was asked
+//! itself. So a request changes no thread, and a client that sends one at a time has one thread.
+//! Nothing is held for a client that is slow: a request counts as arrived when all of it is here,
+//! and as done before it is answered. Large requests go in pieces.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::export::{About, Export, ZeroedRoom};
+use crate::handshake::Agreed;
+use crate::input::{End, Input};
+use crate::order::Use;
+use crate::protocol::request::Request;
+use crate::protocol::{Errno, command, command_flag, reply};
+use crate::socket::Socket;
+
+/// Requests of a connection that are served at once.
+const THREADS: usize = 16;
+/// Most bytes that a thread holds.
+const PIECE: usize = 1 << 20;
+const STACK: usize = 1 << 20;
+/// Most extents in one answer.
+const EXTENTS: usize = 1024;
+
+pub(crate) struct Connection {
+    socket: Arc<Socket>,
+    input: Mutex<Input>,
+    /// Held while an answer is sent.
+    output: Mutex<()>,
+    export: Arc<dyn Export>,
+    about: About,
+    structured: bool,
+    allocation: bool,
+    /// Threads, and those of them that wait for a request.
+    threads: Mutex<usize>,
+    ended: Condvar,
+    idle: AtomicUsize,
+    is_over: AtomicBool,
+    /// Of the client, for the log.
+    name: String,
+}
+
+/// What a thread does after it read a request.
+enum Job {
+    Serve(Request),
+    Write(Request),
+    /// It was answered already, in pieces.
+    Done,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: Arc<Socket>, agreed: Agreed, name: String) -> Connection {
+        let Agreed { export, structured, allocation, rest, .. } = agreed;
+        Connection {
+            input: Mutex::new(Input::new(socket.clone(), rest)),
+            output: Mutex::new(()),
+            about: export.about(),
+            export,
+            structured,
+            allocation,
+            threads: Mutex::new(1),
+            ended: Condvar::new(),
+            idle: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+            socket,
+            name,
+        }
+    }
+
+    /// Serves requests until the connection is over, and all that came are answered.
+    pub(crate) fn run_all(self: &Arc<Self>) {
+        self.run();
+        let mut threads = self.threads.lock();
+        while *threads > 0 {
+            self.ended.wait(&mut threads);
+        }
+        self.socket.shut();
+    }
+
+    /// A thread of the connection.
+    fn run(self: &Arc<Self>) {
+        let mut buffer = Vec::new();
+        while let Some(job) = self.next(&mut buffer) {
+            let outcome = match job {
+                Job::Serve(request) => self.serve(&request, &mut buffer),
+                Job::Write(request) => self
+                    .write(&request, request.offset, &buffer)
+                    .and_then(|outcome| self.answer(&request, outcome)),
+                Job::Done => Ok(()),
+            };
+            if let Err(error) = outcome {
+                self.end(&format!("its answer could not be sent: {error}"));
+            }
+        }
+        *self.threads.lock() -= 1;
+        self.ended.notify_all();
+    }
+
+    fn end(&self, why: &str) {
+        if !self.is_over.swap(true, Ordering::SeqCst) {
+            tracing::debug!("nbd: {}: connection ends: {why}", self.name);
+        }
+        self.socket.shut();
+    }
+
+    /// Reads the next request; the bytes of a write are in `buffer` then.
+    fn next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Option<Job> {
+        self.idle.fetch_add(1, Ordering::SeqCst);
+        let mut input = self.input.lock();
+        self.idle.fetch_sub(1, Ordering::SeqCst);
+        if self.is_over.load(Ordering::SeqCst) {
+            return None;
+        }
+        match self.read_request(&mut input, buffer) {
+            Ok(Some(job)) => {
+                self.have_a_reader();
+                Some(job)
+            }
+            Ok(None) => {
+                // What came before is still answered.
+                self.is_over.store(true, Ordering::SeqCst);
+                None
+            }
+            Err(End::Gone) => {
+                self.is_over.store(true, Ordering::SeqCst);
+                None
+            }
+            Err(end) => {
+                drop(input);
+                self.end(&end.to_string());
+                None
+            }
+        }
+    }
+
+    /// Another thread reads on while this one is busy.
+    fn have_a_reader(self: &Arc<Self>) {
+        let mut threads = self.threads.lock();
+        if self.idle.load(Ordering::SeqCst) > 0 || *threads >= THREADS {
+            return;
+        }
+        let own = self.clone();
+        let thread = std::thread::Builder::new().name("nbd".into()).stack_size(STACK);
+        // With fewer threads it takes longer.
+        *threads += usize::from(thread.spawn(move || own.run()).is_ok());
+    }
+
+    /// `None`: the client says goodbye.
+    fn read_request(&self, input: &mut Input, buffer: &mut Vec<u8>) -> Result<Option<Job>, End> {
+        let request = input.request()?;
+        if request.command == command::DISCONNECT {
+            return Ok(None);
+        }
+        let payload = request.payload() as usize;
+        if payload == 0 {
+            return Ok(Some(Job::Serve(request)));
+        }
+        if let Err(errno) = self.check(&request) {
+            self.discard(input, payload, buffer)?;
+            self.answer(&request, Err(errno)).map_err(End::Io)?;
+            return Ok(Some(Job::Done));
+        }
+        if payload <= PIECE {
+            buffer.resize(payload, 0);
+            input.exactly(buffer)?;
+            return Ok(Some(Job::Write(request)));
+        }
+        self.write_in_pieces(&request, input, buffer)?;
+        Ok(Some(Job::Done))
+    }
+
+    fn discard(&self, input: &mut Input, len: usize, buffer: &mut Vec<u8>) -> Result<(), End> {
+        let mut left = len;
+        while left > 0 {
+            buffer.resize(left.min(PIECE), 0);
+            input.exactly(buffer)?;
+            left -= buffer.len();
+        }
+        Ok(())
+    }
+
+    fn write_in_pieces(
+        &self,
+        request: &Request,
+        input: &mut Input,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), End> {
+        let (mut done, len) = (0, request.len as usize);
+        let mut outcome = Ok(());
+        while done < len {
+            buffer.resize((len - done).min(PIECE), 0);
+            input.exactly(buffer)?;
+            if outcome.is_ok() {
+                let at = request.offset + done as u64;
+                outcome = self.write(request, at, buffer).map_err(End::Io)?;
+            }
+            done += buffer.len();
+        }
+        self.answer(request, outcome).map_err(End::Io)
+    }
+
+    /// Whether the request can be served at all.
+    fn check(&self, request: &Request) -> Result<(), Errno> {
+        let changes =
+            matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+        if changes && self.about.read_only {
+            return Err(Errno::Perm);
+        }
+        if !request.has_known_flags() {
+            return Err(Errno::Invalid);
+        }
+        let is_within = request.end().is_some_and(|end| end <= self.about.size);
+        match request.command {
+            command::FLUSH => Ok(()),
+            command::WRITE | command::WRITE_ZEROES if !is_within => Err(Errno::NoSpace),
+            _ if !is_within => Err(Errno::Invalid),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes bytes that are all here.
+    fn write(&self, request: &Request, at: u64, data: &[u8]) -> io::Result<Result<(), Errno>> {
+        let end = at + data.len() as u64;
+        let arrived = self.export.order().arrive(at, end, Use::Changes);
+        arrived.wait();
+        let wrote = self.export.write(at, data);
+        let is_stable = request.has(command_flag::FUA);
+        Ok(wrote.and_then(|()| match is_stable {
+            true => self.export.sync(at, data.len() as u64),
+            false => Ok(()),
+        }))
+    }
+
+    fn serve(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if let Err(errno) = self.check(request) {
+            return self.answer(request, Err(errno));
+        }
+        let (at, len) = (request.offset, u64::from(request.len));
+        let outcome = match request.command {
+            command::READ => return self.read(request, buffer),
+            command::BLOCK_STATUS => return self.block_status(request),
+            command::FLUSH => self.export.flush(),
+            command::TRIM => self.change(request, |export| export.trim(at, len)),
+            command::WRITE_ZEROES => self.zero(request),
+            // Of what will be read soon; and writes of nothing.
+            command::CACHE | command::WRITE => Ok(()),
+            _ => Err(Errno::Invalid),
+        };
+        self.answer(request, outcome)
+    }
+
+    fn zero(&self, request: &Request) -> Result<(), Errno> {
+        let keeps = request.has(command_flag::NO_HOLE);
+        if keeps && request.has(command_flag::FAST_ZERO) {
+            // Room is asked for at every target.
+            return Err(Errno::NotSupported);
+        }
+        let room = if keeps { ZeroedRoom::Kept } else { ZeroedRoom::GivenBack };
+        let (at, len) = (request.offset, u64::from(request.len));
+        self.change(request, |export| export.write_zeroes(at, len, room))
+    }
+
+    fn change(
+        &self,
+        request: &Request,
+        change: impl FnOnce(&dyn Export) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let end = request.offset + u64::from(request.len);
+        let arrived = self.export.order().arrive(request.offset, end, Use::Changes);
+        arrived.wait();
+        change(&*self.export)?;
+        if request.has(command_flag::FUA) { self.export.flush() } else { Ok(()) }
+    }
+
+    fn read(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let whole = request.len as usize <= PIECE;
+        if !whole && request.has(command_flag::DF) && self.structured {
+            return self.answer(request, Err(Errno::Overflow));
+        }
+        // An answer without structure is one piece for the client: nothing comes between.
+        let mut one_answer = None;
+        let (mut done, len) = (0, request.len as usize);
+        loop {
+            let (at, count) = (request.offset + done as u64, (len - done).min(PIECE));
+            if let Err(errno) = self.read_piece(at, count, buffer) {
+                return match one_answer {
+                    None => self.answer(request, Err(errno)),
+                    // It was promised already.
+                    Some(_) => Err(io::Error::other("a read failed in the middle")),
+                };
+            }
+            let is_last = done + count == len;
+            let head = match self.structured {
+                true if len == 0 => reply::done(request.cookie),
+                true => reply::data(request.cookie, at, count as u32, is_last),
+                false if done == 0 => reply::simple(request.cookie, None),
+                false => Vec::new(),
+            };
+            if self.structured {
+                let _sending = self.output.lock();
+                self.socket.send(&head, buffer)?;
+            } else {
+                one_answer.get_or_insert_with(|| self.output.lock());
+                self.socket.send(&head, buffer)?;
+            }
+            done += count;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_piece(&self, at: u64, len: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+        buffer.resize(len, 0);
+        let arrived = self.export.order().arrive(at, at + len as u64, Use::Reads);
+        arrived.wait();
+        self.export.read(at, buffer)
+    }
+
+    fn block_status(&self, request: &Request) -> io::Result<()> {
+        if !self.allocation || request.len == 0 {
+            return self.answer(request, Err(Errno::Invalid));
+        }
+        let most = if request.has(command_flag::REQ_ONE) { 1 } else { EXTENTS };
+        match self.export.extents(request.offset, request.len, most) {
+            Ok(extents) => self.send(&reply::block_status(request.cookie, &extents)),
+            Err(errno) => self.answer(request, Err(errno)),
+        }
+    }
+
+    /// Answers a request that has no bytes to send.
+    fn answer(&self, request: &Request, outcome: Result<(), Errno>) -> io::Result<()> {
+        let is_read = matches!(request.command, command::READ | command::BLOCK_STATUS);
+        self.send(&match outcome {
+            Err(errno) if self.structured && is_read => reply::error(request.cookie, errno),
+            outcome => reply::simple(request.cookie, outcome.err()),
+        })
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let _sending = self.output.lock();
+        self.socket.send(bytes, &[])
+    }
+}

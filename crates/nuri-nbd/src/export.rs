@@ -1,0 +1,121 @@
+//! What the server serves: a block device, by name.
+
+use std::sync::Arc;
+
+use crate::order::Order;
+use crate::protocol::Errno;
+
+/// A device of which bytes are read and written.
+pub trait Export: Send + Sync + 'static {
+    fn about(&self) -> About;
+
+    /// In which its requests come, over all connections.
+    fn order(&self) -> &Order;
+
+    /// # Errors
+    /// Why the bytes cannot be had.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
+
+    /// Returns when the bytes are where a crash of this server cannot take them.
+    ///
+    /// # Errors
+    /// Why not all of them are.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno>;
+
+    /// Makes durable what was written of these bytes.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn sync(&self, offset: u64, len: u64) -> Result<(), Errno>;
+
+    /// Makes durable all writes that were answered.
+    ///
+    /// # Errors
+    /// Why they are not.
+    fn flush(&self) -> Result<(), Errno>;
+
+    /// The bytes read as zeros and cost no room, where that can be.
+    ///
+    /// # Errors
+    /// Why not.
+    fn trim(&self, offset: u64, len: u64) -> Result<(), Errno>;
+
+    /// The bytes read as zeros.
+    ///
+    /// # Errors
+    /// Why not.
+    fn write_zeroes(&self, offset: u64, len: u64, room: ZeroedRoom) -> Result<(), Errno>;
+
+    /// What is data and what is a hole, from the offset on, at most so many and `len` bytes.
+    ///
+    /// # Errors
+    /// Why that cannot be known.
+    fn extents(&self, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno>;
+}
+
+/// What becomes of the room of bytes that are zeroed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ZeroedRoom {
+    GivenBack,
+    Kept,
+}
+
+/// Bytes that are all data or all a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    pub len: u32,
+    pub is_hole: bool,
+}
+
+/// What a client is told of an export.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct About {
+    pub name: String,
+    pub description: String,
+    pub size: u64,
+    pub read_only: bool,
+    /// Bytes that are best read and written at once.
+    pub preferred_block: u32,
+}
+
+/// Why an export cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is none of this name. With those that there are.
+    #[error("there is no export {name:?} here; {}", listed(.there))]
+    Unknown { name: String, there: Vec<String> },
+    #[error("{0}")]
+    Policy(String),
+}
+
+pub(crate) fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    match names {
+        [] => "there are none".into(),
+        names if names.len() <= SHOWN => format!("there are {}", names.join(", ")),
+        names => {
+            format!("there are {}, and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
+        }
+    }
+}
+
+/// The exports of a server.
+pub trait Exports: Send + Sync + 'static {
+    /// Their names.
+    ///
+    /// # Errors
+    /// Where they cannot be known now.
+    fn names(&self) -> Result<Vec<String>, Refusal>;
+
+    /// What there is to know of an export, without taking it. The empty name is the default one.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    fn about(&self, name: &str) -> Result<About, Refusal>;
+
+    /// Takes an export for a connection.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal>;
+}

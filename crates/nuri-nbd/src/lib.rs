@@ -1,0 +1,21 @@
+//! Volumes of a space as network block devices: a server of the NBD protocol, and what it serves.
+//!
+//! [`server`] listens. [`handshake`] is the machine that agrees with a client on an export, and
+//! [`connection`] serves its requests; [`order`] keeps those in order that overlap. [`export`] is
+//! what the server asks of a device. [`volume`] is the devices that a space has: files of a hidden
+//! directory. [`protocol`] has the numbers and layouts of the wire.
+
+mod connection;
+pub mod export;
+mod handshake;
+mod input;
+mod order;
+mod protocol;
+pub mod server;
+mod socket;
+#[cfg(feature = "volume")]
+pub mod volume;
+
+pub use handshake::fuzz;
+pub use order::Order;
+pub use protocol::Errno;

@@ -1,0 +1,232 @@
+//! Listens, shakes hands and hands connections to their threads.
+//!
+//! A stranger costs one small thread for ten seconds at most. Where more strangers come than there
+//! is room for, those that came first are left, so that nobody keeps others out by waiting.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::connection::Connection;
+use crate::export::Exports;
+use crate::handshake::{Agreed, Effect, Handshake, greeting};
+use crate::socket::{Socket, has_timed_out};
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long half a request is waited for, and a client that does not take its answer.
+const STUCK: Duration = Duration::from_secs(30);
+/// Handshakes at once.
+const STRANGERS: usize = 256;
+const STACK: usize = 256 << 10;
+/// After an accept that failed: there are no descriptors, or no memory.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What a server allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that are served at once.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections: 128 }
+    }
+}
+
+/// Where clients come from.
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<(Socket, String)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                Ok((Socket::Tcp(stream), peer.to_string()))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Socket::Unix(stream), "a local client".into()))
+            }
+        }
+    }
+
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<Option<SocketAddr>> {
+        match self {
+            Listener::Tcp(listener) => listener.local_addr().map(Some),
+            Listener::Unix(_) => Ok(None),
+        }
+    }
+}
+
+/// Serves exports to whoever connects.
+pub struct Server {
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    strangers: Mutex<VecDeque<Weak<Socket>>>,
+    clients: Mutex<Vec<Weak<Socket>>>,
+    running: AtomicUsize,
+    ended: Condvar,
+    idle: Mutex<()>,
+    is_stopping: AtomicBool,
+}
+
+impl Server {
+    pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Arc<Server> {
+        let (strangers, clients, running, ended, idle, is_stopping) = Default::default();
+        Arc::new(Server { exports, limits, strangers, clients, running, ended, idle, is_stopping })
+    }
+
+    /// Accepts connections for as long as the server runs.
+    ///
+    /// # Errors
+    /// Where no thread can be started.
+    pub fn listen(self: &Arc<Self>, listener: Listener) -> io::Result<()> {
+        let server = self.clone();
+        let thread = std::thread::Builder::new().name("nbd-accept".into());
+        thread.spawn(move || server.accept_all(&listener)).map(drop)
+    }
+
+    fn accept_all(self: &Arc<Self>, listener: &Listener) {
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            match listener.accept() {
+                Ok((socket, name)) => self.welcome(socket, name),
+                Err(error) => {
+                    tracing::warn!("nbd: a connection could not be accepted: {error}");
+                    std::thread::sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    fn welcome(self: &Arc<Self>, socket: Socket, name: String) {
+        let socket = Arc::new(socket);
+        self.make_room();
+        self.strangers.lock().push_back(Arc::downgrade(&socket));
+        let server = self.clone();
+        let thread = std::thread::Builder::new().name("nbd-hello".into()).stack_size(STACK);
+        // Without a thread the connection ends here.
+        let _ = thread.spawn(move || server.greet(&socket, name));
+    }
+
+    /// Who came first is left, where there are too many.
+    fn make_room(&self) {
+        let mut strangers = self.strangers.lock();
+        strangers.retain(|socket| socket.strong_count() > 0);
+        while strangers.len() >= STRANGERS {
+            if let Some(socket) = strangers.pop_front().and_then(|socket| socket.upgrade()) {
+                socket.shut();
+            }
+        }
+    }
+
+    fn greet(self: &Arc<Self>, socket: &Arc<Socket>, name: String) {
+        let agreed = socket.tune().and_then(|()| self.shake_hands(socket));
+        match agreed {
+            Ok(Ok(agreed)) => self.serve(socket, agreed, name),
+            Ok(Err(why)) => tracing::debug!("nbd: {name}: no agreement: {why}"),
+            Err(error) => tracing::debug!("nbd: {name}: no agreement: {error}"),
+        }
+    }
+
+    fn shake_hands(&self, socket: &Socket) -> io::Result<Result<Agreed, &'static str>> {
+        let (start, mut machine) = (Instant::now(), Handshake::new());
+        let mut buffer = [0; 4096];
+        socket.set_timeouts(HANDSHAKE, HANDSHAKE)?;
+        socket.send(&greeting(), &[])?;
+        loop {
+            let left = HANDSHAKE.saturating_sub(start.elapsed());
+            if left < Duration::from_millis(1) {
+                return Ok(Err("it took too long"));
+            }
+            socket.set_timeouts(left, left)?;
+            let count = match socket.receive(&mut buffer) {
+                Ok(0) => return Ok(Err("it went away")),
+                Ok(count) => count,
+                Err(error) if has_timed_out(&error) => continue,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            for effect in machine.receive(&buffer[..count], &*self.exports) {
+                match effect {
+                    Effect::Send(bytes) => socket.send(&bytes, &[])?,
+                    Effect::Serve(agreed) => return Ok(Ok(agreed)),
+                    Effect::Close(bytes, why) => {
+                        socket.send(&bytes, &[])?;
+                        return Ok(Err(why));
+                    }
+                }
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, socket: &Arc<Socket>, agreed: Agreed, name: String) {
+        let Some(_place) = Place::take(self, socket) else {
+            tracing::warn!("nbd: {name}: refused: {} are served already", self.limits.connections);
+            return;
+        };
+        let is_said =
+            socket.set_timeouts(STUCK, STUCK).and_then(|()| socket.send(&agreed.last_words, &[]));
+        if is_said.is_ok() {
+            let export = agreed.export.about().name;
+            tracing::info!("nbd: {name} uses {export}");
+            let connection = Arc::new(Connection::new(socket.clone(), agreed, name.clone()));
+            connection.run_all();
+            tracing::info!("nbd: {name} is done with {export}");
+        }
+    }
+
+    /// Ends all connections, and waits for what they had begun.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.clients.lock().iter().filter_map(Weak::upgrade).for_each(|socket| socket.shut());
+        let mut idle = self.idle.lock();
+        while self.running.load(Ordering::SeqCst) > 0 {
+            self.ended.wait(&mut idle);
+        }
+    }
+
+    /// Connections that are served now.
+    pub fn connections(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
+    }
+}
+
+/// A connection that is served; ends when dropped.
+struct Place<'s>(&'s Server);
+
+impl Place<'_> {
+    fn take<'s>(server: &'s Server, socket: &Arc<Socket>) -> Option<Place<'s>> {
+        let own = Arc::downgrade(socket);
+        server.strangers.lock().retain(|other| !other.ptr_eq(&own));
+        let mut clients = server.clients.lock();
+        clients.retain(|client| client.strong_count() > 0);
+        let is_full = server.running.load(Ordering::SeqCst) >= server.limits.connections;
+        if is_full || server.is_stopping.load(Ordering::SeqCst) {
+            return None;
+        }
+        server.running.fetch_add(1, Ordering::SeqCst);
+        clients.push(own);
+        Some(Place(server))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let _idle = self.0.idle.lock();
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.0.ended.notify_all();
+    }
+}

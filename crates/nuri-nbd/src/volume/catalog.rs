@@ -1,0 +1,384 @@
+//! Volumes by name: made, listed, resized, renamed, removed, and opened for serving.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use nuri_client::{Access, Client, LockPlace};
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::layout::{LayoutPolicy, Shape};
+use nuri_proto::limit::MAX_FILE;
+use nuri_proto::op::lock::{LockClass, LockMode};
+use nuri_proto::op::meta::{
+    Attr, LayoutReply, MakeUnnamed, RemoveKind, RenameMode, SetAttr, WithAttrs,
+};
+use nuri_proto::range_map::Span;
+use parking_lot::Mutex;
+
+use super::device::Volume;
+use crate::export::{About, Export, Exports, Refusal};
+
+/// Sizes are multiples of this, and at least so large.
+const UNIT: u64 = 4096;
+const SMALLEST: u64 = 1 << 20;
+const LONGEST_NAME: usize = 128;
+/// How long another server's lock is waited for: somewhat longer than it takes until the session
+/// of one that crashed is over.
+const TAKE_OVER: Duration = Duration::from_secs(12);
+const AGAIN: Duration = Duration::from_millis(200);
+/// Names asked for at once.
+const PAGE: u32 = 1024;
+
+/// Why something cannot be done with a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error(
+        "{0:?} cannot be a volume's name: up to {LONGEST_NAME} letters, digits, dots, dashes and \
+         underscores, the first a letter or digit"
+    )]
+    Name(String),
+    #[error("there is a volume {0} already")]
+    Exists(String),
+    #[error("there is no volume {name}; {}", crate::export::listed(.there))]
+    Unknown { name: String, there: Vec<String> },
+    #[error(
+        "a volume's size is a multiple of 4096 bytes, at least 1 MiB and at most {MAX_FILE} bytes"
+    )]
+    Size,
+    #[error("{asked} bytes are more than the whole space has, which is {room} bytes")]
+    Room { asked: u64, room: u64 },
+    #[error("it would lose what lies beyond {0} bytes: say --force where that is nothing")]
+    Shrinks(u64),
+    #[error("volume {0} is in use: stop who serves it first")]
+    InUse(String),
+    #[error("there are not targets enough for shape {0}: nuri target list")]
+    Shape(Shape),
+    #[error("{what}: {status}")]
+    Server { what: &'static str, status: Status },
+}
+
+/// Whether a volume may become smaller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shrink {
+    Refused,
+    Forced,
+}
+
+/// A volume as it is listed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeView {
+    pub name: String,
+    pub size: u64,
+    /// Bytes that it costs, copies and parity not counted.
+    pub used: u64,
+    /// None until it has data.
+    pub shape: Option<Shape>,
+    pub in_use: bool,
+}
+
+/// Volumes that are open here, by name.
+type Open = HashMap<String, Arc<Mutex<Weak<Volume>>>>;
+
+/// The volumes of a space.
+pub struct Catalog {
+    client: Arc<Client>,
+    /// What the empty name stands for, and whether there are no others for clients.
+    only: Option<String>,
+    read_only: bool,
+    open: Mutex<Open>,
+}
+
+fn at(what: &'static str) -> impl Fn(Status) -> VolumeError {
+    move |status| VolumeError::Server { what, status }
+}
+
+fn check_name(name: &str) -> Result<(), VolumeError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let is_name = begins && name.chars().all(is_plain) && name.len() <= LONGEST_NAME;
+    if is_name { Ok(()) } else { Err(VolumeError::Name(name.into())) }
+}
+
+impl Catalog {
+    pub fn new(client: Arc<Client>) -> Catalog {
+        Catalog { client, only: None, read_only: false, open: Mutex::default() }
+    }
+
+    /// Clients get this volume only, also under the empty name.
+    #[must_use]
+    pub fn only(self, name: String) -> Catalog {
+        Catalog { only: Some(name), ..self }
+    }
+
+    /// Clients may read only.
+    #[must_use]
+    pub fn read_only(self) -> Catalog {
+        Catalog { read_only: true, ..self }
+    }
+
+    /// Makes a volume. It is there as a whole, or not at all.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn create(&self, name: &str, size: u64, shape: Option<Shape>) -> Result<(), VolumeError> {
+        check_name(name)?;
+        self.check_size(size)?;
+        let make = MakeUnnamed { parent: Ino::VOLUMES, mode: 0o600, umask: 0, uid: 0, gid: 0 };
+        let made = self.client.make_unnamed(&make, Access::Both);
+        let (entry, fh) = made.map_err(at("no volume could be made"))?;
+        let ino = entry.ino;
+        let outcome = self.make_ready(ino, size, shape).and_then(|()| {
+            let link = self.client.link(ino, Ino::VOLUMES, name.as_bytes());
+            link.map(|_| self.client.forget(ino, 1)).map_err(|status| match status {
+                Status::EXIST => VolumeError::Exists(name.into()),
+                status => at("it got no name")(status),
+            })
+        });
+        self.client.release(fh);
+        self.client.forget(ino, 1);
+        outcome.map(drop)
+    }
+
+    fn make_ready(&self, ino: Ino, size: u64, shape: Option<Shape>) -> Result<(), VolumeError> {
+        if let Some(shape) = shape {
+            let policy = LayoutPolicy { shape, ..LayoutPolicy::default() };
+            self.client.set_layout(ino, policy).map_err(|status| match status {
+                Status::INVAL => VolumeError::Shape(shape),
+                status => at("it got no layout")(status),
+            })?;
+        }
+        self.set_size(ino, size)
+    }
+
+    fn set_size(&self, ino: Ino, size: u64) -> Result<(), VolumeError> {
+        let change = SetAttr { ino, size: Some(size), ..SetAttr::default() };
+        self.client.setattr(&change).map(drop).map_err(at("its size could not be set"))
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), VolumeError> {
+        if size < SMALLEST || !size.is_multiple_of(UNIT) {
+            return Err(VolumeError::Size);
+        }
+        let (room, _, _) = self.client.statfs().map_err(at("no answer of the space"))?;
+        let room = room.min(MAX_FILE);
+        if size > room { Err(VolumeError::Room { asked: size, room }) } else { Ok(()) }
+    }
+
+    /// Names of all volumes, sorted.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn names(&self) -> Result<Vec<String>, VolumeError> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = match self.client.readdir(Ino::VOLUMES, cookie, PAGE, WithAttrs::No) {
+                // There never was one.
+                Err(Status::STALE) => return Ok(names),
+                page => page.map_err(at("the volumes could not be listed"))?,
+            };
+            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+            let name = |entry: &nuri_client::ListingEntry| {
+                String::from_utf8_lossy(&entry.name).into_owned()
+            };
+            names.extend(page.entries.iter().map(name));
+            if page.end {
+                names.sort();
+                return Ok(names);
+            }
+        }
+    }
+
+    /// All volumes, by name.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn list(&self) -> Result<Vec<VolumeView>, VolumeError> {
+        let view = |name: String| match self.with(&name, |attr| self.view(&name, attr)) {
+            // It was removed meanwhile.
+            Err(VolumeError::Unknown { .. }) => None,
+            view => Some(view),
+        };
+        self.names()?.into_iter().filter_map(view).collect()
+    }
+
+    fn view(&self, name: &str, attr: &Attr) -> Result<VolumeView, VolumeError> {
+        let shape = match self.client.layout(attr.ino).map_err(at("no layout"))? {
+            LayoutReply::File(_, layout, _) => layout.components.first().map(|c| c.shape),
+            LayoutReply::Directory(_) => None,
+        };
+        let (size, used) = (attr.size, attr.allocated);
+        let in_use = !self.is_free(attr.ino)?;
+        Ok(VolumeView { name: name.into(), size, used, shape, in_use })
+    }
+
+    /// Finds a volume and does something with it.
+    fn with<T>(
+        &self,
+        name: &str,
+        act: impl FnOnce(&Attr) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        check_name(name)?;
+        let found = match self.client.lookup(Ino::VOLUMES, name.as_bytes()) {
+            Err(Status::STALE) => None,
+            found => found.map_err(at("the volume could not be looked up"))?,
+        };
+        let Some(entry) = found else {
+            return Err(VolumeError::Unknown { name: name.into(), there: self.names()? });
+        };
+        let outcome = act(&entry.attr);
+        self.client.forget(entry.ino, 1);
+        outcome
+    }
+
+    /// Changes a volume that nobody serves.
+    fn change<T>(
+        &self,
+        name: &str,
+        act: impl FnOnce(&Attr) -> Result<T, VolumeError>,
+    ) -> Result<T, VolumeError> {
+        self.with(name, |attr| {
+            let fh = self.client.open(attr.ino, Access::Both).map_err(at("no access"))?;
+            let place = place(attr.ino, fh);
+            let taken = match self.client.locks().lock(&place, Some(LockMode::Exclusive)) {
+                Err(Status::AGAIN) => Err(VolumeError::InUse(name.into())),
+                taken => taken.map_err(at("it could not be locked")),
+            };
+            let outcome = taken.and_then(|()| act(attr));
+            self.client.locks().release_locks(fh);
+            self.client.release(fh);
+            outcome
+        })
+    }
+
+    fn is_free(&self, ino: Ino) -> Result<bool, VolumeError> {
+        let fh = self.client.open(ino, Access::Read).map_err(at("no access"))?;
+        let test = self.client.locks().lock_test(&place(ino, fh), LockMode::Exclusive);
+        self.client.release(fh);
+        test.map(|holder| holder.is_none()).map_err(at("its lock could not be looked at"))
+    }
+
+    /// Gives a volume another size. Who uses it sees that when it connects again.
+    ///
+    /// # Errors
+    /// Why it keeps its size.
+    pub fn resize(&self, name: &str, size: u64, shrink: Shrink) -> Result<(), VolumeError> {
+        self.check_size(size)?;
+        // Beside who serves it a volume may grow: nobody reads there yet.
+        self.with(name, |attr| match size.cmp(&attr.size) {
+            std::cmp::Ordering::Less if shrink == Shrink::Refused => {
+                Err(VolumeError::Shrinks(size))
+            }
+            std::cmp::Ordering::Less => self.change(name, |attr| self.set_size(attr.ino, size)),
+            _ => self.set_size(attr.ino, size),
+        })
+    }
+
+    /// Removes a volume with all that it holds.
+    ///
+    /// # Errors
+    /// Why it stays.
+    pub fn remove(&self, name: &str) -> Result<(), VolumeError> {
+        self.change(name, |_| {
+            let removed = self.client.remove(Ino::VOLUMES, name.as_bytes(), RemoveKind::File);
+            removed.map_err(at("it could not be removed"))
+        })
+    }
+
+    /// Gives a volume another name.
+    ///
+    /// # Errors
+    /// Why it keeps its name.
+    pub fn rename(&self, name: &str, new: &str) -> Result<(), VolumeError> {
+        check_name(new)?;
+        self.change(name, |_| {
+            let (from, to) = ((Ino::VOLUMES, name.as_bytes()), (Ino::VOLUMES, new.as_bytes()));
+            let moved = self.client.rename(from, to, RenameMode::NoReplace);
+            moved.map(drop).map_err(|status| match status {
+                Status::EXIST => VolumeError::Exists(new.into()),
+                status => at("it could not be renamed")(status),
+            })
+        })
+    }
+
+    /// The volume that a client means.
+    fn meant<'n>(&'n self, name: &'n str) -> Result<&'n str, Refusal> {
+        match &self.only {
+            Some(only) if name.is_empty() || name == only => Ok(only),
+            Some(only) => Err(Refusal::Unknown { name: name.into(), there: vec![only.clone()] }),
+            None => Ok(name),
+        }
+    }
+
+    fn about_volume(&self, name: &str, attr: &Attr) -> About {
+        About {
+            name: name.into(),
+            description: "a volume of a Nuri space".into(),
+            size: attr.size,
+            read_only: self.read_only,
+            preferred_block: 64 << 10,
+        }
+    }
+
+    /// The volume, which no other server serves from here on.
+    fn take(&self, name: &str) -> Result<Volume, VolumeError> {
+        let attr = self.with(name, |attr| Ok(*attr))?;
+        let fh = self.client.open(attr.ino, Access::Both).map_err(at("no access"))?;
+        let volume =
+            Volume::new(self.client.clone(), (attr.ino, fh), self.about_volume(name, &attr));
+        let (start, place) = (Instant::now(), place(attr.ino, fh));
+        loop {
+            match self.client.locks().lock(&place, Some(LockMode::Exclusive)) {
+                Ok(()) => return Ok(volume),
+                Err(Status::AGAIN) if start.elapsed() < TAKE_OVER => std::thread::sleep(AGAIN),
+                Err(Status::AGAIN) => return Err(VolumeError::InUse(name.into())),
+                Err(status) => return Err(at("it could not be locked")(status)),
+            }
+        }
+    }
+}
+
+fn place(ino: Ino, fh: u64) -> LockPlace {
+    let (class, owner, pid) = (LockClass::Range, fh, std::process::id());
+    LockPlace { ino, fh, class, owner, span: Span::ALL, pid }
+}
+
+fn refusal(error: VolumeError) -> Refusal {
+    match error {
+        VolumeError::Unknown { name, there } => Refusal::Unknown { name, there },
+        VolumeError::Name(name) => Refusal::Unknown { name, there: Vec::new() },
+        error => Refusal::Policy(error.to_string()),
+    }
+}
+
+impl Exports for Catalog {
+    fn names(&self) -> Result<Vec<String>, Refusal> {
+        match &self.only {
+            Some(only) => Ok(vec![only.clone()]),
+            None => Catalog::names(self).map_err(refusal),
+        }
+    }
+
+    fn about(&self, name: &str) -> Result<About, Refusal> {
+        let name = self.meant(name)?;
+        self.with(name, |attr| Ok(self.about_volume(name, attr))).map_err(refusal)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal> {
+        let name = self.meant(name)?;
+        let own = {
+            let mut open = self.open.lock();
+            open.retain(|_, volume| {
+                Arc::strong_count(volume) > 1 || volume.lock().strong_count() > 0
+            });
+            open.entry(name.to_owned()).or_default().clone()
+        };
+        let mut open = own.lock();
+        if let Some(volume) = open.upgrade() {
+            return Ok(volume);
+        }
+        let volume = Arc::new(self.take(name).map_err(refusal)?);
+        *open = Arc::downgrade(&volume);
+        Ok(volume)
+    }
+}

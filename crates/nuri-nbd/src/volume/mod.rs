@@ -1,0 +1,9 @@
+//! The volumes of a space: files of a hidden directory, each of a fixed size.
+//!
+//! A volume is thin: what was never written costs no room. Whoever serves one holds its lock, so
+//! that one server at a time knows all that its clients wrote.
+
+mod catalog;
+mod device;
+
+pub use catalog::{Catalog, Shrink, VolumeError, VolumeView};

@@ -1,0 +1,7 @@
+//! See `feed::nbd`.
+#![no_main]
+
+#[path = "../feed.rs"]
+mod feed;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| feed::nbd(data));
