@@ -9,12 +9,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use nuri_io::buf::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 
 use crate::export::{About, Export, ZeroedRoom};
 use crate::handshake::Agreed;
 use crate::input::{End, Input};
-use crate::order::Use;
+use crate::order::{Arrived, Use};
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, command_flag, reply};
 use crate::socket::Socket;
@@ -45,10 +46,9 @@ pub(crate) struct Connection {
     name: String,
 }
 
-/// What a thread does after it read a request.
-enum Job {
-    Serve(Request),
-    Write(Request),
+/// What a thread does after it read a request. Its place in the order is from when it was read.
+enum Job<'c> {
+    Serve(Request, Option<Arrived<'c>>),
     /// It was answered already, in pieces.
     Done,
 }
@@ -84,13 +84,10 @@ impl Connection {
 
     /// A thread of the connection.
     fn run(self: &Arc<Self>) {
-        let mut buffer = Vec::new();
+        let mut buffer = AlignedBuf::zeroed(PIECE);
         while let Some(job) = self.next(&mut buffer) {
             let outcome = match job {
-                Job::Serve(request) => self.serve(&request, &mut buffer),
-                Job::Write(request) => self
-                    .write(&request, request.offset, &buffer)
-                    .and_then(|outcome| self.answer(&request, outcome)),
+                Job::Serve(request, arrived) => self.serve(&request, arrived, &mut buffer),
                 Job::Done => Ok(()),
             };
             if let Err(error) = outcome {
@@ -109,7 +106,7 @@ impl Connection {
     }
 
     /// Reads the next request; the bytes of a write are in `buffer` then.
-    fn next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Option<Job> {
+    fn next(self: &Arc<Self>, buffer: &mut AlignedBuf) -> Option<Job<'_>> {
         self.idle.fetch_add(1, Ordering::SeqCst);
         let mut input = self.input.lock();
         self.idle.fetch_sub(1, Ordering::SeqCst);
@@ -151,33 +148,51 @@ impl Connection {
     }
 
     /// `None`: the client says goodbye.
-    fn read_request(&self, input: &mut Input, buffer: &mut Vec<u8>) -> Result<Option<Job>, End> {
+    fn read_request(
+        &self,
+        input: &mut Input,
+        buffer: &mut AlignedBuf,
+    ) -> Result<Option<Job<'_>>, End> {
         let request = input.request()?;
         if request.command == command::DISCONNECT {
             return Ok(None);
         }
         let payload = request.payload() as usize;
-        if payload == 0 {
-            return Ok(Some(Job::Serve(request)));
-        }
         if let Err(errno) = self.check(&request) {
             self.discard(input, payload, buffer)?;
             self.answer(&request, Err(errno)).map_err(End::Io)?;
             return Ok(Some(Job::Done));
         }
-        if payload <= PIECE {
-            buffer.resize(payload, 0);
-            input.exactly(buffer)?;
-            return Ok(Some(Job::Write(request)));
+        if payload > PIECE {
+            self.write_in_pieces(&request, input, buffer)?;
+            return Ok(Some(Job::Done));
         }
-        self.write_in_pieces(&request, input, buffer)?;
-        Ok(Some(Job::Done))
+        buffer.set_len(payload);
+        input.exactly(buffer)?;
+        Ok(Some(Job::Serve(request, self.arrival(&request))))
     }
 
-    fn discard(&self, input: &mut Input, len: usize, buffer: &mut Vec<u8>) -> Result<(), End> {
+    /// Its place in the order, where it has one as a whole.
+    fn arrival(&self, request: &Request) -> Option<Arrived<'_>> {
+        let how = match request.command {
+            command::READ if request.len as usize <= PIECE => Use::Reads,
+            command::WRITE | command::TRIM | command::WRITE_ZEROES => Use::Changes,
+            _ => return None,
+        };
+        Some(self.arrive(request.offset, u64::from(request.len), how))
+    }
+
+    /// With the whole of the blocks that it touches.
+    fn arrive(&self, start: u64, len: u64, how: Use) -> Arrived<'_> {
+        let block = u64::from(self.about.block);
+        let (first, end) = (start / block * block, (start + len).next_multiple_of(block));
+        self.export.order().arrive(first, end, how)
+    }
+
+    fn discard(&self, input: &mut Input, len: usize, buffer: &mut AlignedBuf) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
-            buffer.resize(left.min(PIECE), 0);
+            buffer.set_len(left.min(PIECE));
             input.exactly(buffer)?;
             left -= buffer.len();
         }
@@ -188,16 +203,18 @@ impl Connection {
         &self,
         request: &Request,
         input: &mut Input,
-        buffer: &mut Vec<u8>,
+        buffer: &mut AlignedBuf,
     ) -> Result<(), End> {
         let (mut done, len) = (0, request.len as usize);
         let mut outcome = Ok(());
         while done < len {
-            buffer.resize((len - done).min(PIECE), 0);
+            buffer.set_len((len - done).min(PIECE));
             input.exactly(buffer)?;
             if outcome.is_ok() {
                 let at = request.offset + done as u64;
-                outcome = self.write(request, at, buffer).map_err(End::Io)?;
+                let arrived = self.arrive(at, buffer.len() as u64, Use::Changes);
+                arrived.wait();
+                outcome = self.write(request, at, buffer);
             }
             done += buffer.len();
         }
@@ -223,34 +240,37 @@ impl Connection {
         }
     }
 
-    /// Writes bytes that are all here.
-    fn write(&self, request: &Request, at: u64, data: &[u8]) -> io::Result<Result<(), Errno>> {
-        let end = at + data.len() as u64;
-        let arrived = self.export.order().arrive(at, end, Use::Changes);
-        arrived.wait();
-        let wrote = self.export.write(at, data);
-        let is_stable = request.has(command_flag::FUA);
-        Ok(wrote.and_then(|()| match is_stable {
+    /// Writes bytes when it is their turn.
+    fn write(&self, request: &Request, at: u64, data: &[u8]) -> Result<(), Errno> {
+        self.export.write(at, data)?;
+        match request.has(command_flag::FUA) {
             true => self.export.sync(at, data.len() as u64),
             false => Ok(()),
-        }))
+        }
     }
 
-    fn serve(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
-        if let Err(errno) = self.check(request) {
-            return self.answer(request, Err(errno));
-        }
+    fn serve(
+        &self,
+        request: &Request,
+        arrived: Option<Arrived<'_>>,
+        buffer: &mut AlignedBuf,
+    ) -> io::Result<()> {
+        arrived.iter().for_each(Arrived::wait);
         let (at, len) = (request.offset, u64::from(request.len));
+        let export = &*self.export;
         let outcome = match request.command {
-            command::READ => return self.read(request, buffer),
+            command::READ => return self.read(request, arrived, buffer),
             command::BLOCK_STATUS => return self.block_status(request),
-            command::FLUSH => self.export.flush(),
-            command::TRIM => self.change(request, |export| export.trim(at, len)),
-            command::WRITE_ZEROES => self.zero(request),
-            // Of what will be read soon; and writes of nothing.
-            command::CACHE | command::WRITE => Ok(()),
+            command::WRITE => self.write(request, at, buffer),
+            command::FLUSH => export.flush(),
+            command::TRIM => export.trim(at, len).and_then(|()| self.settle(request)),
+            command::WRITE_ZEROES => self.zero(request).and_then(|()| self.settle(request)),
+            // Of what will be read soon.
+            command::CACHE => Ok(()),
             _ => Err(Errno::Invalid),
         };
+        // Nobody waits for a client that is slow.
+        drop(arrived);
         self.answer(request, outcome)
     }
 
@@ -261,25 +281,21 @@ impl Connection {
             return Err(Errno::NotSupported);
         }
         let room = if keeps { ZeroedRoom::Kept } else { ZeroedRoom::GivenBack };
-        let (at, len) = (request.offset, u64::from(request.len));
-        self.change(request, |export| export.write_zeroes(at, len, room))
+        self.export.write_zeroes(request.offset, u64::from(request.len), room)
     }
 
-    fn change(
-        &self,
-        request: &Request,
-        change: impl FnOnce(&dyn Export) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let end = request.offset + u64::from(request.len);
-        let arrived = self.export.order().arrive(request.offset, end, Use::Changes);
-        arrived.wait();
-        change(&*self.export)?;
+    /// Makes durable what was changed otherwise than by a write, where that was asked for.
+    fn settle(&self, request: &Request) -> Result<(), Errno> {
         if request.has(command_flag::FUA) { self.export.flush() } else { Ok(()) }
     }
 
-    fn read(&self, request: &Request, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let whole = request.len as usize <= PIECE;
-        if !whole && request.has(command_flag::DF) && self.structured {
+    fn read(
+        &self,
+        request: &Request,
+        mut arrived: Option<Arrived<'_>>,
+        buffer: &mut AlignedBuf,
+    ) -> io::Result<()> {
+        if arrived.is_none() && request.has(command_flag::DF) && self.structured {
             return self.answer(request, Err(Errno::Overflow));
         }
         // An answer without structure is one piece for the client: nothing comes between.
@@ -287,7 +303,15 @@ impl Connection {
         let (mut done, len) = (0, request.len as usize);
         loop {
             let (at, count) = (request.offset + done as u64, (len - done).min(PIECE));
-            if let Err(errno) = self.read_piece(at, count, buffer) {
+            buffer.set_len(count);
+            let own = arrived.take().unwrap_or_else(|| {
+                let arrived = self.arrive(at, count as u64, Use::Reads);
+                arrived.wait();
+                arrived
+            });
+            let found = self.export.read(at, buffer);
+            drop(own);
+            if let Err(errno) = found {
                 return match one_answer {
                     None => self.answer(request, Err(errno)),
                     // It was promised already.
@@ -313,13 +337,6 @@ impl Connection {
                 return Ok(());
             }
         }
-    }
-
-    fn read_piece(&self, at: u64, len: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
-        buffer.resize(len, 0);
-        let arrived = self.export.order().arrive(at, at + len as u64, Use::Reads);
-        arrived.wait();
-        self.export.read(at, buffer)
     }
 
     fn block_status(&self, request: &Request) -> io::Result<()> {

@@ -74,6 +74,8 @@ pub struct About {
     pub description: String,
     pub size: u64,
     pub read_only: bool,
+    /// Smaller changes change the rest of the block too.
+    pub block: u32,
     /// Bytes that are best read and written at once.
     pub preferred_block: u32,
 }

@@ -20,7 +20,6 @@ const MAX_SKIPPED: u32 = 32 << 20;
 const OPTION_HEADER: usize = 16;
 /// What follows an export's size and flags, for clients that do not know better.
 const PADDING: usize = 124;
-const MIN_BLOCK: u32 = 1;
 
 /// What is to be done.
 pub(crate) enum Effect {
@@ -221,7 +220,7 @@ impl Handshake {
         };
         let flags = flags_of(about, self.structured).to_be_bytes();
         let mut bytes = piece(info::EXPORT, &[&about.size.to_be_bytes(), &flags]);
-        let sizes = [MIN_BLOCK, about.preferred_block, MAX_PAYLOAD].map(u32::to_be_bytes);
+        let sizes = [about.block, about.preferred_block, MAX_PAYLOAD].map(u32::to_be_bytes);
         bytes.extend(piece(info::BLOCK_SIZE, &sizes.each_ref().map(|size| &size[..])));
         if wanted.contains(&info::NAME) {
             bytes.extend(piece(info::NAME, &[about.name.as_bytes()]));
@@ -443,7 +442,7 @@ mod fake {
 
     fn about(name: &str, size: u64) -> About {
         let (name, description) = (name.to_owned(), "for tests".to_owned());
-        About { name, description, size, read_only: size == 4096, preferred_block: 4096 }
+        About { name, description, size, read_only: size == 4096, block: 1, preferred_block: 4096 }
     }
 
     impl Exports for Fake {

@@ -2,10 +2,12 @@
 //!
 //! [`server`] listens. [`handshake`] is the machine that agrees with a client on an export, and
 //! [`connection`] serves its requests; [`order`] keeps those in order that overlap. [`export`] is
-//! what the server asks of a device. [`volume`] is the devices that a space has: files of a hidden
-//! directory. [`protocol`] has the numbers and layouts of the wire.
+//! what the server asks of a device. [`volume`] is the devices that a space keeps, files of a
+//! hidden directory; [`disk`] is those of this machine. [`protocol`] has the numbers and layouts of
+//! the wire.
 
 mod connection;
+pub mod disk;
 pub mod export;
 mod handshake;
 mod input;

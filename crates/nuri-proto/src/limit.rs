@@ -72,3 +72,5 @@ const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLO
 pub const MAX_AHEAD: u32 = 256;
 /// Parts of a file that a session holds at most.
 pub const MAX_PARTS: usize = 4096;
+/// The first bytes of a target.
+pub const TARGET_MAGIC: &[u8; 8] = b"NURI-TGT";

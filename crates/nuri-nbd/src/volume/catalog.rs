@@ -316,6 +316,7 @@ impl Catalog {
             description: "a volume of a Nuri space".into(),
             size: attr.size,
             read_only: self.read_only,
+            block: 1,
             preferred_block: 64 << 10,
         }
     }

@@ -11,13 +11,13 @@ use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;
 use nuri_proto::checksum::crc64;
 use nuri_proto::id::{ClusterId, Epoch, Incarnation, TargetId};
+use nuri_proto::limit::TARGET_MAGIC;
 
 use super::BLOCK;
 use super::bytes::{Fields, Put};
 use super::error::{FormatError, OpenError, is_full};
 use super::index::BIRTH_END;
 
-const MAGIC: &[u8; 8] = b"NURI-TGT";
 /// Format version that this program writes and reads.
 pub const VERSION: u32 = 1;
 /// Compatible feature: the authority refused this state as older than what was known of the target.
@@ -159,7 +159,7 @@ impl Superblock {
     }
 
     fn encode(&self) -> AlignedBuf {
-        let mut out = MAGIC.to_vec();
+        let mut out = TARGET_MAGIC.to_vec();
         out.put_u32(VERSION);
         out.put_u32(0);
         [self.compatible, 0, MEMBERS, self.sequence].into_iter().for_each(|f| out.put_u64(f));
@@ -193,7 +193,7 @@ impl Superblock {
 
     /// Parses one copy. Whole copies of other versions are errors of their own.
     fn decode(block: &[u8]) -> Result<Superblock, OpenError> {
-        if block.len() != BLOCK || block[..8] != *MAGIC {
+        if block.len() != BLOCK || block[..8] != *TARGET_MAGIC {
             return Err(OpenError::NotAStore);
         }
         let stored = Fields::new(&block[CRC_AT..]).u64();

@@ -1,6 +1,8 @@
 //! The command line: nouns and verbs. What needs no disk is checked here.
 
+mod disk;
 mod fs;
+mod nbd;
 mod volume;
 
 use std::path::PathBuf;
@@ -12,9 +14,11 @@ use nuri_proto::size::parse as parse_size;
 
 use crate::logs::LogOptions;
 
+pub(crate) use self::disk::{Disk, DiskServe};
 pub(crate) use self::fs::{
     Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
+pub(crate) use self::nbd::NbdServer;
 pub(crate) use self::volume::{Volume, VolumeServe};
 
 /// Default directory of a space.
@@ -61,6 +65,9 @@ pub(crate) enum Command {
     /// Volumes: block devices that the space keeps, for virtual machines and NBD clients
     #[command(subcommand)]
     Volume(Volume),
+    /// Raw disks of this machine, for NBD clients
+    #[command(subcommand)]
+    Disk(Disk),
     /// Measure a cluster as five published studies did (`nuri lab --help` tells how)
     #[command(disable_help_flag = true)]
     Lab {

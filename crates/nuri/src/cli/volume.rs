@@ -1,15 +1,10 @@
 //! `nuri volume ...`: what it can be told.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use nuri_proto::layout::Shape;
 use nuri_proto::size::parse as parse_size;
 
 use super::Whence;
-
-/// Where clients are served unless another address is said: the port that NBD has.
-const DEFAULT_LISTEN: &str = "127.0.0.1:10809";
 
 #[derive(Subcommand)]
 pub(crate) enum Volume {
@@ -80,26 +75,11 @@ pub(crate) struct VolumeRm {
 pub(crate) struct VolumeServe {
     /// Only this volume, which clients then also get without a name (default: all volumes)
     pub(crate) name: Option<String>,
-    /// Where TCP clients connect; without this and --socket: 127.0.0.1:10809
-    #[arg(long, value_name = "HOST:PORT")]
-    listen: Option<String>,
-    /// A Unix socket for clients on this machine
-    #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
     /// Clients may not write
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Connections served at once
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) max_connections: u16,
+    #[command(flatten)]
+    pub(crate) server: super::nbd::NbdServer,
     #[command(flatten)]
     pub(crate) whence: Whence,
-}
-
-impl VolumeServe {
-    /// The address for TCP clients, if they are served.
-    pub(crate) fn listen(&self) -> Option<&str> {
-        let default = self.socket.is_none().then_some(DEFAULT_LISTEN);
-        self.listen.as_deref().or(default)
-    }
 }

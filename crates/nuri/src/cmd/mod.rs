@@ -1,5 +1,6 @@
 //! One file per noun or verb.
 
+mod disk;
 mod doctor;
 mod down;
 mod fs;
@@ -7,6 +8,7 @@ pub(crate) mod helper;
 mod lab;
 mod list;
 mod moving;
+mod nbd;
 mod node;
 mod repair;
 mod scrub;
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 use nuri_io::{daemon, program};
 use rustix::fs::Mode;
 
-use crate::cli::{Cli, Command, Fs, Node, SpaceVerb, Target, Volume};
+use crate::cli::{Cli, Command, Disk, Fs, Node, SpaceVerb, Target, Volume};
 use crate::space::Space;
 use crate::{Failure, logs, supervisor};
 
@@ -35,7 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let stays = match &cli.command {
         Command::Node(Node::Run(_)) | Command::Supervise(_) => true,
         Command::Fs(Fs::Mount(args)) => args.foreground,
-        Command::Volume(Volume::Serve(_)) => true,
+        Command::Volume(Volume::Serve(_)) | Command::Disk(Disk::Serve(_)) => true,
         _ => false,
     };
     if stays || matches!(&cli.command, Command::Up(_) | Command::Fs(Fs::Mount(_))) {
@@ -64,6 +66,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Node(Node::List(args)) => list::nodes(&args),
         Command::Volume(verb) => volume::run(&verb).map(done),
+        Command::Disk(verb) => disk::run(&verb).map(done),
         Command::Target(Target::List(args)) => list::targets(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),

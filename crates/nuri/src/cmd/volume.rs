@@ -1,23 +1,15 @@
 //! `nuri volume ...`: block devices that the space keeps, by name, and the server for them.
 
-use std::fs;
-use std::io;
-use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 
 use nuri_client::{Client, ClientConfig};
 use nuri_nbd::export::Exports;
-use nuri_nbd::server::{Limits, Listener, Server};
 use nuri_nbd::volume::{Catalog, Shrink, VolumeView};
 use nuri_volume::Cluster;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::fs::mount::{Reported, report_client};
+use super::nbd::NbdDoor;
 use crate::cli::{self, Volume, VolumeServe};
 use crate::show::{human, print_json};
 use crate::{Failure, at};
@@ -119,12 +111,9 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
 }
 
 fn serve(args: &VolumeServe) -> Result<(), Failure> {
-    // From here on a signal is waited for.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
+    let server = NbdDoor::open(&args.server)?;
     let cluster = connect(&args.whence)?;
-    let listeners = listeners(args)?;
-    let addresses: Vec<_> = listeners.iter().map(|(_, address)| address.clone()).collect();
-    let client = start_client(&cluster, format!("{}:{}", host(), addresses.join(" ")))?;
+    let client = start_client(&cluster, format!("{}:{}", host(), server.place()))?;
     let mut volumes = Catalog::new(client.clone());
     if let Some(name) = &args.name {
         volumes = volumes.only(name.clone());
@@ -133,53 +122,9 @@ fn serve(args: &VolumeServe) -> Result<(), Failure> {
     if args.read_only {
         volumes = volumes.read_only();
     }
-    let limits = Limits { connections: usize::from(args.max_connections) };
-    let server = Server::new(Arc::new(volumes), limits);
-    for (listener, address) in listeners {
-        server.listen(listener).map_err(at("no thread"))?;
-        tracing::info!("nbd: serves volumes at {address}");
-    }
-    let place = addresses.join(" ");
-    report_client(&cluster, &client, Reported { host: host(), place }, Default::default);
-    signals.forever().next();
-    tracing::info!("nbd: ends: what clients had begun is finished first");
-    server.stop();
-    if let Some(path) = &args.socket {
-        // Whoever connects meanwhile finds nobody.
-        let _ = fs::remove_file(path);
-    }
-    client.close().map_err(at("bytes that were written to volumes are lost"))
-}
-
-fn listeners(args: &VolumeServe) -> Result<Vec<(Listener, String)>, Failure> {
-    let mut listeners = Vec::new();
-    if let Some(address) = args.listen() {
-        let listener = TcpListener::bind(address).map_err(at(address))?;
-        let bound = listener.local_addr().map_err(at(address))?;
-        if !bound.ip().is_loopback() {
-            tracing::warn!(
-                "nbd: whoever reaches {bound} reads and writes the volumes: nothing is encrypted \
-                 and nobody is asked who they are"
-            );
-        }
-        listeners.push((Listener::Tcp(listener), format!("nbd://{bound}")));
-    }
-    if let Some(path) = &args.socket {
-        let listener = local(path).map_err(at(path.display()))?;
-        let address = format!("nbd+unix:///?socket={}", path.display());
-        listeners.push((Listener::Unix(listener), address));
-    }
-    Ok(listeners)
-}
-
-/// A socket of this machine. One that a server left behind is replaced.
-fn local(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket {
-        if UnixStream::connect(path).is_ok() {
-            return Err(io::Error::other("another server listens there"));
-        }
-        fs::remove_file(path)?;
-    }
-    UnixListener::bind(path)
+    let reported = Reported { host: host(), place: server.place() };
+    report_client(&cluster, &client, reported, Default::default);
+    let served = server.serve("volumes", Arc::new(volumes));
+    client.close().map_err(at("bytes that were written to volumes are lost"))?;
+    served
 }

@@ -216,6 +216,15 @@ fn volumes(room: &mut Room) {
     room.types(1, "nuri volume rename vm1 web");
     room.types(1, "nuri volume rm web");
     room.machines.run(1, "kill $(cat /root/volumes.pid)");
+    // There are no such disks: the sentence says so.
+    for line in [
+        "nuri disk serve /dev/sdb",
+        "nuri disk serve --writable /dev/sdb /dev/sdc1 --listen 127.0.0.1:10810",
+    ] {
+        let said = text(&room.try_type(1, line).stderr);
+        assert!(said.contains("/dev/sdb: No such file or directory"), "{said}");
+    }
+    assert!(room.types(1, "nuri disk list").starts_with("DISK"));
     room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
     room.machines.run(3, "kill $(cat /root/volumes.pid)");
 }

@@ -1,79 +1,19 @@
 //! Volumes by name, and served to the clients that people use.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{NURI, Space, has_ended, nuri, refused, run, text, wait};
+use crate::nbd::{Client, OVERLAPS, PRELUDE, PYTHON, Server, python};
+use crate::support::{Space, has_ended, nuri, refused, run, text, wait};
 
-/// The one that Debian gives libnbd its module for.
-const PYTHON: &str = "/usr/bin/python3";
-
-/// What clients do by libnbd's Python module; every script begins so.
-const PRELUDE: &str = "
-import nbd, sys, struct, hashlib
-def connect(uri):
-    h = nbd.NBD()
-    h.add_meta_context('base:allocation')
-    h.connect_uri(uri)
-    return h
-def refused(act, errno):
-    try:
-        act()
-    except nbd.Error as e:
-        assert e.errno == errno, (e.errno, errno, e.string)
-        return
-    raise AssertionError('not refused: expected ' + errno)
-";
-
-/// A server of volumes, as a person starts it.
-struct Server {
-    child: Child,
-    socket: PathBuf,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Server {
-    fn start(space: &Space, name: &str, more: &[&str]) -> Server {
-        let (socket, log) =
-            (space.path(&format!("{name}.sock")), space.path(&format!("{name}.log")));
-        let mut serve = Command::new(NURI);
-        serve.args(["volume", "serve", "--dir", &space.dir(), "--socket"]).arg(&socket).args(more);
-        let out = File::create(&log).unwrap();
-        let child = serve.stdout(Stdio::null()).stderr(out).spawn().unwrap();
-        wait("volumes are served", Duration::from_secs(10), || {
-            let said = fs::read_to_string(&log).unwrap();
-            if said.contains("serves volumes at") { Ok(()) } else { Err(said) }
-        });
-        Server { child, socket }
-    }
-
-    fn uri(&self, volume: &str) -> String {
-        format!("nbd+unix:///{volume}?socket={}", self.socket.display())
-    }
-
-    fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-
-    /// As a person ends it; fails where it does not end well.
-    fn end(mut self) {
-        let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        assert!(!self.socket.exists(), "its socket goes with it");
-    }
+fn serve(space: &Space, name: &str, more: &[&str]) -> Server {
+    let dir = space.dir();
+    Server::start(space, name, &[&["volume", "serve", "--dir", &dir], more].concat())
 }
 
 fn volume(space: &Space, args: &[&str]) -> Output {
@@ -95,50 +35,6 @@ fn listed(space: &Space, name: &str) -> Option<Value> {
     let list: Value = serde_json::from_str(&done(space, &["list", "--json"])).unwrap();
     let volumes = list["volumes"].as_array().unwrap();
     volumes.iter().find(|volume| volume["name"] == name).cloned()
-}
-
-fn python(script: &str, args: &[&str]) -> String {
-    run(PYTHON, &[&["-c", &format!("{PRELUDE}{script}")], args].concat())
-}
-
-/// A client that does what it is told, line by line, until it is dropped.
-struct Client {
-    child: Child,
-    words: ChildStdin,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Client {
-    fn connect(uri: &str) -> Client {
-        let script = format!(
-            "{PRELUDE}\nh = connect(sys.argv[1])\nprint('ready', flush=True)\n\
-             for line in sys.stdin:\n    exec(line)\n    print('done', flush=True)\n"
-        );
-        let mut python = Command::new(PYTHON);
-        python.args(["-c", &script, uri]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = python.spawn().unwrap();
-        let words = child.stdin.take().unwrap();
-        let mut client = Client { child, words };
-        client.hear("ready");
-        client
-    }
-
-    fn hear(&mut self, word: &str) {
-        let mut heard = vec![0; word.len() + 1];
-        self.child.stdout.as_mut().unwrap().read_exact(&mut heard).unwrap();
-        assert_eq!(text(&heard).trim_end(), word);
-    }
-
-    fn does(&mut self, line: &str) {
-        writeln!(self.words, "{line}").unwrap();
-        self.hear("done");
-    }
 }
 
 #[test]
@@ -220,7 +116,7 @@ fn the_clients_that_people_use_find_what_they_wrote() {
     run("qemu-io", &["-c", "write -P 7 1M 3M", "-c", "write -P 9 33M 100k", &image]);
     for shape in ["stripe", "parity:3+1"] {
         done(&space, &["create", "vm", "--size", "64M", "--shape", shape]);
-        let server = Server::start(&space, "serve", &[]);
+        let server = serve(&space, "serve", &[]);
         let uri = &server.uri("vm");
         let info: Value = serde_json::from_str(&run("nbdinfo", &["--json", uri])).unwrap();
         let export = &info["exports"][0];
@@ -258,7 +154,7 @@ fn the_clients_that_people_use_find_what_they_wrote() {
 fn requests_do_what_the_protocol_says_and_wrong_ones_say_what_is_wrong() {
     let space = Space::up(&["--target-size", "1G"]);
     done(&space, &["create", "vm", "--size", "64M"]);
-    let server = Server::start(&space, "serve", &[]);
+    let server = serve(&space, "serve", &[]);
     let script = "
 size = 64 << 20
 h = connect(sys.argv[1])
@@ -323,8 +219,9 @@ except nbd.Error as e:
     assert 'vm' in e.string or e.errno == 'ENOENT', e
 ";
     python(script, &[&server.uri("vm"), &server.uri("none")]);
+    python(OVERLAPS, &[&server.uri("vm")]);
     server.end();
-    let server = Server::start(&space, "read-only", &["vm", "--read-only"]);
+    let server = serve(&space, "read-only", &["vm", "--read-only"]);
     let script = "
 h = connect(sys.argv[1])
 assert h.is_read_only()
@@ -343,7 +240,7 @@ h.flush()
 fn a_volume_in_use_stays_as_it_is_and_has_one_server() {
     let space = Space::up(&["--target-size", "1G"]);
     done(&space, &["create", "vm", "--size", "64M"]);
-    let server = Server::start(&space, "one", &[]);
+    let server = serve(&space, "one", &[]);
     let mut client = Client::connect(&server.uri("vm"));
     client.does("h.pwrite(b'a' * 4096, 0)");
     assert_eq!(listed(&space, "vm").unwrap()["in_use"], true);
@@ -355,7 +252,7 @@ fn a_volume_in_use_stays_as_it_is_and_has_one_server() {
     // Another connection of the same server is of the same device, and of the new size.
     let mut more = Client::connect(&server.uri("vm"));
     more.does("assert bytes(h.pread(8192, 0)) == b'a' * 4096 + b'b' * 4096");
-    let other = Server::start(&space, "two", &[]);
+    let other = serve(&space, "two", &[]);
     let info = Command::new("nbdinfo").arg(other.uri("vm")).output().unwrap();
     assert!(!info.status.success(), "it waits for the lock, then says no");
     // Killed: what was answered is on the targets, and another server takes over.
@@ -377,7 +274,7 @@ fn what_was_answered_is_there_after_a_kill() {
     for shape in ["stripe", "mirror:2"] {
         let space = Space::up(&["--nodes", "2", "--targets", "4", "--target-size", "1G"]);
         done(&space, &["create", "vm", "--size", "64M", "--shape", shape]);
-        let server = Server::start(&space, "first", &[]);
+        let server = serve(&space, "first", &[]);
         let log = space.str("written");
         let writer = "
 import threading
@@ -408,7 +305,7 @@ for t in threads: t.join()
         if shape != "stripe" {
             space.kill("node1");
         }
-        let again = Server::start(&space, "second", &[]);
+        let again = serve(&space, "second", &[]);
         let reader = "
 h = connect(sys.argv[1])
 checked = 0
@@ -436,7 +333,7 @@ print(checked)
 fn strangers_and_the_slow_stop_nobody() {
     let space = Space::up(&["--target-size", "1G"]);
     done(&space, &["create", "vm", "--size", "64M"]);
-    let server = Server::start(&space, "serve", &["--max-connections", "40"]);
+    let server = serve(&space, "serve", &["--max-connections", "40"]);
     let connect = || UnixStream::connect(&server.socket).unwrap();
     let idle: Vec<_> = (0..400).map(|_| connect()).collect();
     let mut client = Client::connect(&server.uri("vm"));
@@ -492,7 +389,7 @@ fn strangers_and_the_slow_stop_nobody() {
 fn a_full_space_refuses_a_write_as_a_whole() {
     let space = Space::up(&["--targets", "2", "--target-size", "128M", "--shape", "stripe"]);
     done(&space, &["create", "vm", "--size", "192M"]);
-    let server = Server::start(&space, "serve", &[]);
+    let server = serve(&space, "serve", &[]);
     fs::write(space.mnt().join("filler"), vec![1; 120 << 20]).unwrap();
     let script = "
 h = connect(sys.argv[1])
