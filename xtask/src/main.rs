@@ -7,6 +7,7 @@ mod broken;
 mod ci;
 mod circles;
 mod faults;
+mod guest;
 mod install;
 mod litmus;
 mod model;
@@ -54,6 +55,12 @@ enum Command {
         #[arg(long, default_value_t = 1.0)]
         hours: f64,
         /// Only tests whose names contain this
+        #[arg(long, default_value = "")]
+        only: String,
+    },
+    /// NBD clients in a real kernel: a guest under qemu with file systems, a power cut, RAID-5
+    Guest {
+        /// Only stories whose names contain this
         #[arg(long, default_value = "")]
         only: String,
     },
@@ -234,6 +241,7 @@ fn main() -> std::process::ExitCode {
         Command::Check { since } => again::check::run(&since),
         Command::Test { name } => again::test::run(&name),
         Command::Flaky { hours, only } => again::flaky::run(hours, &only),
+        Command::Guest { only } => guest::run(&only),
         Command::ReleaseCheck => release::run_check(),
         Command::Guard { limit, lenient, words } => {
             watch::guard(&words, Duration::from_secs(limit), lenient)

@@ -50,6 +50,7 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
     // Else they would be left at the end, with a processor idle beside them.
+    jobs.push(Job::xtask("clients in a real kernel", "all", &["guest"]).load(Load::Computes));
     jobs.extend(simulations());
     jobs.extend(broken::jobs(programs)?);
     // Jobs of a lane run one after the other: the last one had better not begin at the end.

@@ -1,0 +1,81 @@
+//! A guest that runs: its console, line by line.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::image::Image;
+
+/// Longer than any story takes on two processors that emulate.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Its power is cut when dropped.
+pub(super) struct Guest {
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+    story: String,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Guest {
+    /// Boots a guest that plays a story, with these words.
+    pub(super) fn boot(image: &Image, story: &str, words: &str) -> Result<Guest, String> {
+        let append = format!("console=ttyS0 quiet panic=-1 story={story} {words}");
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu.args(["-accel", "tcg", "-m", "512", "-nographic", "-no-reboot", "-append", &append]);
+        qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
+        qemu.args(["-netdev", "user,id=n", "-device", "virtio-net-pci,netdev=n"]);
+        qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = qemu.spawn().map_err(|e| format!("qemu: {e}"))?;
+        let out = child.stdout.take().ok_or("qemu has no console")?;
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(out).split(b'\n').map_while(Result::ok);
+            let text = |line: Vec<u8>| String::from_utf8_lossy(&line).trim_end().to_owned();
+            lines.map(text).map_while(|line| tell.send(line).ok()).for_each(drop);
+        });
+        Ok(Guest { child, lines, said: Vec::new(), story: story.into() })
+    }
+
+    /// Waits for a line; fails with what the guest said where it does not come.
+    pub(super) fn hears(&mut self, words: &str) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let left = LIMIT.saturating_sub(start.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    let is_it = line.contains(words);
+                    let is_over = line.contains(&format!("story {}: ", self.story));
+                    self.said.push(line);
+                    match (is_it, is_over) {
+                        (true, _) => return Ok(()),
+                        (false, true) => return Err(self.told(words)),
+                        (false, false) => {}
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(self.told(words));
+                }
+            }
+        }
+    }
+
+    fn told(&self, words: &str) -> String {
+        let last = self.said.len().saturating_sub(40);
+        format!("{}: never said {words:?}, but\n{}", self.story, self.said[last..].join("\n"))
+    }
+
+    /// Waits until the story was told to its end.
+    pub(super) fn ends_well(mut self) -> Result<(), String> {
+        let words = format!("story {}: told", self.story);
+        self.hears(&words)
+    }
+}

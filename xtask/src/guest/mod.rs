@@ -1,0 +1,181 @@
+//! `cargo xtask guest`: clients in a real kernel. This machine's kernel may have no `nbd` and no
+//! `md`; a guest under qemu has, and reaches the servers of this machine at 10.0.2.2.
+
+mod image;
+mod machine;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use image::Image;
+use machine::Guest;
+
+use crate::shell::{Build, build, script};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Files that are synced before the power is cut.
+const SYNCED: u32 = 12;
+const DISK: u64 = 64 << 20;
+
+type Story = fn(&Host<'_>) -> Result<(), String>;
+const STORIES: &[(&str, Story)] =
+    &[("files", files), ("power-cut", power_cut), ("grows", grows), ("raid", raid)];
+
+/// Plays the stories whose names contain `only`.
+pub(crate) fn run(only: &str) -> Result<(), String> {
+    let nuri = build(Build::Tests)?;
+    let image = image::make()?;
+    let mut played = 0;
+    for (name, story) in STORIES.iter().filter(|(name, _)| name.contains(only)) {
+        let start = Instant::now();
+        let tmp = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let host = Host { nuri: &nuri, dir: tmp.path(), image: &image };
+        story(&host).map_err(|words| format!("{name}: {words}"))?;
+        println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
+        played += 1;
+    }
+    if played == 0 { Err(format!("no story is called {only:?}")) } else { Ok(()) }
+}
+
+/// This machine.
+struct Host<'h> {
+    nuri: &'h Path,
+    dir: &'h Path,
+    image: &'h Image,
+}
+
+/// A space that is stopped when dropped.
+struct Space<'h>(&'h Host<'h>);
+
+impl Drop for Space<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.nuri(&format!("down --force --dir {}/space", self.0.dir.display()));
+    }
+}
+
+/// A server of devices; killed when dropped.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Host<'_> {
+    fn nuri(&self, words: &str) -> Result<String, String> {
+        script(&format!("{} {words}", self.nuri.display()), SOON)
+    }
+
+    /// A space with one volume.
+    fn space(&self, size: &str) -> Result<Space<'_>, String> {
+        let dir = self.dir.display();
+        let made = Space(self);
+        self.nuri(&format!("up --create --dir {dir}/space --target-size 1G"))?;
+        let create = format!("volume create vm --size {size} --shape mirror:2");
+        self.nuri(&format!("{create} --dir {dir}/space"))?;
+        Ok(made)
+    }
+
+    /// `nuri` with these arguments, listening on a port of its own.
+    fn serve(&self, words: &[&str]) -> Result<Server, String> {
+        let log = self.dir.join("serve.log");
+        let out = File::create(&log).map_err(|e| e.to_string())?;
+        let mut serve = Command::new(self.nuri);
+        serve.args(words).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(out);
+        let child = serve.spawn().map_err(|e| e.to_string())?;
+        let mut server = Server { child, port: 0 };
+        let start = Instant::now();
+        while start.elapsed() < SOON {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let port = said
+                .split("nbd://127.0.0.1:")
+                .nth(1)
+                .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
+            if let Some(port) = port {
+                server.port = port;
+                return Ok(server);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(std::fs::read_to_string(&log).unwrap_or_default())
+    }
+
+    fn serve_volumes(&self) -> Result<Server, String> {
+        self.serve(&["volume", "serve", "--dir", &format!("{}/space", self.dir.display())])
+    }
+
+    fn boot(&self, story: &str, words: &str) -> Result<Guest, String> {
+        Guest::boot(self.image, story, words)
+    }
+}
+
+fn files(host: &Host<'_>) -> Result<(), String> {
+    let _space = host.space("256M")?;
+    let server = host.serve_volumes()?;
+    host.boot("files", &format!("port={}", server.port))?.ends_well()?;
+    let listed = host.nuri(&format!("volume list --json --dir {}/space", host.dir.display()))?;
+    let list: serde_json::Value = serde_json::from_str(&listed).map_err(|e| e.to_string())?;
+    let used = list["volumes"][0]["used"].as_u64().unwrap_or(u64::MAX);
+    // Two of four files of 6.5 MB are left, and what the file system needs for itself.
+    if used > 24 << 20 { Err(format!("{used} bytes are used: no room came back")) } else { Ok(()) }
+}
+
+fn power_cut(host: &Host<'_>) -> Result<(), String> {
+    let _space = host.space("256M")?;
+    let server = host.serve_volumes()?;
+    let port = format!("port={}", server.port);
+    let mut guest = host.boot("write_until_cut", &port)?;
+    guest.hears(&format!("synced {SYNCED}"))?;
+    drop(guest);
+    drop(server);
+    // The server is killed too: another one finds what the targets have.
+    let server = host.serve_volumes()?;
+    host.boot("after_cut", &format!("port={} count={SYNCED}", server.port))?.ends_well()
+}
+
+fn grows(host: &Host<'_>) -> Result<(), String> {
+    let _space = host.space("64M")?;
+    let server = host.serve_volumes()?;
+    let mut guest = host.boot("grows", &format!("port={}", server.port))?;
+    guest.hears("grow now")?;
+    host.nuri(&format!("volume resize vm 256M --dir {}/space", host.dir.display()))?;
+    guest.ends_well()
+}
+
+/// A file as a disk; detached when dropped.
+struct Disk {
+    path: String,
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = script(&format!("losetup -d {}", self.path), SOON);
+    }
+}
+
+impl Disk {
+    fn new(file: PathBuf) -> Result<Disk, String> {
+        File::create(&file).and_then(|file| file.set_len(DISK)).map_err(|e| e.to_string())?;
+        let path = script(&format!("losetup -f --show {}", file.display()), SOON)?;
+        Ok(Disk { path: path.trim().to_owned() })
+    }
+}
+
+fn raid(host: &Host<'_>) -> Result<(), String> {
+    let disk = |number: u32| Disk::new(host.dir.join(format!("disk{number}")));
+    let disks = (0..4).map(disk).collect::<Result<Vec<_>, _>>()?;
+    let serve = |disk: &Disk| host.serve(&["disk", "serve", "--writable", &disk.path]);
+    let mut servers = disks.iter().map(serve).collect::<Result<Vec<_>, _>>()?;
+    let ports: Vec<_> = servers.iter().map(|server| server.port.to_string()).collect();
+    let mut guest = host.boot("raid", &format!("ports={}", ports.join(",")))?;
+    guest.hears("kill one now")?;
+    drop(servers.remove(2));
+    guest.ends_well()
+}

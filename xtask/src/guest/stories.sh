@@ -1,0 +1,120 @@
+# What a guest does: its first process, and the stories that the kernel's command line names.
+# Words of a story come as word=value on the command line.
+
+word() { tr ' ' '\n' < /proc/cmdline | sed -n "s/^$1=//p"; }
+
+# The machine: devices, modules, the network through which the host is 10.0.2.2.
+begin() {
+    mount -t proc proc /proc
+    mount -t sysfs sys /sys
+    mount -t devtmpfs dev /dev
+    mkdir -p /run /mnt
+    for module in $(cat /modules); do modprobe "$module" || echo "no module $module"; done
+    ip link set lo up
+    ip link set eth0 up
+    ip addr add 10.0.2.15/24 dev eth0
+}
+
+# attach DEVICE NAME CONNECTIONS [PORT]
+attach() {
+    nbd-client 10.0.2.2 "${4:-$(word port)}" "/dev/$1" -N "$2" -C "$3" >/dev/null 2>&1
+}
+
+filled() { yes "$1" | head -c 300000; }
+
+# A file system on a volume, by two connections; rooms of what was removed go back.
+files() {
+    attach nbd0 vm 2
+    mkfs.ext4 -q /dev/nbd0
+    # Else the kernel fills tables with zeros in the background.
+    mount -o noinit_itable /dev/nbd0 /mnt
+    for i in 1 2 3 4; do dd if=/dev/urandom "of=/mnt/f$i" bs=64k count=100 2>/dev/null; done
+    (cd /mnt && sha256sum f1 f2 f3 f4 > sums)
+    sync
+    echo 3 > /proc/sys/vm/drop_caches
+    (cd /mnt && sha256sum -c sums >/dev/null)
+    rm /mnt/f2 /mnt/f3
+    # Room is free when the journal says so.
+    sync
+    fstrim /mnt
+    umount /mnt
+    e2fsck -fn /dev/nbd0
+    nbd-client -d /dev/nbd0
+}
+
+# Writes files and syncs each, until the host cuts the power.
+write_until_cut() {
+    attach nbd0 vm 1
+    mkfs.ext4 -q /dev/nbd0
+    mount /dev/nbd0 /mnt
+    i=0
+    while true; do
+        i=$((i + 1))
+        filled $i | dd "of=/mnt/f$i" bs=100k conv=fsync 2>/dev/null
+        sync
+        echo "synced $i"
+    done
+}
+
+# What was synced before the cut is whole.
+after_cut() {
+    attach nbd0 vm 1
+    e2fsck -p /dev/nbd0 || test $? -le 1
+    mount /dev/nbd0 /mnt
+    i=0
+    while [ $i -lt "$(word count)" ]; do
+        i=$((i + 1))
+        filled $i | cmp - "/mnt/f$i"
+    done
+    umount /mnt
+    e2fsck -fn /dev/nbd0
+}
+
+# Raw disks of four servers as RAID-5; one of the servers goes away in the middle.
+raid() {
+    n=0
+    for port in $(word ports | tr ',' ' '); do
+        attach nbd$n "" 1 "$port"
+        n=$((n + 1))
+    done
+    devices="/dev/nbd0 /dev/nbd1 /dev/nbd2 /dev/nbd3"
+    mdadm --create /dev/md0 --run --level=5 --raid-devices=4 --assume-clean $devices
+    mkfs.ext4 -q /dev/md0
+    mount /dev/md0 /mnt
+    for i in 1 2 3 4 5; do filled $i > /mnt/f$i; done
+    sync
+    echo "kill one now"
+    while ! grep -q '(F)' /proc/mdstat; do
+        filled again > /mnt/again
+        sync
+        sleep 0.2
+    done
+    echo 3 > /proc/sys/vm/drop_caches
+    for i in 1 2 3 4 5; do filled $i | cmp - /mnt/f$i; done
+    grep -q '\[UU_U\]' /proc/mdstat
+    umount /mnt
+    e2fsck -fn /dev/md0
+    mdadm --stop /dev/md0
+}
+
+# A volume that grows: who connects again sees it, and the file system follows.
+grows() {
+    attach nbd0 vm 1
+    mkfs.ext4 -q /dev/nbd0
+    small=$(cat /sys/block/nbd0/size)
+    nbd-client -d /dev/nbd0
+    echo "grow now"
+    while true; do
+        attach nbd0 vm 1
+        [ "$(cat /sys/block/nbd0/size)" -eq "$small" ] || break
+        nbd-client -d /dev/nbd0
+        sleep 0.5
+    done
+    [ "$(cat /sys/block/nbd0/size)" -eq $((4 * small)) ]
+    e2fsck -fp /dev/nbd0
+    resize2fs /dev/nbd0
+    mount /dev/nbd0 /mnt
+    [ "$(df -m /mnt | tail -1 | awk '{ print $2 }')" -gt 200 ]
+    umount /mnt
+    e2fsck -fn /dev/nbd0
+}
