@@ -4,6 +4,7 @@
 //! for all servers is shown apart. Every value is the median of the rounds; before each read the
 //! mount is made anew and caches are dropped.
 
+pub(crate) mod block;
 pub(crate) mod coherence;
 pub(crate) mod ipc;
 pub(crate) mod link;

@@ -178,6 +178,15 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// Volumes and a raw disk over NBD, against nbdkit on the local disk (install nbdkit first)
+    BenchBlock {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
     /// How fast lost and absent targets come back, and what programs keep of their speed
     BenchRebuild {
         /// Where to work; needs some GiB
@@ -270,6 +279,7 @@ fn main() -> std::process::ExitCode {
         Command::BenchShapes { rounds, dir } => bench::shapes::run(rounds, &dir),
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
         Command::BenchNear { rounds, dir } => bench::near::run(rounds, &dir),
+        Command::BenchBlock { rounds, dir } => bench::block::run(rounds, &dir),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::BenchCoherence { rounds, dir, only, quick } => {
             let extent = bench::coherence::Extent { rounds, only: &only, quick };

@@ -21,6 +21,7 @@ mod thread_pool;
 mod writeback;
 
 pub use api::allocate::Allocate;
+pub use api::block::Kept;
 pub use api::file::{Access, Sync};
 pub use api::names::{Created, Listing, ListingEntry};
 pub use api::seek::Seek;

@@ -7,12 +7,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 use nuri_io::buf::AlignedBuf;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-use crate::export::{About, Export, ZeroedRoom};
+use crate::export::{About, Export, Kept, Zeroing};
 use crate::handshake::Agreed;
 use crate::input::{End, Input};
 use crate::order::{Arrived, Use};
@@ -38,9 +39,10 @@ pub(crate) struct Connection {
     structured: bool,
     allocation: bool,
     /// Threads, and those of them that wait for a request.
-    threads: Mutex<usize>,
-    ended: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     idle: AtomicUsize,
+    /// Failed flushes of all connections that this one was told of.
+    told_failures: AtomicU64,
     is_over: AtomicBool,
     /// Of the client, for the log.
     name: String,
@@ -56,6 +58,7 @@ enum Job<'c> {
 impl Connection {
     pub(crate) fn new(socket: Arc<Socket>, agreed: Agreed, name: String) -> Connection {
         let Agreed { export, structured, allocation, rest, .. } = agreed;
+        let told_failures = AtomicU64::new(export.order().failures());
         Connection {
             input: Mutex::new(Input::new(socket.clone(), rest)),
             output: Mutex::new(()),
@@ -63,8 +66,8 @@ impl Connection {
             export,
             structured,
             allocation,
-            threads: Mutex::new(1),
-            ended: Condvar::new(),
+            threads: Mutex::default(),
+            told_failures,
             idle: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             socket,
@@ -75,9 +78,12 @@ impl Connection {
     /// Serves requests until the connection is over, and all that came are answered.
     pub(crate) fn run_all(self: &Arc<Self>) {
         self.run();
-        let mut threads = self.threads.lock();
-        while *threads > 0 {
-            self.ended.wait(&mut threads);
+        loop {
+            // None is started any more, but by one that runs.
+            let Some(thread) = self.threads.lock().pop() else { break };
+            if thread.join().is_err() {
+                self.end("a thread of it ended");
+            }
         }
         self.socket.shut();
     }
@@ -94,8 +100,6 @@ impl Connection {
                 self.end(&format!("its answer could not be sent: {error}"));
             }
         }
-        *self.threads.lock() -= 1;
-        self.ended.notify_all();
     }
 
     fn end(&self, why: &str) {
@@ -138,13 +142,14 @@ impl Connection {
     /// Another thread reads on while this one is busy.
     fn have_a_reader(self: &Arc<Self>) {
         let mut threads = self.threads.lock();
-        if self.idle.load(Ordering::SeqCst) > 0 || *threads >= THREADS {
+        // The first one is the server's.
+        if self.idle.load(Ordering::SeqCst) > 0 || threads.len() + 1 >= THREADS {
             return;
         }
         let own = self.clone();
         let thread = std::thread::Builder::new().name("nbd".into()).stack_size(STACK);
         // With fewer threads it takes longer.
-        *threads += usize::from(thread.spawn(move || own.run()).is_ok());
+        threads.extend(thread.spawn(move || own.run()));
     }
 
     /// `None`: the client says goodbye.
@@ -242,11 +247,21 @@ impl Connection {
 
     /// Writes bytes when it is their turn.
     fn write(&self, request: &Request, at: u64, data: &[u8]) -> Result<(), Errno> {
-        self.export.write(at, data)?;
-        match request.has(command_flag::FUA) {
-            true => self.export.sync(at, data.len() as u64),
-            false => Ok(()),
+        let is_stable = request.has(command_flag::FUA);
+        self.export.write(at, data, if is_stable { Kept::Durably } else { Kept::BeyondACrash })
+    }
+
+    /// Makes all durable that was answered. What one connection is told of lost bytes, each is.
+    fn flush(&self) -> Result<(), Errno> {
+        let flushed = self.export.flush();
+        if flushed.is_err() {
+            self.export.order().note_failure();
         }
+        let failures = self.export.order().failures();
+        if self.told_failures.swap(failures, Ordering::SeqCst) != failures {
+            return Err(Errno::Io);
+        }
+        flushed
     }
 
     fn serve(
@@ -262,7 +277,7 @@ impl Connection {
             command::READ => return self.read(request, arrived, buffer),
             command::BLOCK_STATUS => return self.block_status(request),
             command::WRITE => self.write(request, at, buffer),
-            command::FLUSH => export.flush(),
+            command::FLUSH => self.flush(),
             command::TRIM => export.trim(at, len).and_then(|()| self.settle(request)),
             command::WRITE_ZEROES => self.zero(request).and_then(|()| self.settle(request)),
             // Of what will be read soon.
@@ -271,22 +286,24 @@ impl Connection {
         };
         // Nobody waits for a client that is slow.
         drop(arrived);
+        if outcome.is_err() && !self.export.is_ours() {
+            // It may be repeated elsewhere: no error is told.
+            return Err(io::Error::other("the export is another server's"));
+        }
         self.answer(request, outcome)
     }
 
     fn zero(&self, request: &Request) -> Result<(), Errno> {
-        let keeps = request.has(command_flag::NO_HOLE);
-        if keeps && request.has(command_flag::FAST_ZERO) {
-            // Room is asked for at every target.
-            return Err(Errno::NotSupported);
-        }
-        let room = if keeps { ZeroedRoom::Kept } else { ZeroedRoom::GivenBack };
-        self.export.write_zeroes(request.offset, u64::from(request.len), room)
+        let how = Zeroing {
+            keeps_room: request.has(command_flag::NO_HOLE),
+            is_fast: request.has(command_flag::FAST_ZERO),
+        };
+        self.export.write_zeroes(request.offset, u64::from(request.len), how)
     }
 
     /// Makes durable what was changed otherwise than by a write, where that was asked for.
     fn settle(&self, request: &Request) -> Result<(), Errno> {
-        if request.has(command_flag::FUA) { self.export.flush() } else { Ok(()) }
+        if request.has(command_flag::FUA) { self.flush() } else { Ok(()) }
     }
 
     fn read(
@@ -313,7 +330,8 @@ impl Connection {
             drop(own);
             if let Err(errno) = found {
                 return match one_answer {
-                    None => self.answer(request, Err(errno)),
+                    None if self.export.is_ours() => self.answer(request, Err(errno)),
+                    None => Err(io::Error::other("the export is another server's")),
                     // It was promised already.
                     Some(_) => Err(io::Error::other("a read failed in the middle")),
                 };

@@ -16,17 +16,16 @@ pub trait Export: Send + Sync + 'static {
     /// Why the bytes cannot be had.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
 
-    /// Returns when the bytes are where a crash of this server cannot take them.
+    /// Returns when the bytes are where a crash of this server cannot take them, or durable.
     ///
     /// # Errors
     /// Why not all of them are.
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno>;
+    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno>;
 
-    /// Makes durable what was written of these bytes.
-    ///
-    /// # Errors
-    /// Why it is not.
-    fn sync(&self, offset: u64, len: u64) -> Result<(), Errno>;
+    /// Whether it is still this server's: its clients are left where it is not.
+    fn is_ours(&self) -> bool {
+        true
+    }
 
     /// Makes durable all writes that were answered.
     ///
@@ -43,8 +42,8 @@ pub trait Export: Send + Sync + 'static {
     /// The bytes read as zeros.
     ///
     /// # Errors
-    /// Why not.
-    fn write_zeroes(&self, offset: u64, len: u64, room: ZeroedRoom) -> Result<(), Errno>;
+    /// Why not; `NotSupported` where it shall be faster than writing them, and is not.
+    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno>;
 
     /// What is data and what is a hole, from the offset on, at most so many and `len` bytes.
     ///
@@ -53,11 +52,20 @@ pub trait Export: Send + Sync + 'static {
     fn extents(&self, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno>;
 }
 
-/// What becomes of the room of bytes that are zeroed.
+/// Where written bytes are when the write is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ZeroedRoom {
-    GivenBack,
-    Kept,
+pub enum Kept {
+    BeyondACrash,
+    Durably,
+}
+
+/// How bytes are zeroed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zeroing {
+    /// Their room stays theirs; else it is given back.
+    pub keeps_room: bool,
+    /// Only if that is much faster than writing zeros.
+    pub is_fast: bool,
 }
 
 /// Bytes that are all data or all a hole.

@@ -77,22 +77,23 @@ impl Handshake {
         Handshake { stage: Stage::Flags, input, no_zeroes, structured, allocation_of }
     }
 
-    /// Bytes came.
-    pub(crate) fn receive(&mut self, bytes: &[u8], exports: &dyn Exports) -> Vec<Effect> {
+    /// Bytes came: [`Handshake::next`] says what is to be done, one thing after the other.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
-        let mut effects = Vec::new();
-        while let Some(effect) = self.step(exports) {
-            let is_last = !matches!(effect, Effect::Send(_));
-            // What is skipped is not answered before its end.
-            if !matches!(&effect, Effect::Send(bytes) if bytes.is_empty()) {
-                effects.push(effect);
-            }
-            if is_last {
-                self.stage = Stage::Over;
-                break;
+    }
+
+    pub(crate) fn next(&mut self, exports: &dyn Exports) -> Option<Effect> {
+        loop {
+            match self.step(exports)? {
+                // What is skipped is not answered before its end.
+                Effect::Send(bytes) if bytes.is_empty() => {}
+                effect @ Effect::Send(_) => return Some(effect),
+                last => {
+                    self.stage = Stage::Over;
+                    return Some(last);
+                }
             }
         }
-        effects
     }
 
     /// The next thing that can be made out of the input; `None` where more is needed.
@@ -398,7 +399,7 @@ pub fn fuzz(bytes: &[u8]) {
 /// A server of two exports.
 mod fake {
     use super::{About, Agreed, Arc, Effect, Export, Exports, Handshake, Refusal};
-    use crate::export::{Extent, ZeroedRoom};
+    use crate::export::{Extent, Kept, Zeroing};
     use crate::order::Order;
     use crate::protocol::Errno;
 
@@ -420,11 +421,8 @@ mod fake {
         fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Errno> {
             Err(Errno::Io)
         }
-        fn write(&self, _: u64, _: &[u8]) -> Result<(), Errno> {
+        fn write(&self, _: u64, _: &[u8], _: Kept) -> Result<(), Errno> {
             Err(Errno::Io)
-        }
-        fn sync(&self, _: u64, _: u64) -> Result<(), Errno> {
-            Ok(())
         }
         fn flush(&self) -> Result<(), Errno> {
             Ok(())
@@ -432,7 +430,7 @@ mod fake {
         fn trim(&self, _: u64, _: u64) -> Result<(), Errno> {
             Ok(())
         }
-        fn write_zeroes(&self, _: u64, _: u64, _: ZeroedRoom) -> Result<(), Errno> {
+        fn write_zeroes(&self, _: u64, _: u64, _: Zeroing) -> Result<(), Errno> {
             Ok(())
         }
         fn extents(&self, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
@@ -472,7 +470,8 @@ mod fake {
                 rest.extend_from_slice(piece);
                 continue;
             }
-            for effect in machine.receive(piece, &Fake) {
+            machine.receive(piece);
+            while let Some(effect) = machine.next(&Fake) {
                 match effect {
                     Effect::Send(bytes) => said.extend(bytes),
                     Effect::Close(bytes, why) => {

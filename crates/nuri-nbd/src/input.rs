@@ -50,19 +50,23 @@ impl Input {
 
     /// Bytes that belong to a request.
     pub(crate) fn exactly(&mut self, out: &mut [u8]) -> Result<(), End> {
-        let buffered = out.len().min(self.buffer.len() - self.start);
-        let (first, mut rest) = out.split_at_mut(buffered);
-        first.copy_from_slice(&self.buffer[self.start..self.start + buffered]);
-        self.start += buffered;
-        while rest.len() >= BUFFER {
-            let count = receive(&self.socket, rest)?;
-            rest = &mut rest[count..];
+        let mut rest = out;
+        while !rest.is_empty() {
+            if self.start == self.buffer.len() && rest.len() >= BUFFER {
+                let count = receive(&self.socket, rest)?;
+                rest = &mut rest[count..];
+                continue;
+            }
+            if self.start == self.buffer.len() {
+                self.fill()?;
+            }
+            let count = rest.len().min(self.buffer.len() - self.start);
+            let (first, later) = rest.split_at_mut(count);
+            first.copy_from_slice(&self.buffer[self.start..self.start + count]);
+            self.start += count;
+            rest = later;
         }
-        if rest.is_empty() {
-            return Ok(());
-        }
-        self.fill()?;
-        self.exactly(rest)
+        Ok(())
     }
 
     /// Waits for some bytes. All that there were are taken.

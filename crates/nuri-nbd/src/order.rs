@@ -1,3 +1,5 @@
+//! What all connections of an export share: the order of its requests, and how many flushes failed.
+//!
 //! Requests that overlap run in the order in which they came (NBD-1).
 //!
 //! A client may send a write before the answer to another one of the same bytes, on the same
@@ -5,6 +7,7 @@
 //! writes, and writes for reads; reads do not wait for each other.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
@@ -58,11 +61,13 @@ impl Arrivals {
     }
 }
 
-/// The order of an export's requests, for all its connections.
+/// Of an export, for all its connections.
 #[derive(Default)]
 pub struct Order {
     arrivals: Mutex<Arrivals>,
     ended: Condvar,
+    /// Bytes of any connection may be lost: each is told at its next flush.
+    failures: AtomicU64,
 }
 
 /// A request that came; done when dropped.
@@ -72,6 +77,15 @@ pub(crate) struct Arrived<'o> {
 }
 
 impl Order {
+    /// Flushes that failed, of all connections.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn note_failure(&self) {
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// A request came. To be called in the order in which they come.
     pub(crate) fn arrive(&self, start: u64, end: u64, how: Use) -> Arrived<'_> {
         let number = self.arrivals.lock().arrive(Range { start, end, how });

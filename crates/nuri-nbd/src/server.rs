@@ -1,7 +1,9 @@
 //! Listens, shakes hands and hands connections to their threads.
 //!
-//! A stranger costs one small thread for ten seconds at most. Where more strangers come than there
-//! is room for, those that came first are left, so that nobody keeps others out by waiting.
+//! A stranger costs one thread, for ten seconds at most, and as long as its export takes to be
+//! opened. Where more strangers come than there is room for, those that came first are left, so
+//! that nobody keeps others out by waiting; those that cannot be left at once keep the next ones
+//! out.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +26,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const STUCK: Duration = Duration::from_secs(30);
 /// Handshakes at once.
 const STRANGERS: usize = 256;
-const STACK: usize = 256 << 10;
+/// Until the thread of a stranger that was left has ended.
+const LEAVING: Duration = Duration::from_secs(1);
+const STACK: usize = 1 << 20;
 /// After an accept that failed: there are no descriptors, or no memory.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -78,6 +82,8 @@ pub struct Server {
     strangers: Mutex<VecDeque<Weak<Socket>>>,
     clients: Mutex<Vec<Weak<Socket>>>,
     running: AtomicUsize,
+    /// Threads that shake hands.
+    greeting: AtomicUsize,
     ended: Condvar,
     idle: Mutex<()>,
     is_stopping: AtomicBool,
@@ -85,8 +91,17 @@ pub struct Server {
 
 impl Server {
     pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Arc<Server> {
-        let (strangers, clients, running, ended, idle, is_stopping) = Default::default();
-        Arc::new(Server { exports, limits, strangers, clients, running, ended, idle, is_stopping })
+        Arc::new(Server {
+            exports,
+            limits,
+            strangers: Mutex::default(),
+            clients: Mutex::default(),
+            running: AtomicUsize::new(0),
+            greeting: AtomicUsize::new(0),
+            ended: Condvar::new(),
+            idle: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+        })
     }
 
     /// Accepts connections for as long as the server runs.
@@ -114,11 +129,15 @@ impl Server {
     fn welcome(self: &Arc<Self>, socket: Socket, name: String) {
         let socket = Arc::new(socket);
         self.make_room();
+        let Some(greeting) = Greeting::begin(self) else {
+            tracing::warn!("nbd: {name}: refused: {STRANGERS} others are at the door");
+            return;
+        };
         self.strangers.lock().push_back(Arc::downgrade(&socket));
         let server = self.clone();
         let thread = std::thread::Builder::new().name("nbd-hello".into()).stack_size(STACK);
         // Without a thread the connection ends here.
-        let _ = thread.spawn(move || server.greet(&socket, name));
+        let _ = thread.spawn(move || server.greet(&socket, name, greeting));
     }
 
     /// Who came first is left, where there are too many.
@@ -132,10 +151,10 @@ impl Server {
         }
     }
 
-    fn greet(self: &Arc<Self>, socket: &Arc<Socket>, name: String) {
+    fn greet(self: &Arc<Self>, socket: &Arc<Socket>, name: String, greeting: Greeting) {
         let agreed = socket.tune().and_then(|()| self.shake_hands(socket));
         match agreed {
-            Ok(Ok(agreed)) => self.serve(socket, agreed, name),
+            Ok(Ok(agreed)) => self.serve(socket, agreed, name, greeting),
             Ok(Err(why)) => tracing::debug!("nbd: {name}: no agreement: {why}"),
             Err(error) => tracing::debug!("nbd: {name}: no agreement: {error}"),
         }
@@ -159,7 +178,11 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            for effect in machine.receive(&buffer[..count], &*self.exports) {
+            machine.receive(&buffer[..count]);
+            while let Some(effect) = machine.next(&*self.exports) {
+                if start.elapsed() >= HANDSHAKE && matches!(effect, Effect::Send(_)) {
+                    return Ok(Err("it took too long"));
+                }
                 match effect {
                     Effect::Send(bytes) => socket.send(&bytes, &[])?,
                     Effect::Serve(agreed) => return Ok(Ok(agreed)),
@@ -172,11 +195,20 @@ impl Server {
         }
     }
 
-    fn serve(self: &Arc<Self>, socket: &Arc<Socket>, agreed: Agreed, name: String) {
+    fn serve(
+        self: &Arc<Self>,
+        socket: &Arc<Socket>,
+        agreed: Agreed,
+        name: String,
+        greeting: Greeting,
+    ) {
         let Some(_place) = Place::take(self, socket) else {
             tracing::warn!("nbd: {name}: refused: {} are served already", self.limits.connections);
+            // The export is let go before it counts as gone.
+            drop(agreed);
             return;
         };
+        drop(greeting);
         let is_said =
             socket.set_timeouts(STUCK, STUCK).and_then(|()| socket.send(&agreed.last_words, &[]));
         if is_said.is_ok() {
@@ -191,9 +223,12 @@ impl Server {
     /// Ends all connections, and waits for what they had begun.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        self.clients.lock().iter().filter_map(Weak::upgrade).for_each(|socket| socket.shut());
+        for sockets in [&mut *self.clients.lock(), self.strangers.lock().make_contiguous()] {
+            sockets.iter().filter_map(Weak::upgrade).for_each(|socket| socket.shut());
+        }
         let mut idle = self.idle.lock();
-        while self.running.load(Ordering::SeqCst) > 0 {
+        let is_busy = || self.running.load(Ordering::SeqCst) + self.greeting.load(Ordering::SeqCst);
+        while is_busy() > 0 {
             self.ended.wait(&mut idle);
         }
     }
@@ -201,6 +236,31 @@ impl Server {
     /// Connections that are served now.
     pub fn connections(&self) -> usize {
         self.running.load(Ordering::SeqCst)
+    }
+}
+
+/// A handshake; ends when dropped.
+struct Greeting(Arc<Server>);
+
+impl Greeting {
+    /// Those that were just left end soon; `None` where they do not.
+    fn begin(server: &Arc<Server>) -> Option<Greeting> {
+        let mut idle = server.idle.lock();
+        let is_full = |_: &mut ()| server.greeting.load(Ordering::SeqCst) >= STRANGERS;
+        let is_late = server.ended.wait_while_for(&mut idle, is_full, LEAVING).timed_out();
+        if is_late || server.is_stopping.load(Ordering::SeqCst) {
+            return None;
+        }
+        server.greeting.fetch_add(1, Ordering::SeqCst);
+        Some(Greeting(server.clone()))
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        let _idle = self.0.idle.lock();
+        self.0.greeting.fetch_sub(1, Ordering::SeqCst);
+        self.0.ended.notify_all();
     }
 }
 

@@ -3,12 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Ground, said};
 
 const FILES: u64 = 60;
 const ROUNDS: u64 = 40;
+/// A wrong answer is looked at for so long: whether it was one answer or something that is kept.
+const LATER: Duration = Duration::from_secs(10);
 
 /// Each makes files on one mount and changes them while they are looked up for the first time on
 /// another one: after the change nobody finds them there as before.
@@ -75,9 +77,17 @@ pub(super) fn beside_listings(ground: &Ground) -> Result<(), String> {
 fn seen(ground: &Ground, round: u64, names: &[(&str, bool)]) -> Result<(), String> {
     for (mount, dir) in ground.dirs.iter().enumerate() {
         for (name, is_there) in names {
-            if dir.join(name).try_exists().map_err(said(name))? != *is_there {
+            let path = dir.join(name);
+            if path.try_exists().map_err(said(name))? != *is_there {
                 let words = if *is_there { "not there" } else { "still there" };
-                return Err(format!("round {round}: {name} is {words} on mount {mount}"));
+                let since = Instant::now();
+                while since.elapsed() < LATER && path.try_exists().is_ok_and(|is| is != *is_there) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                return Err(format!(
+                    "round {round}: {name} is {words} on mount {mount}, and for {:?} more",
+                    since.elapsed()
+                ));
             }
         }
     }

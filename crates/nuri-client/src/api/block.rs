@@ -1,24 +1,35 @@
 //! Calls of who serves a file as a block device: its clients are told when a write is where a crash
 //! of the server cannot take it, which is earlier than durable.
 
+use std::collections::BTreeSet;
+
 use nuri_proto::Status;
-use nuri_proto::id::Ino;
+use nuri_proto::id::{BootId, Ino, TargetId};
+use nuri_proto::op::meta::{LayoutReply, SetGroupId, XattrMode};
 
 use crate::client::Client;
 use crate::lease::range::span_of;
 use crate::writeback::payload::WritePayload;
 
+/// Where a write is when it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// With the targets: durably where the file is redundant, else in their memory until a sync.
+    ByTargets,
+    Durably,
+}
+
 impl Client {
-    /// Writes all of `data`, as [`Client::write_past`], and returns when its targets have it:
-    /// durably where the file is redundant, else in their memory until a sync.
+    /// Writes all of `data`, as [`Client::write_past`], and returns when it is kept so.
     ///
     /// # Errors
-    /// As [`Client::write_past`], and where a target did not take the bytes.
+    /// As [`Client::write_past`], and where a target did not take the bytes or lost them.
     pub fn write_to_targets<'a>(
         &self,
         (ino, fh): (Ino, u64),
         offset: u64,
         data: impl Into<WritePayload<'a>>,
+        kept: Kept,
     ) -> Result<(), Status> {
         let (node, data) = (self.opened_node(fh)?, data.into());
         let len = data.len();
@@ -27,7 +38,10 @@ impl Client {
         if wrote.len < len as u64 {
             return Err(Status::NOSPC);
         }
-        self.writeback.push_part(&node, span_of(offset, len));
+        match kept {
+            Kept::ByTargets => self.writeback.push_part(&node, span_of(offset, len)),
+            Kept::Durably => self.writeback.settle_part(&node, span_of(offset, len))?,
+        }
         let state = node.state.lock();
         match state.last_error.filter(|_| state.errors != before) {
             Some(status) => Err(status),
@@ -35,13 +49,27 @@ impl Client {
         }
     }
 
-    /// Makes durable what was written of these bytes. The file's size and times may follow later.
+    /// Asks all targets of a file to make durable what they hold in memory, whoever wrote it;
+    /// returns their boot ids. None of a redundant file, of which nothing is in memory only.
     ///
     /// # Errors
-    /// A target's.
-    pub fn sync_bytes(&self, fh: u64, offset: u64, len: u64) -> Result<(), Status> {
-        let node = self.opened_node(fh)?;
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.writeback.settle_part(&node, span_of(offset, len))
+    /// The servers'.
+    pub fn settle_targets(&self, ino: Ino) -> Result<Vec<(TargetId, BootId)>, Status> {
+        let LayoutReply::File(_, layout, _) = self.layout(ino)? else { return Err(Status::ISDIR) };
+        let volatile = layout.components.iter().filter(|part| !part.shape.is_redundant());
+        let groups: BTreeSet<_> = volatile.flat_map(|part| part.groups.iter().copied()).collect();
+        let known = groups.into_iter().map(|group| self.cluster.group(group).ok_or(Status::IO));
+        let groups = known.collect::<Result<Vec<_>, _>>()?;
+        let members = groups.iter().flat_map(|group| &group.members);
+        let targets: BTreeSet<_> = members.map(|member| member.target).collect();
+        targets.into_iter().map(|target| Ok((target, self.data.flush(target)?))).collect()
+    }
+
+    /// Sets an attribute of a hidden inode, durably.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn mark_hidden(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Status> {
+        self.xattr_set(ino, name, value, (XattrMode::Any, SetGroupId::Keep))
     }
 }

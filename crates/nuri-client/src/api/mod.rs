@@ -1,7 +1,7 @@
 //! The calls of a front end, a file for each kind.
 
 pub(crate) mod allocate;
-mod block;
+pub(crate) mod block;
 pub(crate) mod file;
 mod fill;
 mod layout;

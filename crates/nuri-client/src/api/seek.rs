@@ -22,6 +22,16 @@ impl Client {
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Status> {
         let entered = self.leases.enter(ino, LeaseMode::Read)?;
         self.writeback.push_all(&entered.0);
+        drop(entered);
+        self.seek_on_targets(ino, offset, what)
+    }
+
+    /// The same of what the targets have: bytes that are only buffered here may look like a hole.
+    ///
+    /// # Errors
+    /// As [`Client::seek`].
+    pub fn seek_on_targets(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Status> {
+        let entered = self.leases.enter(ino, LeaseMode::Read)?;
         let (size, object, layout) = {
             let state = entered.0.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;

@@ -74,7 +74,9 @@ impl Leases {
             let pause = if state.active > 0 { STEP } else { STEP / 10 };
             node.changed.wait_for(&mut state, pause);
         }
-        self.give_up(node, "busy during a recall")
+        let lost = self.give_up(node, "busy during a recall");
+        node.state.lock().hold.give_back(None);
+        lost
     }
 
     /// Gives up a lease with whatever is not kept; programs are told once per open file.
@@ -82,7 +84,7 @@ impl Leases {
         tracing::warn!("client: lease on inode {} given up: {why}", node.ino);
         self.writeback.lose(node, Status::IO);
         let mut state = node.state.lock();
-        state.hold.give_back(None);
+        state.hold.lose();
         state.forget_leased();
         node.changed.notify_all();
         None

@@ -42,6 +42,8 @@ type Pages = (u64, u64);
 
 /// What the front end's kernel caches, and how to empty it. Calls may block on the kernel.
 pub trait KernelCache: Send + Sync + 'static {
+    /// The size of a file may change elsewhere from here on. Calls nobody.
+    fn doubt(&self, ino: Ino);
     /// Attributes of an inode, which waits for no page. False: the kernel does not know the inode.
     fn invalidate_attributes(&self, ino: Ino) -> bool;
     /// Pages of an inode, from `offset` on, `len` bytes or (0) all; and its attributes. False: the
@@ -146,6 +148,14 @@ impl KernelCaches {
         let from = bytes.start / PAGE * PAGE;
         let len = if bytes.end == Span::LAST { 0 } else { (bytes.end / PAGE + 1) * PAGE - from };
         while !empty_around(&self.threads, &kernel, node, (from, len)) {}
+    }
+
+    /// Leases of these are about to be lost: until the kernel's caches are emptied, it may know
+    /// older sizes.
+    pub(crate) fn doubt(&self, nodes: &[Arc<Inode>]) {
+        if let Some(kernel) = self.kernel.read().clone() {
+            nodes.iter().for_each(|node| kernel.doubt(node.ino));
+        }
     }
 
     /// Lets replies in flight reach the kernel, then empties its caches of the inode.
@@ -362,6 +372,7 @@ mod tests {
     struct Slow(AtomicU32);
 
     impl KernelCache for Slow {
+        fn doubt(&self, _: Ino) {}
         fn invalidate_attributes(&self, _: Ino) -> bool {
             self.0.fetch_sub(1, Ordering::SeqCst) == 1
         }

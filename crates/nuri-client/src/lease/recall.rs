@@ -165,6 +165,7 @@ impl Recalls {
                 None => lost.push(node),
             }
         }
+        self.kernel.doubt(&lost);
         lost.iter().for_each(|node| {
             self.leases.give_up(node, "the restarted server has another holder");
         });
@@ -178,6 +179,7 @@ impl Recalls {
         self.journal.lose();
         self.locks.session_ended();
         let nodes = self.inodes.all();
+        self.kernel.doubt(&nodes);
         for node in &nodes {
             let held = {
                 let state = node.state.lock();

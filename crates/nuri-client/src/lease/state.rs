@@ -3,7 +3,9 @@
 //!
 //! GRANT-1 A grant of an earlier start of the server, of a session that ended, or up to a number
 //!    that was recalled, is void, also when its answer comes late.
-//! GRANT-2 While a recall is being obeyed nothing new is cached or logged under the lease.
+//! GRANT-2 While a recall is being obeyed nothing new is cached or logged under the lease. Where
+//!    two are, because the second one takes more, that is until both are done: what the second one
+//!    has emptied must stay empty when the first one ends.
 //! GRANT-3 A recall of older grants than the last one takes nothing: that one stays.
 //!
 //! Callers: `node.rs`, `recall.rs`, and the simulator.
@@ -40,6 +42,8 @@ pub struct LeaseState {
     pub recalled: u64,
     /// A recall is being obeyed: nothing new is cached in the kernel.
     pub revoking: bool,
+    /// How many are.
+    pub obeying: u32,
     /// It was made here, and nobody else could open it since.
     pub is_private: bool,
 }
@@ -94,15 +98,22 @@ impl LeaseState {
         if self.mode.is_none() && !has_more {
             return Recalled::Kept(None);
         }
-        self.revoking = true;
+        (self.revoking, self.obeying) = (true, self.obeying + 1);
         Recalled::Lease
     }
 
     /// Everything under the lease is done: it is given back, but for what may be kept.
     pub fn give_back(&mut self, keep: Option<LeaseMode>) -> Option<LeaseMode> {
-        (self.mode, self.revoking) = (self.mode.min(keep), false);
+        self.obeying = self.obeying.saturating_sub(1);
+        let others = self.obeying > 0 && !broken!("first_recall_ends_all");
+        (self.mode, self.revoking) = (self.mode.min(keep), others);
         self.is_private &= self.is_alone();
         self.mode
+    }
+
+    /// The lease is gone, unasked. A recall that is being obeyed ends by itself.
+    pub fn lose(&mut self) {
+        (self.mode, self.is_private) = (None, false);
     }
 
     /// Only reads from here on, unasked.
@@ -139,6 +150,26 @@ mod tests {
         assert!(!hold.take(grant(LeaseMode::Write, 5), HERE));
         assert!(hold.take(grant(LeaseMode::Read, 6), HERE));
         assert_eq!(hold.mode, Some(LeaseMode::Read));
+    }
+
+    /// Catches `broken!("first_recall_ends_all")`.
+    #[test]
+    fn nothing_is_cached_until_the_last_of_two_recalls_is_done() {
+        let mut hold = LeaseState::default();
+        hold.take(grant(LeaseMode::Write, 7), HERE);
+        assert_eq!(hold.recall(7, hold.number, false), Recalled::Lease, "a reader asks");
+        assert_eq!(hold.recall(7, hold.number, false), Recalled::Lease, "and then a writer");
+        assert_eq!(hold.give_back(Some(LeaseMode::Read)), Some(LeaseMode::Read));
+        assert!(!hold.is_cacheable(), "what the second one emptied stays empty");
+        assert_eq!(hold.give_back(None), None);
+        assert!(!hold.revoking);
+        hold.take(grant(LeaseMode::Read, 8), HERE);
+        assert!(hold.is_cacheable());
+        hold.recall(8, hold.number, false);
+        hold.lose();
+        assert!(hold.revoking, "its recall has not ended");
+        hold.give_back(None);
+        assert!(!hold.revoking);
     }
 
     #[test]

@@ -59,7 +59,9 @@ impl Writeback {
                 }
                 let mut ready = file.buffer.pushable_blocks();
                 ready.retain(|block| blocks.contains(block));
-                if ready.is_empty() && file.buffer.has_flying() {
+                // Of these bytes: others may always be on their way.
+                let flies = || file.buffer.has_unpushed(bytes.start, bytes.end);
+                if ready.is_empty() && flies() {
                     node.changed.wait_for(&mut state, Duration::from_millis(10));
                     continue;
                 }

@@ -301,8 +301,9 @@ impl Dispatcher {
 
     fn give_back(&self, ino: Ino, count: u64) {
         self.forgotten.fetch_add(count, Ordering::Relaxed);
-        if self.client.forget(ino, count) {
-            self.sizes.unsure.forget(ino);
+        let doubts = self.sizes.unsure.doubts(ino);
+        if let (true, Some(doubts)) = (self.client.forget(ino, count), doubts) {
+            self.sizes.unsure.settle(ino, doubts);
         }
     }
 
@@ -525,6 +526,7 @@ impl Dispatcher {
         let entry = self.client.link(Ino(call.oldnodeid), parent.ino, request.name()?)?;
         reply.hold(self.client.reply_gate());
         // The kernel takes these attributes over also where it was told to forget them meanwhile.
+        self.sizes.unsure.doubt(entry.ino);
         reply.value(&entry_out(&entry, self.name_time(parent), Duration::ZERO));
         Ok(())
     }

@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -65,7 +66,7 @@ impl UnsureSizes {
     }
 
     /// How often the size became unsure; none where it is sure.
-    fn doubts(&self, ino: Ino) -> Option<u64> {
+    pub(crate) fn doubts(&self, ino: Ino) -> Option<u64> {
         self.shard(ino).lock().get(&ino).copied()
     }
 
@@ -76,11 +77,6 @@ impl UnsureSizes {
         if shard.get(&ino) == Some(&doubts) {
             shard.remove(&ino);
         }
-    }
-
-    /// The kernel does not know the inode any more.
-    pub(crate) fn forget(&self, ino: Ino) {
-        self.shard(ino).lock().remove(&ino);
     }
 }
 
@@ -94,12 +90,14 @@ pub(crate) struct KernelSizes {
     permits: Permits,
     /// The mount's root, shared by those who look now.
     root: Mutex<Weak<OwnedFd>>,
+    /// That the kernel could not be looked into, once.
+    is_told: AtomicBool,
 }
 
 impl KernelSizes {
     pub(crate) fn new(unsure: Arc<UnsureSizes>, load: Arc<Load>, point: PathBuf) -> KernelSizes {
-        let (asking, permits, root) = Default::default();
-        KernelSizes { unsure, load, point, asking, permits, root }
+        let (asking, permits, root, is_told) = Default::default();
+        KernelSizes { unsure, load, point, asking, permits, root, is_told }
     }
 
     /// Whether the answer to the request of `thread` must wait until the kernel knows the size.
@@ -129,8 +127,13 @@ impl KernelSizes {
                 return Ok(attr);
             }
             if known.is_none() || self.known_size(&attr, AtFlags::STATX_FORCE_SYNC).is_none() {
-                return Ok(attr);
+                break;
             }
+        }
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "fuse: a file's size is answered that the kernel may not have taken over"
+            );
         }
         Ok(now()?.0)
     }

@@ -44,6 +44,10 @@ impl Notifier {
 }
 
 impl KernelCache for Notifier {
+    fn doubt(&self, ino: Ino) {
+        self.unsure.doubt(ino);
+    }
+
     fn invalidate_attributes(&self, ino: Ino) -> bool {
         let doubts = self.unsure.doubt(ino);
         pause!("notify");

@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno as System;
 
 use super::list::{Use, block_of, used};
-use crate::export::{About, Export, Exports, Extent, Refusal, ZeroedRoom};
+use crate::export::{About, Export, Exports, Extent, Kept, Refusal, Zeroing};
 use crate::order::Order;
 use crate::protocol::Errno;
 
@@ -86,6 +86,7 @@ impl Device {
         outcome.map_err(|error| match error.raw_os_error().map(System::from_raw_os_error) {
             Some(System::NOSPC) => Errno::NoSpace,
             Some(System::PERM | System::ROFS) => Errno::Perm,
+            Some(System::OPNOTSUPP | System::NODEV) => Errno::NotSupported,
             _ => {
                 tracing::error!("nbd: {}: {error}", self.about.description);
                 Errno::Io
@@ -125,18 +126,24 @@ impl Device {
     }
 
     /// Whole blocks of zeros by the device, the rest by hand.
-    fn zero(&self, offset: u64, len: u64, how: FallocateFlags) -> io::Result<()> {
+    fn zero(&self, offset: u64, len: u64, how: Zeroing) -> io::Result<()> {
         let block = u64::from(self.about.block);
         let (end, first) = (offset + len, offset.next_multiple_of(block));
         let last = end / block * block;
         if first >= last {
             return self.write_zeros(offset, len);
         }
-        self.write_zeros(offset, first - offset)?;
-        match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, first, last - first) {
-            Err(System::OPNOTSUPP | System::NODEV) => self.write_zeros(first, last - first)?,
+        let flags = match how.keeps_room {
+            true => FallocateFlags::ZERO_RANGE,
+            false => FallocateFlags::PUNCH_HOLE,
+        };
+        match fallocate(&self.file, flags | FallocateFlags::KEEP_SIZE, first, last - first) {
+            Err(System::OPNOTSUPP | System::NODEV) if !how.is_fast => {
+                self.write_zeros(first, last - first)?;
+            }
             outcome => outcome?,
         }
+        self.write_zeros(offset, first - offset)?;
         self.write_zeros(last, end - last)
     }
 
@@ -171,12 +178,9 @@ impl Export for Device {
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        self.told(self.write_any(offset, data))
-    }
-
-    fn sync(&self, _: u64, _: u64) -> Result<(), Errno> {
-        self.flush()
+    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+        self.told(self.write_any(offset, data))?;
+        if kept == Kept::Durably { self.flush() } else { Ok(()) }
     }
 
     fn flush(&self) -> Result<(), Errno> {
@@ -197,11 +201,7 @@ impl Export for Device {
         }
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, room: ZeroedRoom) -> Result<(), Errno> {
-        let how = match room {
-            ZeroedRoom::GivenBack => FallocateFlags::PUNCH_HOLE,
-            ZeroedRoom::Kept => FallocateFlags::ZERO_RANGE,
-        };
+    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
         self.told(self.zero(offset, len, how))
     }
 

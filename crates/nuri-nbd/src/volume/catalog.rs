@@ -17,6 +17,7 @@ use nuri_proto::range_map::Span;
 use parking_lot::Mutex;
 
 use super::device::Volume;
+use super::memory;
 use crate::export::{About, Export, Exports, Refusal};
 
 /// Sizes are multiples of this, and at least so large.
@@ -75,6 +76,8 @@ pub struct VolumeView {
     /// None until it has data.
     pub shape: Option<Shape>,
     pub in_use: bool,
+    /// Answered bytes are known to be lost: no flush succeeds until that is accepted.
+    pub is_doubtful: bool,
 }
 
 /// Volumes that are open here, by name.
@@ -209,7 +212,9 @@ impl Catalog {
         };
         let (size, used) = (attr.size, attr.allocated);
         let in_use = !self.is_free(attr.ino)?;
-        Ok(VolumeView { name: name.into(), size, used, shape, in_use })
+        let is_doubtful =
+            memory::is_doubtful(&self.client, attr.ino).map_err(at("its mark is not known"))?;
+        Ok(VolumeView { name: name.into(), size, used, shape, in_use, is_doubtful })
     }
 
     /// Finds a volume and does something with it.
@@ -285,6 +290,16 @@ impl Catalog {
         })
     }
 
+    /// Lets a volume be used again of which answered bytes are lost.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn accept_loss(&self, name: &str) -> Result<(), VolumeError> {
+        self.change(name, |attr| {
+            memory::accept_loss(&self.client, attr.ino).map_err(at("its mark stays"))
+        })
+    }
+
     /// Gives a volume another name.
     ///
     /// # Errors
@@ -323,14 +338,34 @@ impl Catalog {
 
     /// The volume, which no other server serves from here on.
     fn take(&self, name: &str) -> Result<Volume, VolumeError> {
-        let attr = self.with(name, |attr| Ok(*attr))?;
-        let fh = self.client.open(attr.ino, Access::Both).map_err(at("no access"))?;
-        let volume =
-            Volume::new(self.client.clone(), (attr.ino, fh), self.about_volume(name, &attr));
-        let (start, place) = (Instant::now(), place(attr.ino, fh));
         loop {
-            match self.client.locks().lock(&place, Some(LockMode::Exclusive)) {
-                Ok(()) => return Ok(volume),
+            let found = self.with(name, |attr| Ok(*attr))?;
+            let fh = self.client.open(found.ino, Access::Both).map_err(at("no access"))?;
+            let taken = self.lock(name, &place(found.ino, fh)).and_then(|()| {
+                // Whoever had the lock may have changed it, or put another one in its place.
+                let now = self.with(name, |attr| Ok(*attr))?;
+                if now.ino != found.ino {
+                    return Ok(None);
+                }
+                let (client, about) = (self.client.clone(), self.about_volume(name, &now));
+                let volume = Volume::new(client, (now.ino, fh), about);
+                volume.map(Some).map_err(at("what its targets hold is not known"))
+            });
+            if let Ok(Some(volume)) = taken {
+                return Ok(volume);
+            }
+            self.client.locks().release_locks(fh);
+            self.client.release(fh);
+            taken?;
+        }
+    }
+
+    /// Locks a volume; one of a server that crashed is free soon.
+    fn lock(&self, name: &str, place: &LockPlace) -> Result<(), VolumeError> {
+        let start = Instant::now();
+        loop {
+            match self.client.locks().lock(place, Some(LockMode::Exclusive)) {
+                Ok(()) => return Ok(()),
                 Err(Status::AGAIN) if start.elapsed() < TAKE_OVER => std::thread::sleep(AGAIN),
                 Err(Status::AGAIN) => return Err(VolumeError::InUse(name.into())),
                 Err(status) => return Err(at("it could not be locked")(status)),
@@ -369,17 +404,18 @@ impl Exports for Catalog {
         let name = self.meant(name)?;
         let own = {
             let mut open = self.open.lock();
-            open.retain(|_, volume| {
-                Arc::strong_count(volume) > 1 || volume.lock().strong_count() > 0
-            });
+            open.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
             open.entry(name.to_owned()).or_default().clone()
         };
-        let mut open = own.lock();
-        if let Some(volume) = open.upgrade() {
+        // Who waits for the lock of another server does not keep those behind it for ever.
+        let in_use = || refusal(VolumeError::InUse(name.into()));
+        let mut slot = own.try_lock_for(TAKE_OVER).ok_or_else(in_use)?;
+        if let Some(volume) = slot.upgrade().filter(|volume| volume.is_ours()) {
+            volume.note_size(self.with(name, |attr| Ok(attr.size)).map_err(refusal)?);
             return Ok(volume);
         }
         let volume = Arc::new(self.take(name).map_err(refusal)?);
-        *open = Arc::downgrade(&volume);
+        *slot = Arc::downgrade(&volume);
         Ok(volume)
     }
 }

@@ -1,16 +1,21 @@
 //! A volume that is served.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nuri_client::{Allocate, Client, Seek, Sync as What};
+use nuri_client::{Allocate, Client, Kept as InClient, Seek, Sync as What};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_proto::op::meta::LayoutReply;
 
-use crate::export::{About, Export, Extent, ZeroedRoom};
+use super::memory::TargetMemory;
+use crate::export::{About, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
 use crate::protocol::Errno;
 
+/// Bytes that are trimmed or zeroed at once.
+const PART: u64 = 64 << 20;
 /// A client that asks for data and holes gets what was found in so long, and asks again.
 const LOOKING: Duration = Duration::from_millis(100);
 
@@ -21,11 +26,56 @@ pub(super) struct Volume {
     fh: u64,
     about: About,
     order: Order,
+    memory: TargetMemory,
+    is_redundant: bool,
+    size: AtomicU64,
 }
 
 impl Volume {
-    pub(super) fn new(client: Arc<Client>, (ino, fh): (Ino, u64), about: About) -> Volume {
-        Volume { client, ino, fh, about, order: Order::default() }
+    /// Of an open file that this server has locked.
+    pub(super) fn new(
+        client: Arc<Client>,
+        (ino, fh): (Ino, u64),
+        about: About,
+    ) -> Result<Volume, Status> {
+        let memory = TargetMemory::take(&client, ino)?;
+        let LayoutReply::File(_, layout, _) = client.layout(ino)? else {
+            return Err(Status::ISDIR);
+        };
+        let is_redundant = layout.components.iter().any(|part| part.shape.is_redundant());
+        let (order, size) = (Order::default(), AtomicU64::new(about.size));
+        Ok(Volume { client, ino, fh, about, order, memory, is_redundant, size })
+    }
+
+    /// It may have grown since others connected.
+    pub(super) fn note_size(&self, size: u64) {
+        self.size.store(size, Ordering::SeqCst);
+    }
+
+    /// The lock goes with the session: from then on another server may have the volume.
+    fn check_lock(&self) -> Result<(), Status> {
+        self.client.locks().check_locks(self.fh)
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.check_lock().is_ok()
+    }
+
+    fn begin_change(&self) -> Result<(), Status> {
+        self.check_lock()?;
+        self.memory.note_write(&self.client, self.ino)
+    }
+
+    /// Other requests go on between the parts.
+    fn in_parts(&self, offset: u64, len: u64, how: Allocate) -> Result<(), Status> {
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            self.begin_change()?;
+            let count = (end - at).min(PART);
+            self.client.allocate(self.ino, how, at, count)?;
+            at += count;
+        }
+        Ok(())
     }
 
     fn told<T>(&self, outcome: Result<T, Status>) -> Result<T, Errno> {
@@ -42,6 +92,9 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
+        let settled = self.check_lock().and_then(|()| self.client.fsync(self.fh, What::Data));
+        // Else whoever serves it next looks at it more closely.
+        let _ = settled.and_then(|()| self.memory.leave(&self.client, self.ino));
         self.client.locks().release_locks(self.fh);
         self.client.release(self.fh);
     }
@@ -49,7 +102,7 @@ impl Drop for Volume {
 
 impl Export for Volume {
     fn about(&self) -> About {
-        self.about.clone()
+        About { size: self.size.load(Ordering::SeqCst), ..self.about.clone() }
     }
 
     fn order(&self) -> &Order {
@@ -62,42 +115,57 @@ impl Export for Volume {
         if count < out.len() { Err(Errno::Io) } else { Ok(()) }
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        self.told(self.client.write_to_targets((self.ino, self.fh), offset, data))
+    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+        self.told(self.begin_change())?;
+        let kept = match kept {
+            Kept::BeyondACrash => InClient::ByTargets,
+            Kept::Durably => {
+                self.told(self.memory.check())?;
+                InClient::Durably
+            }
+        };
+        self.told(self.client.write_to_targets((self.ino, self.fh), offset, data, kept))
     }
 
-    fn sync(&self, offset: u64, len: u64) -> Result<(), Errno> {
-        self.told(self.client.sync_bytes(self.fh, offset, len))
+    fn is_ours(&self) -> bool {
+        Volume::is_ours(self)
     }
 
     fn flush(&self) -> Result<(), Errno> {
+        self.told(self.check_lock().and_then(|()| self.memory.check()))?;
         self.told(self.client.fsync(self.fh, What::Data))
     }
 
     fn trim(&self, offset: u64, len: u64) -> Result<(), Errno> {
-        self.told(self.client.allocate(self.ino, Allocate::Punch, offset, len))
+        self.told(self.in_parts(offset, len, Allocate::Punch))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, room: ZeroedRoom) -> Result<(), Errno> {
-        let how = match room {
-            ZeroedRoom::GivenBack => Allocate::Punch,
-            ZeroedRoom::Kept => Allocate::ZeroKeepSize,
-        };
-        self.told(self.client.allocate(self.ino, how, offset, len))
+    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+        // Holes of redundant files are written first, and room is asked for at every target.
+        if how.is_fast && (how.keeps_room || self.is_redundant) {
+            return Err(Errno::NotSupported);
+        }
+        let how = if how.keeps_room { Allocate::ZeroKeepSize } else { Allocate::Punch };
+        self.told(self.in_parts(offset, len, how))
     }
 
     fn extents(&self, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno> {
         let (start, end) = (Instant::now(), offset + u64::from(len));
-        let next = |at, what| match self.client.seek(self.ino, at, what) {
+        // What was answered is with the targets.
+        let next = |at, what| match self.client.seek_on_targets(self.ino, at, what) {
             Err(Status::NXIO) => Ok(end),
             found => self.told(found).map(|found| found.min(end)),
         };
         let (mut at, mut extents) = (offset, Vec::new());
-        while at < end && extents.len() < most && (at == offset || start.elapsed() < LOOKING) {
+        while at < end && extents.len() < most && (extents.is_empty() || start.elapsed() < LOOKING)
+        {
             let data = next(at, Seek::Data)?;
             let is_hole = data > at;
             let until = if is_hole { data } else { next(at, Seek::Hole)? };
-            extents.push(Extent { len: (until - at) as u32, is_hole });
+            // Else it was trimmed between the two looks.
+            if until > at {
+                extents.push(Extent { len: (until - at) as u32, is_hole });
+            }
             at = until;
         }
         Ok(extents)

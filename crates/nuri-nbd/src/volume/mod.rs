@@ -5,5 +5,6 @@
 
 mod catalog;
 mod device;
+mod memory;
 
 pub use catalog::{Catalog, Shrink, VolumeError, VolumeView};

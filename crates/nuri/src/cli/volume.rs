@@ -18,6 +18,8 @@ pub(crate) enum Volume {
     Rename(VolumeRename),
     /// Remove a volume with all that it holds
     Rm(VolumeRm),
+    /// Use a volume again although a target lost bytes of it that were answered and not flushed
+    AcceptLoss(VolumeRm),
     /// Serve volumes to NBD clients (qemu, nbdcopy, the kernel) until it is stopped
     Serve(VolumeServe),
 }

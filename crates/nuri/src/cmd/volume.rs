@@ -41,6 +41,9 @@ pub(super) fn run(verb: &Volume) -> Result<(), Failure> {
         Volume::Rm(args) => {
             in_catalog(&args.whence, |volumes| volumes.remove(&args.name).map_err(Failure::new))
         }
+        Volume::AcceptLoss(args) => in_catalog(&args.whence, |volumes| {
+            volumes.accept_loss(&args.name).map_err(Failure::new)
+        }),
         Volume::Serve(args) => serve(args),
     }
 }
@@ -86,6 +89,7 @@ struct Listed {
     used: u64,
     shape: Option<String>,
     in_use: bool,
+    doubtful: bool,
 }
 
 fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
@@ -97,6 +101,7 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
             size: view.size,
             used: view.used,
             in_use: view.in_use,
+            doubtful: view.is_doubtful,
         };
         return print_json(&List { format: 1, volumes: volumes.into_iter().map(listed).collect() });
     }
@@ -104,7 +109,11 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
     for view in volumes {
         let shape = view.shape.map_or_else(|| "-".into(), |shape| shape.to_string());
         let (size, used) = (human(view.size), human(view.used));
-        let state = if view.in_use { "served" } else { "idle" };
+        let state = match (view.is_doubtful, view.in_use) {
+            (true, _) => "doubtful: a target lost what was not flushed; nuri volume accept-loss",
+            (false, true) => "served",
+            (false, false) => "idle",
+        };
         println!("{:<24} {size:>10} {used:>10} {shape:<12} {state}", view.name);
     }
     Ok(())

@@ -213,6 +213,7 @@ fn volumes(room: &mut Room) {
     }
     room.types(1, "nbdinfo nbd://127.0.0.1:10809/vm1");
     room.types(1, "nuri volume resize vm1 8G");
+    room.types(1, "nuri volume accept-loss vm1");
     room.types(1, "nuri volume rename vm1 web");
     room.types(1, "nuri volume rm web");
     room.machines.run(1, "kill $(cat /root/volumes.pid)");
