@@ -30,8 +30,10 @@ const MOUNTS: &str = "nuri";
 const SHARING: &[&str] = &["posix"];
 /// It turns a switch of the kernel off, which concerns every mount made meanwhile.
 const EXCLUSIVE: &[&str] = &["fallback"];
-/// Tests of searches for the fastest setting: they compare times, and bear some noise.
-const SEARCHING: &[&str] = &["tune::"];
+/// Tests that compare times, and bear some noise: one of them at a time, and little beside it.
+const COMPARING: &[&str] = &["tune::", "transfers_agree_with_fio", "blocks_agree_with_bonnie"];
+/// They fill disks.
+const FILLING: &[&str] = &["full_host::df_"];
 /// Their tests build something with cargo, which must not see the variable that [`whole`] sets.
 const CALLING_CARGO: &[&str] = &["nuri-ipc-c", "xtask"];
 /// Of the program `it`, what runs also where FUSE does not go over io_uring.
@@ -49,9 +51,8 @@ pub(crate) fn before_the_build() -> Vec<Job> {
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
-    // Else they would be left at the end, with a processor idle beside them.
-    jobs.push(Job::xtask("clients in a real kernel", "all", &["guest"]).load(Load::Computes));
-    jobs.extend(simulations());
+    let guest = Job::xtask("clients in a real kernel", "all", &["guest"]);
+    jobs.push(guest.load(Load::Computes));
     jobs.extend(broken::jobs(programs)?);
     // Jobs of a lane run one after the other: the last one had better not begin at the end.
     let (in_lanes, free): (Vec<Job>, _) =
@@ -59,6 +60,7 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     jobs.extend(in_lanes);
     jobs.extend(free);
     jobs.extend(units(programs));
+    jobs.extend(simulations());
     // Of one load the order stays; what must be alone waits until the others are done.
     let (alone, others): (Vec<Job>, _) = jobs.into_iter().partition(|j| j.load == Load::Alone);
     Ok(others.into_iter().chain(alone).collect())
@@ -117,8 +119,11 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
             let is_alone = EXCLUSIVE.contains(&target) || measuring.contains(test);
             let load = if is_alone { Load::Alone } else { Load::Waits };
             let mut job = one(suite, program, test).load(load).env("NURI_TRANSPORT", "uring");
-            if SEARCHING.iter().any(|part| test.starts_with(part)) {
-                job = job.load(Load::Works).lane("searches");
+            let is_of = |parts: &[&str]| parts.iter().any(|part| test.starts_with(part));
+            if is_of(COMPARING) {
+                job = job.load(Load::Computes).lane("comparing");
+            } else if is_of(FILLING) {
+                job = job.load(Load::Works);
             }
             jobs.push(job);
             // What must be alone costs the whole run as long as it takes.
