@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -62,15 +62,6 @@ impl Listener {
                 let (stream, _) = listener.accept()?;
                 Ok((Socket::Unix(stream), "a local client".into()))
             }
-        }
-    }
-
-    /// # Errors
-    /// The system's.
-    pub fn address(&self) -> io::Result<Option<SocketAddr>> {
-        match self {
-            Listener::Tcp(listener) => listener.local_addr().map(Some),
-            Listener::Unix(_) => Ok(None),
         }
     }
 }
@@ -204,10 +195,12 @@ impl Server {
     ) {
         let Some(_place) = Place::take(self, socket) else {
             tracing::warn!("nbd: {name}: refused: {} are served already", self.limits.connections);
-            // The export is let go before it counts as gone.
+            // The export is let go before the handshake counts as ended.
             drop(agreed);
             return;
         };
+        // And here before the connection does.
+        let agreed = agreed;
         drop(greeting);
         let is_said =
             socket.set_timeouts(STUCK, STUCK).and_then(|()| socket.send(&agreed.last_words, &[]));
@@ -231,11 +224,6 @@ impl Server {
         while is_busy() > 0 {
             self.ended.wait(&mut idle);
         }
-    }
-
-    /// Connections that are served now.
-    pub fn connections(&self) -> usize {
-        self.running.load(Ordering::SeqCst)
     }
 }
 
