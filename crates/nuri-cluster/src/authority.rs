@@ -9,7 +9,7 @@ use nuri_proto::Status;
 use nuri_proto::clock::{DRIFT, FAILURE_DETECTION, HEARTBEAT, SERVICE};
 use nuri_proto::id::{ClusterId, GroupId, NodeId, PoolId, TargetId};
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Group, Map, Placement, ScrubPolicy, Standing, TargetState};
+use nuri_proto::map::{Map, Placement, ScrubPolicy, TargetState};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::{
     Admitted, ClusterState, ClusterStatus, GroupRenew, Heartbeat, HeartbeatReply, Join, JoinReply,
@@ -20,7 +20,7 @@ use nuri_rpc::{Reply, Request, reply_to};
 use parking_lot::Mutex;
 
 use crate::store::{MapStore, StoreError};
-use crate::{credible, scrub, sound, standing, transition};
+use crate::{choice, credible, scrub, sound, standing, transition};
 
 /// A mount is listed this long after its last report.
 const MOUNT_LISTED: Duration = Duration::from_secs(3);
@@ -242,9 +242,8 @@ impl Authority {
         Ok(HeartbeatReply { map_epoch: state.map.epoch, admitted: newer.cloned() })
     }
 
-    /// Groups of the pool for new files of the shape, made where there are none over all targets;
-    /// those with a nearly full target, and those that miss a member, only where there are no
-    /// others.
+    /// Groups of the pool for new files of the shape ([`choice::groups`]), made where there are
+    /// none over all targets.
     ///
     /// # Errors
     /// As [`standing::make_groups`]; [`Status::IO`] where the map cannot be kept.
@@ -256,33 +255,7 @@ impl Authority {
             standing::make_groups(&mut next, pool, shape)?;
             self.keep(&mut state, next)?;
         }
-        let map = &state.map;
-        let serves = |t| map.target(t).is_some_and(|t| t.state == TargetState::Up);
-        let stays = |t| map.target(t).is_some_and(|t| !t.retiring);
-        let whole = |g: &&&Group| {
-            let well = |m: &nuri_proto::map::Member| {
-                m.standing == Standing::Live && serves(m.target) && stays(m.target)
-            };
-            g.members.iter().all(well)
-        };
-        let all = map.pool_groups(pool, shape);
-        let has_room = |g: &&&Group| {
-            let nearly_full =
-                |t| map.target(t).is_some_and(nuri_proto::map::Target::is_nearly_full);
-            !g.members.iter().any(|m| nearly_full(m.target))
-        };
-        // Where all are nearly full those that are less so: they are full at the same time.
-        let room = |g: &Group| g.members.iter().map(|m| map.room_on(m.target)).min().unwrap_or(0);
-        let most = all.iter().filter(whole).map(|g| room(g)).max().unwrap_or(0);
-        let is_roomy = |g: &&&Group| room(g) >= most / 2;
-        let ids = |groups: &mut dyn Iterator<Item = &&Group>| groups.map(|g| g.id).collect();
-        let choices: [Vec<GroupId>; 4] = [
-            ids(&mut all.iter().filter(whole).filter(has_room)),
-            ids(&mut all.iter().filter(whole).filter(is_roomy)),
-            ids(&mut all.iter().filter(whole)),
-            ids(&mut all.iter()),
-        ];
-        Ok(choices.into_iter().find(|ids| !ids.is_empty()).unwrap_or_default())
+        Ok(choice::groups(&state.map, pool, shape))
     }
 
     /// Shape of new files where no directory says another.

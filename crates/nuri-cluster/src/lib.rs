@@ -5,6 +5,7 @@
 //! like, [`store`] keeps, [`authority`] answers calls.
 
 pub mod authority;
+mod choice;
 mod credible;
 pub mod moving;
 pub mod news;
