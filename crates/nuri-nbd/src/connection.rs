@@ -13,16 +13,14 @@ use std::thread::JoinHandle;
 use nuri_io::buf::AlignedBuf;
 use parking_lot::Mutex;
 
-use crate::export::{About, Export, Kept, Zeroing};
+use crate::export::{About, Asked, Export, Kept, Zeroing};
 use crate::handshake::Agreed;
 use crate::input::{End, Input};
 use crate::order::{Arrived, Use};
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, command_flag, reply};
-use crate::socket::Socket;
+use crate::socket::{STUCK, Socket};
 
-/// Requests of a connection that are served at once.
-const THREADS: usize = 16;
 /// Most bytes that a thread holds.
 const PIECE: usize = 1 << 20;
 const STACK: usize = 1 << 20;
@@ -38,6 +36,8 @@ pub(crate) struct Connection {
     about: About,
     structured: bool,
     allocation: bool,
+    /// Requests that are served at once.
+    in_flight: usize,
     /// Threads, and those of them that wait for a request.
     threads: Mutex<Vec<JoinHandle<()>>>,
     idle: AtomicUsize,
@@ -50,22 +50,27 @@ pub(crate) struct Connection {
 
 /// What a thread does after it read a request. Its place in the order is from when it was read.
 enum Job<'c> {
-    Serve(Request, Option<Arrived<'c>>),
+    Serve(Request, Asked, Option<Arrived<'c>>),
     /// It was answered already, in pieces.
     Done,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: Arc<Socket>, agreed: Agreed, name: String) -> Connection {
+    pub(crate) fn new(
+        socket: Arc<Socket>,
+        agreed: Agreed,
+        (name, in_flight): (String, usize),
+    ) -> Connection {
         let Agreed { export, structured, allocation, rest, .. } = agreed;
         let told_failures = AtomicU64::new(export.order().failures());
         Connection {
-            input: Mutex::new(Input::new(socket.clone(), rest)),
+            input: Mutex::new(Input::new(socket.clone(), rest, STUCK)),
             output: Mutex::new(()),
             about: export.about(),
             export,
             structured,
             allocation,
+            in_flight,
             threads: Mutex::default(),
             told_failures,
             idle: AtomicUsize::new(0),
@@ -93,7 +98,9 @@ impl Connection {
         let mut buffer = AlignedBuf::zeroed(PIECE);
         while let Some(job) = self.next(&mut buffer) {
             let outcome = match job {
-                Job::Serve(request, arrived) => self.serve(&request, arrived, &mut buffer),
+                Job::Serve(request, asked, arrived) => {
+                    self.serve(&request, asked, arrived, &mut buffer)
+                }
                 Job::Done => Ok(()),
             };
             if let Err(error) = outcome {
@@ -143,7 +150,7 @@ impl Connection {
     fn have_a_reader(self: &Arc<Self>) {
         let mut threads = self.threads.lock();
         // The first one is the server's.
-        if self.idle.load(Ordering::SeqCst) > 0 || threads.len() + 1 >= THREADS {
+        if self.idle.load(Ordering::SeqCst) > 0 || threads.len() + 1 >= self.in_flight {
             return;
         }
         let own = self.clone();
@@ -174,7 +181,16 @@ impl Connection {
         }
         buffer.set_len(payload);
         input.exactly(buffer)?;
-        Ok(Some(Job::Serve(request, self.arrival(&request))))
+        let asked = Asked { since: input.since(), cookie: request.cookie };
+        let arrived = self.arrival(&request);
+        self.check_client()?;
+        Ok(Some(Job::Serve(request, asked, arrived)))
+    }
+
+    /// A client that left may have repeated its requests elsewhere. Whatever it sends there comes
+    /// after it left here: so what is in the order before that is seen is before the repeated one.
+    fn check_client(&self) -> Result<(), End> {
+        if self.socket.is_left() { Err(End::Gone) } else { Ok(()) }
     }
 
     /// Its place in the order, where it has one as a whole.
@@ -217,9 +233,11 @@ impl Connection {
             input.exactly(buffer)?;
             if outcome.is_ok() {
                 let at = request.offset + done as u64;
+                let asked = Asked { since: input.since(), cookie: request.cookie };
                 let arrived = self.arrive(at, buffer.len() as u64, Use::Changes);
+                self.check_client()?;
                 arrived.wait();
-                outcome = self.write(request, at, buffer);
+                outcome = self.write(request, asked, at, buffer);
             }
             done += buffer.len();
         }
@@ -246,14 +264,18 @@ impl Connection {
     }
 
     /// Writes bytes when it is their turn.
-    fn write(&self, request: &Request, at: u64, data: &[u8]) -> Result<(), Errno> {
+    fn write(&self, request: &Request, asked: Asked, at: u64, data: &[u8]) -> Result<(), Errno> {
         let is_stable = request.has(command_flag::FUA);
-        self.export.write(at, data, if is_stable { Kept::Durably } else { Kept::BeyondACrash })
+        let kept = if is_stable { Kept::Durably } else { Kept::BeyondACrash };
+        self.export.write(asked, at, data, kept)
     }
 
     /// Makes all durable that was answered. What one connection is told of lost bytes, each is.
-    fn flush(&self) -> Result<(), Errno> {
-        let flushed = self.export.flush();
+    fn flush(&self, asked: Asked) -> Result<(), Errno> {
+        let flushed = self.export.flush(asked);
+        if flushed == Err(Errno::Shutdown) {
+            return flushed;
+        }
         if flushed.is_err() {
             self.export.order().note_failure();
         }
@@ -267,6 +289,7 @@ impl Connection {
     fn serve(
         &self,
         request: &Request,
+        asked: Asked,
         arrived: Option<Arrived<'_>>,
         buffer: &mut AlignedBuf,
     ) -> io::Result<()> {
@@ -274,41 +297,52 @@ impl Connection {
         let (at, len) = (request.offset, u64::from(request.len));
         let export = &*self.export;
         let outcome = match request.command {
-            command::READ => return self.read(request, arrived, buffer),
-            command::BLOCK_STATUS => return self.block_status(request),
-            command::WRITE => self.write(request, at, buffer),
-            command::FLUSH => self.flush(),
-            command::TRIM => export.trim(at, len).and_then(|()| self.settle(request)),
-            command::WRITE_ZEROES => self.zero(request).and_then(|()| self.settle(request)),
+            command::READ => return self.read(request, asked, arrived, buffer),
+            command::BLOCK_STATUS => return self.block_status(request, asked),
+            command::STAMP => return self.stamp(request),
+            command::WRITE => self.write(request, asked, at, buffer),
+            command::FLUSH => self.flush(asked),
+            command::TRIM => export.trim(asked, at, len).and_then(|()| self.settle(request, asked)),
+            command::WRITE_ZEROES => {
+                self.zero(request, asked).and_then(|()| self.settle(request, asked))
+            }
             // Of what will be read soon.
             command::CACHE => Ok(()),
             _ => Err(Errno::Invalid),
         };
         // Nobody waits for a client that is slow.
         drop(arrived);
-        if outcome.is_err() && !self.export.is_ours() {
-            // It may be repeated elsewhere: no error is told.
-            return Err(io::Error::other("the export is another server's"));
-        }
         self.answer(request, outcome)
     }
 
-    fn zero(&self, request: &Request) -> Result<(), Errno> {
+    /// The time, for another server that forwards requests.
+    fn stamp(&self, request: &Request) -> io::Result<()> {
+        match self.export.stamp() {
+            Some(stamp) => {
+                let head = reply::data(request.cookie, 0, 4, true);
+                self.send(&[&head[..], &stamp.to_be_bytes()].concat())
+            }
+            None => self.answer(request, Err(Errno::Invalid)),
+        }
+    }
+
+    fn zero(&self, request: &Request, asked: Asked) -> Result<(), Errno> {
         let how = Zeroing {
             keeps_room: request.has(command_flag::NO_HOLE),
             is_fast: request.has(command_flag::FAST_ZERO),
         };
-        self.export.write_zeroes(request.offset, u64::from(request.len), how)
+        self.export.write_zeroes(asked, request.offset, u64::from(request.len), how)
     }
 
     /// Makes durable what was changed otherwise than by a write, where that was asked for.
-    fn settle(&self, request: &Request) -> Result<(), Errno> {
-        if request.has(command_flag::FUA) { self.flush() } else { Ok(()) }
+    fn settle(&self, request: &Request, asked: Asked) -> Result<(), Errno> {
+        if request.has(command_flag::FUA) { self.flush(asked) } else { Ok(()) }
     }
 
     fn read(
         &self,
         request: &Request,
+        asked: Asked,
         mut arrived: Option<Arrived<'_>>,
         buffer: &mut AlignedBuf,
     ) -> io::Result<()> {
@@ -326,12 +360,11 @@ impl Connection {
                 arrived.wait();
                 arrived
             });
-            let found = self.export.read(at, buffer);
+            let found = self.export.read(asked, at, buffer);
             drop(own);
             if let Err(errno) = found {
                 return match one_answer {
-                    None if self.export.is_ours() => self.answer(request, Err(errno)),
-                    None => Err(io::Error::other("the export is another server's")),
+                    None => self.answer(request, Err(errno)),
                     // It was promised already.
                     Some(_) => Err(io::Error::other("a read failed in the middle")),
                 };
@@ -357,12 +390,12 @@ impl Connection {
         }
     }
 
-    fn block_status(&self, request: &Request) -> io::Result<()> {
+    fn block_status(&self, request: &Request, asked: Asked) -> io::Result<()> {
         if !self.allocation || request.len == 0 {
             return self.answer(request, Err(Errno::Invalid));
         }
         let most = if request.has(command_flag::REQ_ONE) { 1 } else { EXTENTS };
-        match self.export.extents(request.offset, request.len, most) {
+        match self.export.extents(asked, request.offset, request.len, most) {
             Ok(extents) => self.send(&reply::block_status(request.cookie, &extents)),
             Err(errno) => self.answer(request, Err(errno)),
         }
@@ -370,6 +403,10 @@ impl Connection {
 
     /// Answers a request that has no bytes to send.
     fn answer(&self, request: &Request, outcome: Result<(), Errno>) -> io::Result<()> {
+        if outcome == Err(Errno::Shutdown) {
+            // It may be repeated, here or elsewhere: no error is told.
+            return Err(io::Error::other("the request cannot be served by this server now"));
+        }
         let is_read = matches!(request.command, command::READ | command::BLOCK_STATUS);
         self.send(&match outcome {
             Err(errno) if self.structured && is_read => reply::error(request.cookie, errno),

@@ -1,6 +1,7 @@
 //! What the server serves: a block device, by name.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::order::Order;
 use crate::protocol::Errno;
@@ -13,43 +14,60 @@ pub trait Export: Send + Sync + 'static {
     fn order(&self) -> &Order;
 
     /// # Errors
-    /// Why the bytes cannot be had.
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
+    /// Why the bytes cannot be had. Where any of these says `Shutdown`, the client is left without
+    /// an answer: it may repeat its requests, here or elsewhere.
+    fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
 
     /// Returns when the bytes are where a crash of this server cannot take them, or durable.
     ///
     /// # Errors
     /// Why not all of them are.
-    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno>;
-
-    /// Whether it is still this server's: its clients are left where it is not.
-    fn is_ours(&self) -> bool {
-        true
-    }
+    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno>;
 
     /// Makes durable all writes that were answered.
     ///
     /// # Errors
     /// Why they are not.
-    fn flush(&self) -> Result<(), Errno>;
+    fn flush(&self, asked: Asked) -> Result<(), Errno>;
 
     /// The bytes read as zeros and cost no room, where that can be.
     ///
     /// # Errors
     /// Why not.
-    fn trim(&self, offset: u64, len: u64) -> Result<(), Errno>;
+    fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno>;
 
     /// The bytes read as zeros.
     ///
     /// # Errors
     /// Why not; `NotSupported` where it shall be faster than writing them, and is not.
-    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno>;
+    fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno>;
 
     /// What is data and what is a hole, from the offset on, at most so many and `len` bytes.
     ///
     /// # Errors
     /// Why that cannot be known.
-    fn extents(&self, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno>;
+    fn extents(
+        &self,
+        asked: Asked,
+        offset: u64,
+        len: u32,
+        most: usize,
+    ) -> Result<Vec<Extent>, Errno>;
+
+    /// The time of this server, where other servers forward requests to it
+    /// ([`crate::peer::Until`]).
+    fn stamp(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// What is known of how a request came.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// It did not come before.
+    pub since: Instant,
+    /// The client's number of it.
+    pub cookie: u64,
 }
 
 /// Where written bytes are when the write is answered.

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use crate::age::Age;
 use crate::protocol::request::{HEADER, OutOfStep, Request};
 use crate::socket::{Socket, has_timed_out};
 
 const BUFFER: usize = 64 << 10;
+/// How long one read of the socket waits: so often it is seen that nothing comes.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// Why nothing more is read.
 #[derive(Debug, thiserror::Error)]
@@ -26,56 +30,98 @@ pub(crate) struct Input {
     socket: Arc<Socket>,
     buffer: Vec<u8>,
     start: usize,
+    age: Age,
+    /// How long the rest of something that began is waited for.
+    patience: Duration,
 }
 
 impl Input {
-    /// `rest` came with the handshake.
-    pub(crate) fn new(socket: Arc<Socket>, rest: Vec<u8>) -> Input {
-        Input { socket, buffer: rest, start: 0 }
+    /// Of a socket whose reads wait for [`LOOK`]. `rest` came with the handshake.
+    pub(crate) fn new(socket: Arc<Socket>, rest: Vec<u8>, patience: Duration) -> Input {
+        Input { socket, buffer: rest, start: 0, age: Age::new(Instant::now()), patience }
     }
 
     /// The next request, however long it takes until it begins.
     pub(crate) fn request(&mut self) -> Result<Request, End> {
         let mut header = [0; HEADER];
-        while self.start == self.buffer.len() {
-            match self.fill() {
-                Ok(()) => {}
-                Err(End::Stuck) => continue,
-                Err(end) => return Err(end),
-            }
-        }
+        while !self.has_begun()? {}
         self.exactly(&mut header)?;
         Ok(Request::parse(&header)?)
     }
 
+    /// Waits for [`LOOK`] at most until something comes.
+    pub(crate) fn has_begun(&mut self) -> Result<bool, End> {
+        if self.start < self.buffer.len() {
+            return Ok(true);
+        }
+        match self.fill() {
+            Ok(()) => Ok(true),
+            Err(End::Stuck) => Ok(false),
+            Err(end) => Err(end),
+        }
+    }
+
+    /// What was read last did not come before this.
+    pub(crate) fn since(&self) -> Instant {
+        self.age.since()
+    }
+
     /// Bytes that belong to a request.
     pub(crate) fn exactly(&mut self, out: &mut [u8]) -> Result<(), End> {
-        let mut rest = out;
-        while !rest.is_empty() {
-            if self.start == self.buffer.len() && rest.len() >= BUFFER {
-                let count = receive(&self.socket, rest)?;
-                rest = &mut rest[count..];
+        let (mut done, start) = (0, Instant::now());
+        while done < out.len() {
+            let rest = &mut out[done..];
+            if self.start < self.buffer.len() {
+                done += self.take(rest);
                 continue;
             }
-            if self.start == self.buffer.len() {
-                self.fill()?;
+            let more = match rest.len() >= BUFFER {
+                true => self.receive_into(rest),
+                false => self.fill().map(|()| 0),
+            };
+            match more {
+                Err(End::Stuck) if start.elapsed() < self.patience => {}
+                more => done += more?,
             }
-            let count = rest.len().min(self.buffer.len() - self.start);
-            let (first, later) = rest.split_at_mut(count);
-            first.copy_from_slice(&self.buffer[self.start..self.start + count]);
-            self.start += count;
-            rest = later;
         }
         Ok(())
     }
 
+    /// Bytes that are in the buffer.
+    fn take(&mut self, out: &mut [u8]) -> usize {
+        let count = out.len().min(self.buffer.len() - self.start);
+        out[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+        self.start += count;
+        self.age.took(count);
+        count
+    }
+
     /// Waits for some bytes. All that there were are taken.
     fn fill(&mut self) -> Result<(), End> {
+        self.look();
         self.buffer.resize(BUFFER, 0);
         self.start = 0;
         let received = receive(&self.socket, &mut self.buffer);
         self.buffer.truncate(*received.as_ref().unwrap_or(&0));
         received.map(|_| ())
+    }
+
+    /// As [`Input::fill`], past the buffer.
+    fn receive_into(&mut self, out: &mut [u8]) -> Result<usize, End> {
+        self.look();
+        let count = receive(&self.socket, out)?;
+        self.age.took(count);
+        Ok(count)
+    }
+
+    /// To be called where all that was taken from the socket was used.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if self.age.is_stale(now)
+            && let Ok(waiting) = rustix::io::ioctl_fionread(&*self.socket)
+        {
+            self.age.look(waiting, now);
+        }
     }
 }
 

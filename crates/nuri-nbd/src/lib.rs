@@ -6,12 +6,14 @@
 //! hidden directory; [`disk`] is those of this machine. [`protocol`] has the numbers and layouts of
 //! the wire.
 
+mod age;
 mod connection;
 pub mod disk;
 pub mod export;
 mod handshake;
 mod input;
 mod order;
+pub mod peer;
 mod protocol;
 pub mod server;
 mod socket;

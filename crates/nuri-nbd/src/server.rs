@@ -18,12 +18,11 @@ use parking_lot::{Condvar, Mutex};
 use crate::connection::Connection;
 use crate::export::Exports;
 use crate::handshake::{Agreed, Effect, Handshake, greeting};
-use crate::socket::{Socket, has_timed_out};
+use crate::input::LOOK;
+use crate::socket::{STUCK, Socket, has_timed_out};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long half a request is waited for, and a client that does not take its answer.
-const STUCK: Duration = Duration::from_secs(30);
 /// Handshakes at once.
 const STRANGERS: usize = 256;
 /// Until the thread of a stranger that was left has ended.
@@ -37,11 +36,13 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Connections that are served at once.
     pub connections: usize,
+    /// Requests of each that are served at once.
+    pub in_flight: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 128 }
+        Limits { connections: 128, in_flight: 16 }
     }
 }
 
@@ -203,11 +204,12 @@ impl Server {
         let agreed = agreed;
         drop(greeting);
         let is_said =
-            socket.set_timeouts(STUCK, STUCK).and_then(|()| socket.send(&agreed.last_words, &[]));
+            socket.set_timeouts(LOOK, STUCK).and_then(|()| socket.send(&agreed.last_words, &[]));
         if is_said.is_ok() {
             let export = agreed.export.about().name;
             tracing::info!("nbd: {name} uses {export}");
-            let connection = Arc::new(Connection::new(socket.clone(), agreed, name.clone()));
+            let own = (name.clone(), self.limits.in_flight);
+            let connection = Arc::new(Connection::new(socket.clone(), agreed, own));
             connection.run_all();
             tracing::info!("nbd: {name} is done with {export}");
         }

@@ -6,12 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 /// A peer that sends nothing is asked whether it lives after so long, and so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const PROBE: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
+
+/// How long half a request is waited for, and a client that does not take its answer.
+pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -44,6 +48,14 @@ impl Socket {
     pub(crate) fn set_timeouts(&self, read: Duration, write: Duration) -> io::Result<()> {
         sockopt::set_socket_timeout(self, sockopt::Timeout::Recv, Some(read))?;
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, Some(write))?)
+    }
+
+    /// Whether the peer sends nothing more, or is gone.
+    pub(crate) fn is_left(&self) -> bool {
+        let mut look = [PollFd::new(self, PollFlags::RDHUP)];
+        let found = poll(&mut look, Some(&Timespec::default()));
+        let left = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        found.is_ok() && look[0].revents().intersects(left)
     }
 
     /// Who waits for it is woken.

@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno as System;
 
 use super::list::{Use, block_of, used};
-use crate::export::{About, Export, Exports, Extent, Kept, Refusal, Zeroing};
+use crate::export::{About, Asked, Export, Exports, Extent, Kept, Refusal, Zeroing};
 use crate::order::Order;
 use crate::protocol::Errno;
 
@@ -168,7 +168,7 @@ impl Export for Device {
         &self.order
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, _: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         if self.is_whole(offset, out) {
             return self.told(self.file.read_exact_at(out, offset));
         }
@@ -178,17 +178,17 @@ impl Export for Device {
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         self.told(self.write_any(offset, data))?;
-        if kept == Kept::Durably { self.flush() } else { Ok(()) }
+        if kept == Kept::Durably { self.flush(asked) } else { Ok(()) }
     }
 
-    fn flush(&self) -> Result<(), Errno> {
+    fn flush(&self, _: Asked) -> Result<(), Errno> {
         self.told(self.file.sync_data())
     }
 
     /// A device that cannot give room back may ignore it.
-    fn trim(&self, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, _: Asked, offset: u64, len: u64) -> Result<(), Errno> {
         let block = u64::from(self.about.block);
         let (first, last) = (offset.next_multiple_of(block), (offset + len) / block * block);
         if first >= last {
@@ -201,12 +201,12 @@ impl Export for Device {
         }
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(&self, _: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
         self.told(self.zero(offset, len, how))
     }
 
     /// A disk does not tell.
-    fn extents(&self, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
+    fn extents(&self, _: Asked, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
         Ok(vec![Extent { len, is_hole: false }])
     }
 }

@@ -39,6 +39,10 @@ pub(crate) mod option_reply {
     pub const INVALID: u32 = ERROR + 3;
     pub const UNKNOWN: u32 = ERROR + 6;
     pub const TOO_BIG: u32 = ERROR + 9;
+
+    pub fn is_error(kind: u32) -> bool {
+        kind & ERROR != 0
+    }
 }
 
 /// Kinds of information on an export.
@@ -76,6 +80,8 @@ pub(crate) mod command {
     pub const CACHE: u16 = 5;
     pub const WRITE_ZEROES: u16 = 6;
     pub const BLOCK_STATUS: u16 = 7;
+    /// Between servers of this project only: the time of the one that is asked.
+    pub const STAMP: u16 = 0x4e00;
 }
 
 pub(crate) mod command_flag {
@@ -117,6 +123,20 @@ pub enum Errno {
 }
 
 impl Errno {
+    /// As another server told it. What is not known here is as good as EIO.
+    pub(crate) fn of(number: u32) -> Errno {
+        let all = [
+            Errno::Perm,
+            Errno::NoMem,
+            Errno::Invalid,
+            Errno::NoSpace,
+            Errno::Overflow,
+            Errno::NotSupported,
+            Errno::Shutdown,
+        ];
+        all.into_iter().find(|errno| *errno as u32 == number).unwrap_or(Errno::Io)
+    }
+
     pub(crate) fn words(self) -> &'static str {
         match self {
             Errno::Perm => "the export is read-only",

@@ -2,6 +2,7 @@
 
 use super::{ALLOCATION_ID, Errno, SIMPLE_REPLY, STRUCTURED_REPLY, allocation, chunk};
 use crate::export::Extent;
+use crate::input::{End, Input};
 
 /// The head of a simple reply; data of a read follows it.
 pub(crate) fn simple(cookie: u64, error: Option<Errno>) -> Vec<u8> {
@@ -56,6 +57,64 @@ pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Vec<u8> {
         bytes.extend_from_slice(&hole.to_be_bytes());
     }
     bytes
+}
+
+/// The head of an answer, as a client reads it.
+pub(crate) struct Head {
+    pub(crate) cookie: u64,
+    pub(crate) piece: Piece,
+    /// Bytes that follow.
+    pub(crate) len: u32,
+}
+
+/// What an answer is. Each is a single piece here: nobody asks for more than one server sends at
+/// once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Piece {
+    /// With its errno, 0 for none.
+    Simple(u32),
+    Done,
+    Data,
+    BlockStatus,
+    Error,
+    Strange,
+}
+
+impl Head {
+    /// # Errors
+    /// As [`Input::exactly`].
+    pub(crate) fn read(input: &mut Input) -> Result<Head, End> {
+        let mut bytes = [0; 20];
+        input.exactly(&mut bytes[..16])?;
+        let u32_at = |bytes: &[u8; 20], at: usize| {
+            bytes[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte))
+        };
+        let cookie = bytes[8..16].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        if u32_at(&bytes, 0) == SIMPLE_REPLY {
+            return Ok(Head { cookie, piece: Piece::Simple(u32_at(&bytes, 4)), len: 0 });
+        }
+        input.exactly(&mut bytes[16..])?;
+        let (flags, kind) = ((u32_at(&bytes, 4) >> 16) as u16, u32_at(&bytes, 4) as u16);
+        let piece = match kind {
+            _ if u32_at(&bytes, 0) != STRUCTURED_REPLY || flags != chunk::DONE => Piece::Strange,
+            chunk::NONE => Piece::Done,
+            chunk::OFFSET_DATA => Piece::Data,
+            chunk::BLOCK_STATUS => Piece::BlockStatus,
+            chunk::ERROR => Piece::Error,
+            _ => Piece::Strange,
+        };
+        Ok(Head { cookie, piece, len: u32_at(&bytes, 16) })
+    }
+}
+
+/// What [`block_status`] said, behind its number.
+pub(crate) fn extents(bytes: &[u8]) -> Vec<Extent> {
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    let extent = |bytes: &[u8]| Extent {
+        len: word(&bytes[..4]),
+        is_hole: word(&bytes[4..]) & allocation::HOLE != 0,
+    };
+    bytes.chunks_exact(8).map(extent).collect()
 }
 
 #[cfg(test)]

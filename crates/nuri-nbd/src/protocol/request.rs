@@ -43,6 +43,18 @@ impl Request {
         Ok(request)
     }
 
+    /// As it is sent.
+    pub(crate) fn bytes(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&REQUEST.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
     pub(crate) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -83,14 +95,7 @@ mod tests {
     use super::*;
 
     fn header(command: u16, flags: u16, len: u32) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(&REQUEST.to_be_bytes());
-        bytes[4..6].copy_from_slice(&flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&command.to_be_bytes());
-        bytes[8..16].copy_from_slice(&7u64.to_be_bytes());
-        bytes[16..24].copy_from_slice(&4096u64.to_be_bytes());
-        bytes[24..].copy_from_slice(&len.to_be_bytes());
-        bytes
+        Request { flags, command, cookie: 7, offset: 4096, len }.bytes()
     }
 
     #[test]

@@ -1,8 +1,6 @@
-//! Volumes by name: made, listed, resized, renamed, removed, and opened for serving.
+//! Volumes by name: made, listed, resized, renamed, removed, and taken by a server.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use nuri_client::{Access, Client, LockPlace};
 use nuri_proto::Status;
@@ -14,20 +12,17 @@ use nuri_proto::op::meta::{
     Attr, LayoutReply, MakeUnnamed, RemoveKind, RenameMode, SetAttr, WithAttrs,
 };
 use nuri_proto::range_map::Span;
-use parking_lot::Mutex;
 
 use super::device::Volume;
 use super::memory;
-use crate::export::{About, Export, Exports, Refusal};
+use super::owner::Owner;
+use crate::export::About;
+use crate::order::Order;
 
 /// Sizes are multiples of this, and at least so large.
 const UNIT: u64 = 4096;
 const SMALLEST: u64 = 1 << 20;
 const LONGEST_NAME: usize = 128;
-/// How long another server's lock is waited for: somewhat longer than it takes until the session
-/// of one that crashed is over.
-const TAKE_OVER: Duration = Duration::from_secs(12);
-const AGAIN: Duration = Duration::from_millis(200);
 /// Names asked for at once.
 const PAGE: u32 = 1024;
 
@@ -80,19 +75,12 @@ pub struct VolumeView {
     pub is_doubtful: bool,
 }
 
-/// Volumes that are open here, by name.
-type Open = HashMap<String, Arc<Mutex<Weak<Volume>>>>;
-
 /// The volumes of a space.
 pub struct Catalog {
     client: Arc<Client>,
-    /// What the empty name stands for, and whether there are no others for clients.
-    only: Option<String>,
-    read_only: bool,
-    open: Mutex<Open>,
 }
 
-fn at(what: &'static str) -> impl Fn(Status) -> VolumeError {
+pub(super) fn at(what: &'static str) -> impl Fn(Status) -> VolumeError {
     move |status| VolumeError::Server { what, status }
 }
 
@@ -105,19 +93,7 @@ fn check_name(name: &str) -> Result<(), VolumeError> {
 
 impl Catalog {
     pub fn new(client: Arc<Client>) -> Catalog {
-        Catalog { client, only: None, read_only: false, open: Mutex::default() }
-    }
-
-    /// Clients get this volume only, also under the empty name.
-    #[must_use]
-    pub fn only(self, name: String) -> Catalog {
-        Catalog { only: Some(name), ..self }
-    }
-
-    /// Clients may read only.
-    #[must_use]
-    pub fn read_only(self) -> Catalog {
-        Catalog { read_only: true, ..self }
+        Catalog { client }
     }
 
     /// Makes a volume. It is there as a whole, or not at all.
@@ -316,106 +292,77 @@ impl Catalog {
         })
     }
 
-    /// The volume that a client means.
-    fn meant<'n>(&'n self, name: &'n str) -> Result<&'n str, Refusal> {
-        match &self.only {
-            Some(only) if name.is_empty() || name == only => Ok(only),
-            Some(only) => Err(Refusal::Unknown { name: name.into(), there: vec![only.clone()] }),
-            None => Ok(name),
-        }
+    /// What a volume is.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub(super) fn find(&self, name: &str) -> Result<Attr, VolumeError> {
+        self.with(name, |attr| Ok(*attr))
     }
 
-    fn about_volume(&self, name: &str, attr: &Attr) -> About {
-        About {
+    /// What clients are told of a volume.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub fn about(&self, name: &str) -> Result<About, VolumeError> {
+        let size = self.find(name)?.size;
+        Ok(About {
             name: name.into(),
             description: "a volume of a Nuri space".into(),
-            size: attr.size,
-            read_only: self.read_only,
+            size,
+            read_only: false,
             block: 1,
             preferred_block: 64 << 10,
-        }
+        })
     }
 
-    /// The volume, which no other server serves from here on.
-    fn take(&self, name: &str) -> Result<Volume, VolumeError> {
-        loop {
-            let found = self.with(name, |attr| Ok(*attr))?;
-            let fh = self.client.open(found.ino, Access::Both).map_err(at("no access"))?;
-            let taken = self.lock(name, &place(found.ino, fh)).and_then(|()| {
-                // Whoever had the lock may have changed it, or put another one in its place.
-                let now = self.with(name, |attr| Ok(*attr))?;
-                if now.ino != found.ino {
-                    return Ok(None);
-                }
-                let (client, about) = (self.client.clone(), self.about_volume(name, &now));
-                let volume = Volume::new(client, (now.ino, fh), about);
-                volume.map(Some).map_err(at("what its targets hold is not known"))
-            });
-            if let Ok(Some(volume)) = taken {
-                return Ok(volume);
-            }
+    /// The server that owns the volume, or did.
+    pub(super) fn owner(&self, ino: Ino) -> Result<Option<Owner>, VolumeError> {
+        Owner::read(&self.client, ino).map_err(at("its owner is not known"))
+    }
+
+    pub(super) fn set_owner(&self, ino: Ino, owner: &Owner) -> Result<(), VolumeError> {
+        owner.write(&self.client, ino).map_err(at("its owner could not be told"))
+    }
+
+    /// Locks the volume, so that this server owns it; `None` where another one does.
+    pub(super) fn take(
+        &self,
+        name: &str,
+        order: &Arc<Order>,
+    ) -> Result<Option<Volume>, VolumeError> {
+        let found = self.find(name)?;
+        let fh = self.client.open(found.ino, Access::Both).map_err(at("no access"))?;
+        let place = place(found.ino, fh);
+        let taken = match self.client.locks().lock(&place, Some(LockMode::Exclusive)) {
+            Err(Status::AGAIN) => Ok(None),
+            Err(status) => Err(at("it could not be locked")(status)),
+            Ok(()) => self.taken(name, (found.ino, fh), order),
+        };
+        if !matches!(taken, Ok(Some(_))) {
             self.client.locks().release_locks(fh);
             self.client.release(fh);
-            taken?;
         }
+        taken
     }
 
-    /// Locks a volume; one of a server that crashed is free soon.
-    fn lock(&self, name: &str, place: &LockPlace) -> Result<(), VolumeError> {
-        let start = Instant::now();
-        loop {
-            match self.client.locks().lock(place, Some(LockMode::Exclusive)) {
-                Ok(()) => return Ok(()),
-                Err(Status::AGAIN) if start.elapsed() < TAKE_OVER => std::thread::sleep(AGAIN),
-                Err(Status::AGAIN) => return Err(VolumeError::InUse(name.into())),
-                Err(status) => return Err(at("it could not be locked")(status)),
-            }
+    fn taken(
+        &self,
+        name: &str,
+        (ino, fh): (Ino, u64),
+        order: &Arc<Order>,
+    ) -> Result<Option<Volume>, VolumeError> {
+        // Whoever had the lock may have changed it, or put another one in its place.
+        let now = self.about(name)?;
+        if self.find(name)?.ino != ino {
+            return Ok(None);
         }
+        let volume = Volume::new(self.client.clone(), (ino, fh), (now, order.clone()));
+        volume.map(Some).map_err(at("what its targets hold is not known"))
     }
 }
 
 fn place(ino: Ino, fh: u64) -> LockPlace {
     let (class, owner, pid) = (LockClass::Range, fh, std::process::id());
     LockPlace { ino, fh, class, owner, span: Span::ALL, pid }
-}
-
-fn refusal(error: VolumeError) -> Refusal {
-    match error {
-        VolumeError::Unknown { name, there } => Refusal::Unknown { name, there },
-        VolumeError::Name(name) => Refusal::Unknown { name, there: Vec::new() },
-        error => Refusal::Policy(error.to_string()),
-    }
-}
-
-impl Exports for Catalog {
-    fn names(&self) -> Result<Vec<String>, Refusal> {
-        match &self.only {
-            Some(only) => Ok(vec![only.clone()]),
-            None => Catalog::names(self).map_err(refusal),
-        }
-    }
-
-    fn about(&self, name: &str) -> Result<About, Refusal> {
-        let name = self.meant(name)?;
-        self.with(name, |attr| Ok(self.about_volume(name, attr))).map_err(refusal)
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal> {
-        let name = self.meant(name)?;
-        let own = {
-            let mut open = self.open.lock();
-            open.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().strong_count() > 0);
-            open.entry(name.to_owned()).or_default().clone()
-        };
-        // Who waits for the lock of another server does not keep those behind it for ever.
-        let in_use = || refusal(VolumeError::InUse(name.into()));
-        let mut slot = own.try_lock_for(TAKE_OVER).ok_or_else(in_use)?;
-        if let Some(volume) = slot.upgrade().filter(|volume| volume.is_ours()) {
-            volume.note_size(self.with(name, |attr| Ok(attr.size)).map_err(refusal)?);
-            return Ok(volume);
-        }
-        let volume = Arc::new(self.take(name).map_err(refusal)?);
-        *slot = Arc::downgrade(&volume);
-        Ok(volume)
-    }
 }

@@ -1,4 +1,4 @@
-//! A volume that is served.
+//! A volume that this server owns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::meta::LayoutReply;
 
 use super::memory::TargetMemory;
-use crate::export::{About, Export, Extent, Kept, Zeroing};
+use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
 use crate::protocol::Errno;
 
@@ -25,7 +25,8 @@ pub(super) struct Volume {
     ino: Ino,
     fh: u64,
     about: About,
-    order: Order,
+    /// Of the clients of this server and of those of others.
+    order: Arc<Order>,
     memory: TargetMemory,
     is_redundant: bool,
     size: AtomicU64,
@@ -36,25 +37,34 @@ impl Volume {
     pub(super) fn new(
         client: Arc<Client>,
         (ino, fh): (Ino, u64),
-        about: About,
+        (about, order): (About, Arc<Order>),
     ) -> Result<Volume, Status> {
         let memory = TargetMemory::take(&client, ino)?;
         let LayoutReply::File(_, layout, _) = client.layout(ino)? else {
             return Err(Status::ISDIR);
         };
         let is_redundant = layout.components.iter().any(|part| part.shape.is_redundant());
-        let (order, size) = (Order::default(), AtomicU64::new(about.size));
+        let size = AtomicU64::new(about.size);
         Ok(Volume { client, ino, fh, about, order, memory, is_redundant, size })
     }
 
     /// It may have grown since others connected.
-    pub(super) fn note_size(&self, size: u64) {
-        self.size.store(size, Ordering::SeqCst);
+    pub(super) fn learn_size(&self) -> Result<(), Status> {
+        self.size.store(self.client.getattr(self.ino)?.size, Ordering::SeqCst);
+        Ok(())
     }
 
     /// The lock goes with the session: from then on another server may have the volume.
     fn check_lock(&self) -> Result<(), Status> {
         self.client.locks().check_locks(self.fh)
+    }
+
+    pub(super) fn shared_order(&self) -> Arc<Order> {
+        self.order.clone()
+    }
+
+    pub(super) fn ino(&self) -> Ino {
+        self.ino
     }
 
     pub(super) fn is_ours(&self) -> bool {
@@ -80,6 +90,8 @@ impl Volume {
 
     fn told<T>(&self, outcome: Result<T, Status>) -> Result<T, Errno> {
         outcome.map_err(|status| match status {
+            // It is another server's.
+            _ if !self.is_ours() => Errno::Shutdown,
             Status::NOSPC => Errno::NoSpace,
             Status::INVAL | Status::FBIG => Errno::Invalid,
             status => {
@@ -109,13 +121,13 @@ impl Export for Volume {
         &self.order
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, _: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         let count = self.told(self.client.read(self.ino, offset, out))?;
         // It was made smaller by force.
         if count < out.len() { Err(Errno::Io) } else { Ok(()) }
     }
 
-    fn write(&self, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, _: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         self.told(self.begin_change())?;
         let kept = match kept {
             Kept::BeyondACrash => InClient::ByTargets,
@@ -127,20 +139,16 @@ impl Export for Volume {
         self.told(self.client.write_to_targets((self.ino, self.fh), offset, data, kept))
     }
 
-    fn is_ours(&self) -> bool {
-        Volume::is_ours(self)
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
+    fn flush(&self, _: Asked) -> Result<(), Errno> {
         self.told(self.check_lock().and_then(|()| self.memory.check()))?;
         self.told(self.client.fsync(self.fh, What::Data))
     }
 
-    fn trim(&self, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, _: Asked, offset: u64, len: u64) -> Result<(), Errno> {
         self.told(self.in_parts(offset, len, Allocate::Punch))
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(&self, _: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
         // Holes of redundant files are written first, and room is asked for at every target.
         if how.is_fast && (how.keeps_room || self.is_redundant) {
             return Err(Errno::NotSupported);
@@ -149,7 +157,7 @@ impl Export for Volume {
         self.told(self.in_parts(offset, len, how))
     }
 
-    fn extents(&self, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno> {
+    fn extents(&self, _: Asked, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno> {
         let (start, end) = (Instant::now(), offset + u64::from(len));
         // What was answered is with the targets.
         let next = |at, what| match self.client.seek_on_targets(self.ino, at, what) {

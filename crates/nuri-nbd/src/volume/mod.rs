@@ -1,10 +1,19 @@
 //! The volumes of a space: files of a hidden directory, each of a fixed size.
 //!
-//! A volume is thin: what was never written costs no room. Whoever serves one holds its lock, so
-//! that one server at a time knows all that its clients wrote.
+//! A volume is thin: what was never written costs no room. Every server serves every volume
+//! ([`serving`]). The one that holds the volume's lock owns it ([`device`]) and orders all
+//! requests; the others forward to it ([`remote`], by the owner's [`door`]). [`served`] decides
+//! between the two, and takes over where the owner is lost.
 
 mod catalog;
 mod device;
+mod door;
 mod memory;
+mod owner;
+mod remote;
+mod served;
+mod serving;
 
 pub use catalog::{Catalog, Shrink, VolumeError, VolumeView};
+pub use door::Door;
+pub use serving::Serving;

@@ -29,7 +29,8 @@ impl NbdDoor {
     pub(super) fn open(args: &NbdServer) -> Result<NbdDoor, Failure> {
         // From here on a signal is waited for.
         let signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
-        let limits = Limits { connections: usize::from(args.max_connections) };
+        let connections = usize::from(args.max_connections);
+        let limits = Limits { connections, ..Limits::default() };
         let (listeners, socket) = (listeners(args)?, args.socket.clone());
         Ok(NbdDoor { signals, listeners, socket, limits })
     }

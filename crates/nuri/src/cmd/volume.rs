@@ -1,10 +1,11 @@
 //! `nuri volume ...`: block devices that the space keeps, by name, and the server for them.
 
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use nuri_client::{Client, ClientConfig};
-use nuri_nbd::export::Exports;
-use nuri_nbd::volume::{Catalog, Shrink, VolumeView};
+use nuri_nbd::server::{Limits, Listener, Server};
+use nuri_nbd::volume::{Catalog, Door, Serving, Shrink, VolumeView};
 use nuri_volume::Cluster;
 use serde::Serialize;
 
@@ -16,6 +17,8 @@ use crate::{Failure, at};
 
 /// Inodes that a client of volumes remembers.
 const INODES: usize = 10_000;
+/// What other servers may use at once. Each has a connection for each volume.
+const FORWARDERS: Limits = Limits { connections: 1024, in_flight: 64 };
 
 pub(super) fn run(verb: &Volume) -> Result<(), Failure> {
     match verb {
@@ -123,17 +126,33 @@ fn serve(args: &VolumeServe) -> Result<(), Failure> {
     let server = NbdDoor::open(&args.server)?;
     let cluster = connect(&args.whence)?;
     let client = start_client(&cluster, format!("{}:{}", host(), server.place()))?;
-    let mut volumes = Catalog::new(client.clone());
+    let catalog = Arc::new(Catalog::new(client.clone()));
+    let (door, forwarders) = open_door(&cluster)?;
+    let mut volumes = Serving::new(catalog.clone(), door.clone());
     if let Some(name) = &args.name {
         volumes = volumes.only(name.clone());
-        volumes.about(name).map_err(Failure::new)?;
+        catalog.about(name).map_err(Failure::new)?;
     }
     if args.read_only {
         volumes = volumes.read_only();
     }
+    let others = Server::new(door, FORWARDERS);
+    others.listen(forwarders).map_err(at("no thread"))?;
     let reported = Reported { host: host(), place: server.place() };
     report_client(&cluster, &client, reported, Default::default);
     let served = server.serve("volumes", Arc::new(volumes));
+    others.stop();
     client.close().map_err(at("bytes that were written to volumes are lost"))?;
     served
+}
+
+/// Where other servers reach the volumes that this one owns: at the address by which this machine
+/// reaches the space.
+fn open_door(cluster: &Cluster) -> Result<(Arc<Door>, Listener), Failure> {
+    let first = cluster.authority();
+    let reached = TcpStream::connect(first).and_then(|stream| stream.local_addr());
+    let own = reached.map_err(at(first))?.ip();
+    let listener = TcpListener::bind((own, 0)).map_err(at(own))?;
+    let address = listener.local_addr().map_err(at(own))?;
+    Ok((Arc::new(Door::at(address.to_string())), Listener::Tcp(listener)))
 }

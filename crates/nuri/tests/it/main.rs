@@ -7,6 +7,7 @@ mod bad_input;
 mod boot;
 mod bytes;
 mod calls;
+mod channels;
 mod coherence;
 mod convert;
 mod crash;

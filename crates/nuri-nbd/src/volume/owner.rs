@@ -1,0 +1,86 @@
+//! Which server owns a volume, as the volume says.
+//!
+//! The owner is the server that has locked the volume. It writes here where other servers reach it,
+//! and a secret without which its door opens nothing: who reads this is a member of the space.
+//! What is written here may be old. Then nobody listens there any more, or does not know the
+//! secret.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nuri_client::Client;
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+
+/// Of the volume's inode.
+const MARK: &[u8] = b"nuri.owner";
+
+/// Opens one volume at one server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Token(u128);
+
+impl Token {
+    pub(super) fn random() -> Result<Token, Status> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|_| Status::IO)?;
+        Ok(Token(u128::from_le_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for Token {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Token, Self::Err> {
+        u128::from_str_radix(text, 16).map(Token)
+    }
+}
+
+/// Where the owner is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub(super) address: String,
+    pub(super) token: Token,
+}
+
+impl Owner {
+    /// `None` where the volume never had one.
+    pub(super) fn read(client: &Client, ino: Ino) -> Result<Option<Owner>, Status> {
+        match client.xattr_get(ino, MARK) {
+            Err(Status::NODATA) => Ok(None),
+            found => Ok(Owner::parse(&String::from_utf8_lossy(&found?))),
+        }
+    }
+
+    pub(super) fn write(&self, client: &Client, ino: Ino) -> Result<(), Status> {
+        client.mark_hidden(ino, MARK, self.shown().as_bytes())
+    }
+
+    fn shown(&self) -> String {
+        format!("{} {}", self.address, self.token)
+    }
+
+    fn parse(text: &str) -> Option<Owner> {
+        let (address, token) = text.split_once(' ')?;
+        Some(Owner { address: address.into(), token: token.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_as_it_was_written() {
+        let owner = Owner { address: "[::1]:7".into(), token: Token::random().unwrap() };
+        assert_eq!(Owner::parse(&owner.shown()), Some(owner));
+        for wrong in ["", "a:1", "a:1 x", "a:1 "] {
+            assert_eq!(Owner::parse(wrong), None, "{wrong}");
+        }
+    }
+}
