@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, lock, log, member, meta, near, part};
+use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, part};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -81,6 +81,7 @@ fn arguments(op: Op, args: &[u8]) {
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
+        disk: DiskList DiskOpen;
         near: PeerMemoryAsk PeerMemoryProof Echo;
     }
 }

@@ -63,8 +63,7 @@ impl Drop for Session {
 fn take(base: &Path, dir: &Path, rank: u32) -> Result<File> {
     const TRIES: u32 = 100;
     for attempt in 1..=TRIES {
-        private_dir(base)?;
-        match private_dir(dir) {
+        match private_dir(base).and_then(|()| private_dir(dir)) {
             Err(Error::System { errno, .. }) if errno == rustix::io::Errno::NOENT => continue,
             other => other?,
         }
@@ -149,18 +148,20 @@ fn private_dir(path: &Path) -> Result<()> {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(io("mkdir")(e)),
         _ => (),
     }
-    let uid = rustix::process::geteuid().as_raw();
-    let there = fs::symlink_metadata(path).is_ok();
-    match is_private(path, uid) {
+    // It may be gone again.
+    let found = fs::symlink_metadata(path).map_err(io("mkdir"))?;
+    match belongs_to(&found, rustix::process::geteuid().as_raw()) {
         true => Ok(()),
-        false if !there => Err(system("mkdir")(rustix::io::Errno::NOENT)),
         false => Err(Error::NotPrivate(path.to_owned())),
     }
 }
 
 fn is_private(path: &Path, uid: u32) -> bool {
-    let private = |m: fs::Metadata| m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0;
-    fs::symlink_metadata(path).is_ok_and(private)
+    fs::symlink_metadata(path).is_ok_and(|found| belongs_to(&found, uid))
+}
+
+fn belongs_to(found: &fs::Metadata, uid: u32) -> bool {
+    found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0
 }
 
 #[cfg(test)]
@@ -182,6 +183,20 @@ mod tests {
         assert_eq!(again.unwrap_err(), Error::RankTaken { rank: 1 });
         drop(first);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    /// Who leaves removes the directories; who comes at that moment makes them anew.
+    #[test]
+    fn ranks_come_while_others_leave() {
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().join("base");
+        std::thread::scope(|scope| {
+            for rank in 0..4 {
+                let config = Config::new("test", rank, 4).dir(base.clone());
+                scope.spawn(move || (0..500).for_each(|_| drop(Session::join(&config).unwrap())));
+            }
+        });
+        assert!(!base.exists());
     }
 
     /// Who removes what the dead left has each lock for a moment.

@@ -54,6 +54,14 @@ pub trait Export: Send + Sync + 'static {
         most: usize,
     ) -> Result<Vec<Extent>, Errno>;
 
+    /// Another client comes: the size may be another one by now.
+    ///
+    /// # Errors
+    /// Where that cannot be known.
+    fn look_anew(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// The time of this server, where other servers forward requests to it
     /// ([`crate::peer::Until`]).
     fn stamp(&self) -> Option<u32> {

@@ -27,6 +27,7 @@ use crate::directory::{
     MAP, META_LOG, NODE, NodeSettings, SPACE, load_json, save_json, store_disks,
 };
 use crate::disk_reserve::{DiskReserve, is_store_full};
+use crate::disks::{DiskService, MakeDisks};
 use crate::failure::{Failure, at};
 use crate::gc::collect_garbage;
 use crate::heartbeat::heartbeat;
@@ -84,6 +85,9 @@ pub struct NodeOptions {
     /// Of the first node: defaults of the space.
     pub shape: Option<Shape>,
     pub placement: Option<Placement>,
+    /// Which raw disks other machines may use: `all`, `none`, or paths with commas between them.
+    pub export_disks: Option<String>,
+    pub make_disks: Option<MakeDisks>,
 }
 
 /// How a node came to its end without a failure.
@@ -104,7 +108,7 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
              with nuri up --dir {dir}, or give this node a directory of its own"
         )));
     }
-    let given = options.listener.take();
+    let (given, make_disks) = (options.listener.take(), options.make_disks);
     let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
     let before = known.clone();
     let mut settings = merge(known.clone().unwrap_or_default(), options)?;
@@ -132,7 +136,9 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
     if before.as_ref() != Some(&settings) {
         save_json(&dir.join(NODE), &settings)?;
     }
-    let services = Arc::new(node.services);
+    let mut services = node.services;
+    services.disks = disks(make_disks, &settings, &listener)?;
+    let services = Arc::new(services);
     let server = Server::start(listener, &secret, services.clone())
         .map_err(at("cannot serve the listening address"))?;
     tracing::info!("node {} serves {address}", node.id);
@@ -161,6 +167,7 @@ fn merge(mut settings: NodeSettings, options: NodeOptions) -> Result<NodeSetting
     settings.address = options.listen.or(settings.address);
     settings.join = options.join.or(settings.join);
     settings.token_file = options.token_file.map(absolute).or(settings.token_file);
+    settings.export_disks = options.export_disks.or(settings.export_disks);
     settings.target_size = options.target_size.or(settings.target_size);
     for target in options.targets.into_iter().map(absolute) {
         if !settings.targets.contains(&target) {
@@ -191,6 +198,17 @@ fn listen(settings: &mut NodeSettings, given: Option<TcpListener>) -> Result<Tcp
     }
     settings.address = Some(address.to_string());
     Ok(listener)
+}
+
+/// What serves the raw disks of this node.
+fn disks(
+    make: Option<MakeDisks>,
+    settings: &NodeSettings,
+    listener: &TcpListener,
+) -> Result<Option<Arc<dyn DiskService>>, Failure> {
+    let ip = listener.local_addr().map_err(at("cannot listen"))?.ip();
+    let allowed = settings.export_disks.as_deref().unwrap_or("none");
+    make.map(|make| make(allowed, ip).map_err(Failure)).transpose()
 }
 
 /// A node ready to serve.
@@ -258,6 +276,7 @@ impl First<'_> {
             resync: Arc::default(),
             scrub: Arc::new(scrub::Progress::load(self.dir)),
             copies: Keeper::new(self.dir, cluster),
+            disks: None,
         };
         let (store, copier) = (Some((engine, reserve)), Some(copier));
         Ok(Ready { id: reply.node, services, store, copier, join })
@@ -303,7 +322,7 @@ fn join_request(settings: &NodeSettings, serves_meta: MetaRole, targets: &[Targe
 }
 
 /// Tells one start of this machine from another; 0 where it does not say.
-fn machine() -> BootId {
+pub fn machine() -> BootId {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     BootId(u64::from_str_radix(&digits, 16).unwrap_or_default())
@@ -330,7 +349,8 @@ impl Joined<'_> {
         let targets = Arc::new(TargetServer::start(targets, lost));
         let copies = Keeper::new(self.dir, cluster);
         let (resync, scrub) = (Arc::default(), Arc::new(scrub::Progress::load(self.dir)));
-        let services = Services { authority: None, meta: None, targets, resync, scrub, copies };
+        let (authority, meta, disks) = (None, None, None);
+        let services = Services { authority, meta, targets, resync, scrub, copies, disks };
         Ok(Ready { id: reply.node, services, store: None, copier: None, join: request })
     }
 }

@@ -40,6 +40,9 @@ pub struct NodeSettings {
     #[serde(with = "any_path::list")]
     pub targets: Vec<PathBuf>,
     pub target_size: Option<u64>,
+    /// Which raw disks other machines may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export_disks: Option<String>,
     /// Which target lies at which of these paths.
     #[serde(default, with = "any_path::keys")]
     pub target_ids: BTreeMap<PathBuf, u32>,

@@ -9,6 +9,7 @@ pub mod any_path;
 pub mod bootstrap;
 pub mod directory;
 pub mod disk_reserve;
+pub mod disks;
 pub mod failure;
 mod gc;
 mod heartbeat;

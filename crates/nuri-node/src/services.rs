@@ -10,6 +10,7 @@ use nuri_proto::op::cluster::NodeReach;
 use nuri_rpc::{Reply, Request, Service, reply_to};
 use nuri_target::server::TargetServer;
 
+use crate::disks::{self, DiskService};
 use crate::joining::reach;
 use crate::metadata_copy::keeper::Keeper;
 use crate::{resync, scrub};
@@ -22,6 +23,7 @@ pub struct Services {
     pub resync: Arc<resync::Progress>,
     pub scrub: Arc<scrub::Progress>,
     pub copies: Keeper,
+    pub disks: Option<Arc<dyn DiskService>>,
 }
 
 impl Service for Services {
@@ -37,6 +39,10 @@ impl Service for Services {
                 None => Reply::failed(Status::NOTSUP),
             },
             ServiceName::MetadataCopy => self.copies.serve(request),
+            ServiceName::Disks => match &self.disks {
+                Some(disks) => disks::serve(&**disks, request),
+                None => Reply::failed(Status::NOTSUP),
+            },
             ServiceName::Targets => self.targets.serve(request),
             ServiceName::Metadata | ServiceName::Connection => match &self.meta {
                 Some(meta) => meta.serve(request),

@@ -3,6 +3,7 @@
 
 mod cli;
 mod cmd;
+mod disks;
 mod health;
 mod listeners;
 mod logs;

@@ -52,6 +52,9 @@ pub(crate) struct Settings {
     /// How stripe groups lie over targets.
     #[serde(default)]
     pub(crate) placement: Placement,
+    /// Raw disks of this machine that others may use; as it was before where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) export_disks: Option<String>,
 }
 
 /// A space's directory.

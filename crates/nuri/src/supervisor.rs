@@ -211,6 +211,9 @@ fn node_arguments(
         0 => {
             command.arg("--shape").arg(settings.shape.to_string());
             command.arg("--placement").arg(settings.placement.to_string());
+            if let Some(disks) = &settings.export_disks {
+                command.arg("--export-disks").arg(disks);
+            }
         }
         _ => _ = command.arg("--join").arg(space.address()?),
     }

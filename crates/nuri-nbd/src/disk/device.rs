@@ -4,14 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 
 use nuri_io::buf::AlignedBuf;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno as System;
 
 use super::list::{Use, block_of, used};
-use crate::export::{About, Asked, Export, Exports, Extent, Kept, Refusal, Zeroing};
+use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
 use crate::protocol::Errno;
 
@@ -39,14 +38,14 @@ pub enum OpenError {
 }
 
 /// One disk.
-struct Device {
+pub(super) struct Device {
     file: File,
     about: About,
     order: Order,
 }
 
 impl Device {
-    fn open(path: &Path, name: String, writes: Writes) -> Result<Device, OpenError> {
+    pub(super) fn open(path: &Path, name: String, writes: Writes) -> Result<Device, OpenError> {
         let shown = path.display().to_string();
         let failed = |error| OpenError::Io { path: path.display().to_string(), error };
         // A link in /dev/disk leads to it too.
@@ -208,53 +207,5 @@ impl Export for Device {
     /// A disk does not tell.
     fn extents(&self, _: Asked, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
         Ok(vec![Extent { len, is_hole: false }])
-    }
-}
-
-/// The disks that a server gives to its clients, each under its name. They stay open.
-pub struct Disks {
-    devices: Vec<Arc<Device>>,
-}
-
-impl Disks {
-    /// Opens them all; a single one is also served under the empty name.
-    ///
-    /// # Errors
-    /// Why one of them is not served.
-    pub fn open<'p>(
-        paths: impl IntoIterator<Item = &'p Path>,
-        writes: Writes,
-    ) -> Result<Disks, OpenError> {
-        let open = |path: &'p Path| {
-            let name = path.strip_prefix("/dev").unwrap_or(path).display().to_string();
-            Device::open(path, name, writes).map(Arc::new)
-        };
-        let devices = paths.into_iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Disks { devices })
-    }
-
-    fn find(&self, name: &str) -> Result<&Arc<Device>, Refusal> {
-        if let ("", [only]) = (name, &self.devices[..]) {
-            return Ok(only);
-        }
-        self.devices.iter().find(|device| device.about.name == name).ok_or_else(|| {
-            let there = self.devices.iter().map(|device| device.about.name.clone()).collect();
-            Refusal::Unknown { name: name.into(), there }
-        })
-    }
-}
-
-impl Exports for Disks {
-    fn names(&self) -> Result<Vec<String>, Refusal> {
-        Ok(self.devices.iter().map(|device| device.about.name.clone()).collect())
-    }
-
-    fn about(&self, name: &str) -> Result<About, Refusal> {
-        self.find(name).map(|device| device.about())
-    }
-
-    fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal> {
-        let device = self.find(name)?.clone();
-        Ok(device)
     }
 }

@@ -3,10 +3,18 @@
 //! A disk is served only where nothing else uses it. The kernel refuses a second exclusive opener,
 //! which covers mounts, swap, md, LVM and targets that run. What they left on a disk while they do
 //! not run is looked for in its first and last bytes.
+//!
+//! [`given`] opens disks for NBD servers on other machines; there they are [`remote`].
 
 mod device;
+mod disks;
+mod given;
 mod list;
+mod remote;
 mod signature;
 
-pub use device::{Disks, OpenError, Writes};
+pub use device::{OpenError, Writes};
+pub use disks::Disks;
+pub use given::{Allowed, GiveError, Given, GivenDisks, NoPath};
 pub use list::{DiskView, Use, list};
+pub use remote::{OpenThere, OpenedThere, RemoteDisk};

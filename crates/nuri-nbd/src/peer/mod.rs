@@ -1,15 +1,25 @@
-//! The client's side of the protocol, towards another server of this project: requests that came
-//! here are forwarded to the server that owns the volume.
+//! Devices of other servers of this project: requests that came here are forwarded to the server
+//! that has the device.
 //!
-//! [`dial`] connects and shakes hands, [`link`] carries requests and their answers, [`until`] says
-//! how long a forwarded request may still be served.
+//! [`door`] is the other server's side: who may forward to it, and what is refused. On this side,
+//! [`dial`] connects and shakes hands, [`link`] carries requests and their answers, [`remote`] is
+//! the device, and [`ways`] finds it anew when a link is lost. [`until`] says how long a forwarded
+//! request may still be served.
 
 mod dial;
+mod door;
 mod link;
+mod remote;
 #[cfg(test)]
 mod tests;
+mod token;
 mod until;
+mod ways;
 
 pub use dial::{DialError, Dialed, dial};
+pub use door::Door;
 pub use link::{Answer, Link, Lost};
+pub use remote::Remote;
+pub use token::{Entry, Token};
 pub use until::{AGE, ServerClock, Until, is_too_old};
+pub use ways::{Forwarder, NoWay, Ways};

@@ -50,6 +50,8 @@ pub enum VolumeError {
     InUse(String),
     #[error("there are not targets enough for shape {0}: nuri target list")]
     Shape(Shape),
+    #[error("no secret for other servers: {0}")]
+    Token(std::io::Error),
     #[error("{what}: {status}")]
     Server { what: &'static str, status: Status },
 }

@@ -2,18 +2,15 @@
 //!
 //! A volume is thin: what was never written costs no room. Every server serves every volume
 //! ([`serving`]). The one that holds the volume's lock owns it ([`device`]) and orders all
-//! requests; the others forward to it ([`remote`], by the owner's [`door`]). [`served`] decides
-//! between the two, and takes over where the owner is lost.
+//! requests; the others forward to it ([`crate::peer`]). [`served`] decides between the two, and
+//! takes over where the owner is lost.
 
 mod catalog;
 mod device;
-mod door;
 mod memory;
 mod owner;
-mod remote;
 mod served;
 mod serving;
 
 pub use catalog::{Catalog, Shrink, VolumeError, VolumeView};
-pub use door::Door;
 pub use serving::Serving;

@@ -5,41 +5,14 @@
 //! What is written here may be old. Then nobody listens there any more, or does not know the
 //! secret.
 
-use std::fmt;
-use std::str::FromStr;
-
 use nuri_client::Client;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 
+use crate::peer::Token;
+
 /// Of the volume's inode.
 const MARK: &[u8] = b"nuri.owner";
-
-/// Opens one volume at one server.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Token(u128);
-
-impl Token {
-    pub(super) fn random() -> Result<Token, Status> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|_| Status::IO)?;
-        Ok(Token(u128::from_le_bytes(bytes)))
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:032x}", self.0)
-    }
-}
-
-impl FromStr for Token {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Token, Self::Err> {
-        u128::from_str_radix(text, 16).map(Token)
-    }
-}
 
 /// Where the owner is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]

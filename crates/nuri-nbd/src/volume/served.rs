@@ -6,48 +6,56 @@
 //! that have no answer wait meanwhile and are sent again; those that become too old are not
 //! answered, and their clients are left.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
+use nuri_proto::id::Ino;
 use parking_lot::Mutex;
 
 use super::catalog::{Catalog, VolumeError, at};
 use super::device::Volume;
-use super::door::{Door, export_name};
 use super::owner::Owner;
-use super::remote::Remote;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
-use crate::peer::{AGE, Link, dial, is_too_old};
+use crate::peer::{Door, Forwarder, NoWay, Remote, Ways};
 use crate::protocol::Errno;
 
-/// How often the lock and the owner are tried.
-const AGAIN: Duration = Duration::from_millis(200);
+/// The volumes that this server owns, and the door for others.
+pub(super) struct Owned {
+    pub(super) door: Arc<Door>,
+    volumes: Mutex<HashMap<Ino, Weak<Volume>>>,
+}
 
-/// By which way requests go.
-#[derive(Clone)]
-struct Way {
-    /// Counts the ways.
-    number: u64,
-    export: Arc<dyn Export>,
+impl Owned {
+    pub(super) fn by(door: Arc<Door>) -> Owned {
+        Owned { door, volumes: Mutex::default() }
+    }
+
+    fn find(&self, ino: Ino) -> Option<Arc<Volume>> {
+        let volume = self.volumes.lock().get(&ino).and_then(Weak::upgrade);
+        volume.filter(|volume| volume.is_ours())
+    }
+
+    fn note(&self, volume: &Arc<Volume>) {
+        let mut volumes = self.volumes.lock();
+        volumes.retain(|_, volume| volume.strong_count() > 0);
+        volumes.insert(volume.ino(), Arc::downgrade(volume));
+    }
 }
 
 /// See the module's text.
 pub(super) struct ServedVolume {
     catalog: Arc<Catalog>,
-    door: Arc<Door>,
+    owned: Arc<Owned>,
     name: String,
     about: About,
     size: AtomicU64,
     /// That of the volume, where it is owned here.
     order: Arc<Order>,
-    way: Mutex<Option<Way>>,
-    ways: AtomicU64,
-    /// Held by who looks for the owner.
-    seeking: Mutex<()>,
-    /// Of this, towards owners.
-    forwarder: u64,
+    ways: Ways,
+    forwarder: Forwarder,
     /// The owner that could not be reached was told of.
     told: Mutex<Option<String>>,
 }
@@ -56,64 +64,41 @@ impl ServedVolume {
     /// Of a volume that an owner is found for, or that is owned from here on.
     pub(super) fn open(
         catalog: Arc<Catalog>,
-        door: Arc<Door>,
+        owned: Arc<Owned>,
         about: About,
         deadline: Instant,
     ) -> Result<ServedVolume, VolumeError> {
-        let forwarder = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
-        let owned = door.owned(catalog.find(&about.name)?.ino);
-        let order = owned.map(|volume| volume.shared_order()).unwrap_or_default();
+        let own = owned.find(catalog.find(&about.name)?.ino);
+        let order = own.map(|volume| volume.shared_order()).unwrap_or_default();
         let served = ServedVolume {
             catalog,
-            door,
+            owned,
             name: about.name.clone(),
             size: AtomicU64::new(about.size),
             about,
             order,
-            way: Mutex::default(),
-            ways: AtomicU64::new(0),
-            seeking: Mutex::default(),
-            forwarder,
+            ways: Ways::default(),
+            forwarder: Forwarder::default(),
             told: Mutex::default(),
         };
-        served.seek(deadline)?;
+        let sought = served.ways.seek(deadline, || served.find());
+        sought.map_err(|none| match none {
+            NoWay::Late => VolumeError::InUse(served.name.clone()),
+            NoWay::Failed(error) => error,
+        })?;
         Ok(served)
     }
 
     /// It may have grown since others connected; an older link knows the older size.
     pub(super) fn note_size(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
-        let mut way = self.way.lock();
-        if way.as_ref().is_some_and(|way| way.export.about().size < size) {
-            *way = None;
-        }
-    }
-
-    /// Looks for a way until the deadline, one thread at a time.
-    fn seek(&self, deadline: Instant) -> Result<Way, VolumeError> {
-        let in_use = || VolumeError::InUse(self.name.clone());
-        let _one = self.seeking.try_lock_until(deadline).ok_or_else(in_use)?;
-        loop {
-            if let Some(way) = &*self.way.lock() {
-                return Ok(way.clone());
-            }
-            if let Some(export) = self.find()? {
-                let number = self.ways.fetch_add(1, Ordering::SeqCst);
-                let way = Way { number, export };
-                *self.way.lock() = Some(way.clone());
-                return Ok(way);
-            }
-            if Instant::now() + AGAIN >= deadline {
-                return Err(in_use());
-            }
-            std::thread::sleep(AGAIN);
-        }
+        self.ways.lose_where(|way| way.about().size < size);
     }
 
     /// The volume, if nobody owns it or this server does, or a link to its owner.
     fn find(&self) -> Result<Option<Arc<dyn Export>>, VolumeError> {
         let ino = self.catalog.find(&self.name)?.ino;
-        if let Some(volume) = self.door.owned(ino) {
+        if let Some(volume) = self.owned.find(ino) {
             volume.learn_size().map_err(at("its size is not known"))?;
             return Ok(Some(volume));
         }
@@ -121,7 +106,7 @@ impl ServedVolume {
             return self.own(volume).map(Some);
         }
         let Some(owner) = self.catalog.owner(ino)? else { return Ok(None) };
-        match self.link(&owner) {
+        match self.forwarder.link(&owner.address, owner.token) {
             Ok(link) => {
                 tracing::info!("nbd: volume {} is forwarded to {}", self.name, owner.address);
                 *self.told.lock() = None;
@@ -137,21 +122,14 @@ impl ServedVolume {
     /// This server has locked it.
     fn own(&self, volume: Volume) -> Result<Arc<dyn Export>, VolumeError> {
         let volume = Arc::new(volume);
+        self.owned.note(&volume);
         let ino = volume.ino();
-        let token = self.door.admit(ino, &volume).map_err(at("no secret"))?;
-        if let Some(address) = self.door.address() {
-            self.catalog.set_owner(ino, &Owner { address, token })?;
-        }
+        let export: Arc<dyn Export> = volume;
+        let token = self.owned.door.admit(&export).map_err(VolumeError::Token)?;
+        let address = self.owned.door.address().to_owned();
+        self.catalog.set_owner(ino, &Owner { address, token })?;
         tracing::info!("nbd: volume {} is owned by this server", self.name);
-        Ok(volume)
-    }
-
-    fn link(&self, owner: &Owner) -> Result<Arc<Link>, String> {
-        // Higher than all before, also where the last one found nobody.
-        let attempt = self.ways.fetch_add(1, Ordering::SeqCst);
-        let name = export_name(owner.token, self.forwarder, attempt);
-        let dialed = dial(&owner.address, &name).map_err(|error| error.to_string())?;
-        Link::start(dialed).map_err(|lost| lost.to_string())
+        Ok(export)
     }
 
     /// Once for each owner.
@@ -163,26 +141,13 @@ impl ServedVolume {
         }
     }
 
-    /// Does something by whichever way there is, again where the way was lost.
     fn by_way<T>(
         &self,
         asked: Asked,
-        mut act: impl FnMut(&dyn Export) -> Result<T, Errno>,
+        act: impl FnMut(&dyn Export) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        loop {
-            if is_too_old(asked.since) {
-                return Err(Errno::Shutdown);
-            }
-            let known = self.way.lock().clone();
-            let way = match known {
-                Some(way) => way,
-                None => self.seek(asked.since + AGE).map_err(|error| self.without_a_way(&error))?,
-            };
-            match act(&*way.export) {
-                Err(Errno::Shutdown) => self.lose(way.number),
-                outcome => return outcome,
-            }
-        }
+        let find = || self.find().map_err(|error| self.without_a_way(&error));
+        self.ways.by_way(asked, find, act)
     }
 
     fn without_a_way(&self, error: &VolumeError) -> Errno {
@@ -190,13 +155,6 @@ impl ServedVolume {
         match error {
             VolumeError::Unknown { .. } => Errno::Io,
             _ => Errno::Shutdown,
-        }
-    }
-
-    fn lose(&self, number: u64) {
-        let mut way = self.way.lock();
-        if way.as_ref().is_some_and(|way| way.number == number) {
-            *way = None;
         }
     }
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::catalog::{Catalog, VolumeError};
-use super::door::Door;
-use super::served::ServedVolume;
+use super::served::{Owned, ServedVolume};
 use crate::export::{About, Export, Exports, Refusal};
+use crate::peer::Door;
 
 /// How long a new client waits until the volume has an owner: somewhat longer than it takes until
 /// the session of one that crashed is over.
@@ -21,7 +21,7 @@ type Open = HashMap<String, Arc<Mutex<Weak<ServedVolume>>>>;
 /// See the module's text.
 pub struct Serving {
     catalog: Arc<Catalog>,
-    door: Arc<Door>,
+    owned: Arc<Owned>,
     /// What the empty name stands for, and whether there are no others for clients.
     only: Option<String>,
     read_only: bool,
@@ -31,7 +31,8 @@ pub struct Serving {
 impl Serving {
     /// Other servers reach those that are owned here by the door.
     pub fn new(catalog: Arc<Catalog>, door: Arc<Door>) -> Serving {
-        Serving { catalog, door, only: None, read_only: false, open: Mutex::default() }
+        let owned = Arc::new(Owned::by(door));
+        Serving { catalog, owned, only: None, read_only: false, open: Mutex::default() }
     }
 
     /// Clients get this volume only, also under the empty name.
@@ -96,8 +97,8 @@ impl Exports for Serving {
             volume.note_size(about.size);
             return Ok(volume);
         }
-        let (catalog, door) = (self.catalog.clone(), self.door.clone());
-        let volume = ServedVolume::open(catalog, door, about, deadline).map_err(refusal)?;
+        let (catalog, owned) = (self.catalog.clone(), self.owned.clone());
+        let volume = ServedVolume::open(catalog, owned, about, deadline).map_err(refusal)?;
         let volume = Arc::new(volume);
         *slot = Arc::downgrade(&volume);
         Ok(volume)

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub mod cluster;
 pub mod copy;
 pub mod data;
+pub mod disk;
 pub mod lock;
 pub mod log;
 pub mod member;
@@ -51,6 +52,8 @@ pub enum ServiceName {
     Targets,
     /// The first node's: files and names.
     Metadata,
+    /// Every node's: its raw disks.
+    Disks,
     /// The connection itself.
     Connection,
 }
@@ -85,6 +88,9 @@ ops! {
         Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
         GroupUse = 117, SwapData = 118,
     }
+    Disks {
+        DiskList = 124, DiskOpen = 125,
+    }
     Connection {
         PeerMemoryAsk = 128, PeerMemoryProof = 129, Echo = 130,
     }
@@ -111,7 +117,10 @@ impl Op {
             Op::MapGet | Op::ClusterStatus | Op::MountReport => true,
             Op::DataDelete | Op::MemberChanged | Op::GroupUse => false,
             other => match other.service() {
-                ServiceName::Authority | ServiceName::Reach | ServiceName::MetadataCopy => false,
+                ServiceName::Authority
+                | ServiceName::Reach
+                | ServiceName::MetadataCopy
+                | ServiceName::Disks => false,
                 ServiceName::Targets | ServiceName::Metadata | ServiceName::Connection => true,
             },
         }

@@ -14,7 +14,7 @@ use nuri_proto::size::parse as parse_size;
 
 use crate::logs::LogOptions;
 
-pub(crate) use self::disk::{Disk, DiskServe};
+pub(crate) use self::disk::{Disk, DiskList, DiskServe};
 pub(crate) use self::fs::{
     Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
@@ -129,6 +129,10 @@ pub(crate) struct Up {
     /// the space to the network. Further nodes take free ports of the same host
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
+    /// Raw disks of this machine that `nuri disk serve` on other machines may use: all, none, or
+    /// paths with commas between them (default: as before, at first none)
+    #[arg(long, value_name = "DISKS", value_parser = disk::exported)]
+    pub(crate) export_disks: Option<String>,
 }
 
 #[derive(Args)]
@@ -254,6 +258,10 @@ pub(crate) struct NodeRun {
     /// (first node) How groups that are made from now on lie over targets
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<Placement>,
+    /// Raw disks that `nuri disk serve` on other machines may use: all, none, or paths with commas
+    /// between them (default: as before, at first none)
+    #[arg(long, value_name = "DISKS", value_parser = disk::exported)]
+    pub(crate) export_disks: Option<String>,
 }
 
 #[derive(Subcommand)]

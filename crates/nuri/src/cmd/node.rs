@@ -24,6 +24,8 @@ pub(crate) fn run(args: NodeRun) -> Result<ExitCode, Failure> {
         target_sizes: args.target_sizes,
         shape: args.shape,
         placement: args.placement,
+        export_disks: args.export_disks,
+        make_disks: Some(crate::disks::service),
     };
     match bootstrap::run(options)? {
         NodeEnd::Stopped => Ok(ExitCode::SUCCESS),

@@ -129,6 +129,16 @@ fn refuse_lost_metadata(space: &Space, settings: &Settings) -> Result<(), Failur
     }
 }
 
+/// Which raw disks are given away may change at any time. A node learns it when it starts.
+fn set_export_disks(space: &Space, known: &mut Settings, args: &Up) -> Result<(), Failure> {
+    if args.export_disks.is_none() || args.export_disks == known.export_disks {
+        return Ok(());
+    }
+    known.export_disks.clone_from(&args.export_disks);
+    space.save(known)?;
+    supervisor::renew(space, Role::Node(0))
+}
+
 /// A space that exists: what is said now must fit what was said at first.
 fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Failure> {
     let dir = space.dir.display();
@@ -164,6 +174,7 @@ fn again(space: &Space, mut known: Settings, args: &Up) -> Result<Settings, Fail
         known.placement = placement;
         space.save(&known)?;
     }
+    set_export_disks(space, &mut known, args)?;
     for path in &args.target {
         let path = std::path::absolute(path).map_err(at(path.display()))?;
         if !known.nodes.iter().flatten().any(|t| *t == path) {
@@ -258,6 +269,7 @@ fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
         sizes,
         shape,
         placement,
+        export_disks: args.export_disks.clone(),
     })
 }
 

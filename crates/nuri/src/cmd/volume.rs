@@ -4,8 +4,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use nuri_client::{Client, ClientConfig};
+use nuri_nbd::peer::Door;
 use nuri_nbd::server::{Limits, Listener, Server};
-use nuri_nbd::volume::{Catalog, Door, Serving, Shrink, VolumeView};
+use nuri_nbd::volume::{Catalog, Serving, Shrink, VolumeView};
 use nuri_volume::Cluster;
 use serde::Serialize;
 

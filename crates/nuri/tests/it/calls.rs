@@ -11,7 +11,7 @@ use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::op::{Call, Op, Role};
-use nuri_proto::op::{cluster, copy, data, lock, log, member, meta, near, part};
+use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, part};
 use nuri_rpc::{CallContext, Peer, Secret};
 
 use crate::hostile::figure;
@@ -106,6 +106,7 @@ fn make(op: Op, stranger: &mut Stranger) -> Option<Status> {
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;
+        disk: DiskList DiskOpen;
         near: PeerMemoryAsk PeerMemoryProof Echo;
     }
 }

@@ -1,13 +1,14 @@
 //! Raw disks, here loop devices, served to NBD clients.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::nbd::{OVERLAPS, Server, python};
-use crate::support::{Space, nuri, refused, run, text};
+use crate::nbd::{Client, OVERLAPS, Server, python};
+use crate::support::{Space, nuri, refused, run, text, wait};
 
 const SIZE: u64 = 64 << 20;
 
@@ -30,6 +31,16 @@ impl Disk {
         let shown = file.display().to_string();
         let path = run("losetup", &[&["-f", "--show"], options, &[&shown]].concat());
         Disk { file, path: path.trim().to_owned() }
+    }
+
+    fn file_is_written(&self, at: u64, bytes: &[u8]) {
+        File::options().write(true).open(&self.file).unwrap().write_all_at(bytes, at).unwrap();
+    }
+
+    /// Whether nobody has it open for itself.
+    fn is_free(&self) -> bool {
+        let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+        File::options().read(true).custom_flags(exclusive).open(&self.path).is_ok()
     }
 
     /// The name under which it is served.
@@ -169,4 +180,76 @@ assert gone.get_size() == 64 << 20
     let file = gone.file.display().to_string();
     python(script, &[&server.uri(gone.name()), &server.uri(stays.name()), &file]);
     server.end();
+}
+
+/// Any machine reaches the disks of a node that the node gives away, and no others.
+#[test]
+fn disks_of_a_node_are_used_from_elsewhere() {
+    let mut space = Space::bare();
+    let (given, kept) = (Disk::new(&space, "given", &[]), Disk::new(&space, "kept", &[]));
+    given.file_is_written(4096, b"from there");
+    space.start(&["--targets", "1", "--target-size", "256M", "--export-disks", &given.path]);
+    let dir = space.dir();
+    let list = || -> Value {
+        let out = nuri(&["disk", "list", "--nodes", "--json", "--dir", &dir]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    let listed = |disk: &Disk| {
+        let all = list();
+        let disks = all["disks"].as_array().unwrap();
+        disks.iter().find(|one| one["path"] == *disk.path).unwrap().clone()
+    };
+    assert_eq!((&listed(&given)["node"], &listed(&given)["exported"]), (&1.into(), &true.into()));
+    assert_eq!(listed(&kept)["exported"], false);
+
+    let of_node = |disk: &Disk| format!("1:{}", disk.path);
+    let serve = |name: &str, more: &[&str]| {
+        let args = [&["disk", "serve", "--dir", &dir], more].concat();
+        Server::start(&space, name, &args)
+    };
+    let refuses = |disk: &str, words: &str| {
+        refused(&["disk", "serve", disk, "--listen", "127.0.0.1:0", "--dir", &dir], words);
+    };
+    refuses(&of_node(&kept), "is not given to other machines: start the node with --export-disks");
+    refuses("1:/dev/none", "is not given to other machines");
+    refuses(&format!("9:{}", given.path), "there is no node 9");
+
+    // Read-only unless told; a second server shares the disk.
+    let first = serve("first", &[&of_node(&given)]);
+    let name = format!("1:{}", given.name());
+    let mut reader = Client::connect(&first.uri(&name));
+    reader.does("h.set_strict_mode(0); assert h.is_read_only() and h.get_size() == 64 << 20");
+    reader.does("assert bytes(h.pread(10, 4096)) == b'from there'");
+    refused(
+        &["disk", "serve", "--writable", &of_node(&given), "--socket", "/x", "--dir", &dir],
+        "is served to another machine already, and not for writing",
+    );
+    drop(reader);
+    first.end();
+    wait("the node lets the disk go", Duration::from_secs(20), || {
+        nuri(&["disk", "list", "--json"]).status.success() && given.is_free()
+    });
+    let writer = serve("writer", &["--writable", &of_node(&given)]);
+    python(OVERLAPS, &[&writer.uri(&name)]);
+    let mut client = Client::connect(&writer.uri(&name));
+    client.does("h.set_strict_mode(0); h.pwrite(b'from here' * 1000, 77); h.flush()");
+    client.does("assert bytes(h.pread(9000, 77)) == b'from here' * 1000");
+    client.does("h.zero(4096, 0); assert bytes(h.pread(77, 0)) == bytes(77)");
+    // Its node is killed and comes back: requests wait, and nothing is told.
+    space.kill("node0");
+    client.does("h.pwrite(b'after it' * 512, 1 << 20); h.flush()");
+    client.does("assert bytes(h.pread(4096, 1 << 20)) == b'after it' * 512");
+    drop(client);
+    writer.end();
+    let mut found = [0; 8];
+    File::open(&given.file).unwrap().read_exact_at(&mut found, 1 << 20).unwrap();
+    assert_eq!(&found, b"after it");
+
+    // What is given can be changed while the space runs.
+    let out = nuri(&["up", "--dir", &dir, "--export-disks", "none"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(listed(&given)["exported"], false);
+    refused(&["up", "--dir", &dir, "--export-disks", "sdb"], "is no path of a disk");
+    space.down_clean();
 }

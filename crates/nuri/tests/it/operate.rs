@@ -226,6 +226,12 @@ fn volumes(room: &mut Room) {
         assert!(said.contains("/dev/sdb: No such file or directory"), "{said}");
     }
     assert!(room.types(1, "nuri disk list").starts_with("DISK"));
+    room.types(1, "nuri up --dir /srv/nuri --export-disks /dev/sdb");
+    let list = "nuri disk list --nodes --at 10.0.0.1:7000 --token-file /root/nuri.token";
+    assert!(room.types(3, list).starts_with("DISK"));
+    let serve = "nuri disk serve 1:/dev/sdb --at 10.0.0.1:7000 --token-file /root/nuri.token";
+    let said = text(&room.try_type(3, serve).stderr);
+    assert!(said.contains("node 1: /dev/sdb: No such file or directory"), "{said}");
     room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
     room.machines.run(3, "kill $(cat /root/volumes.pid)");
 }

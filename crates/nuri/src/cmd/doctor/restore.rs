@@ -100,6 +100,7 @@ fn make_space(space: &Space, token: &Path, done: &Restored) -> Result<(), Failur
         sizes: Vec::new(),
         shape: map.shape,
         placement: map.placement,
+        export_disks: None,
     })
 }
 

@@ -1,91 +1,70 @@
-//! The door of a server for other servers, which forward to it what their clients ask of volumes
-//! that it owns.
+//! The door of a server for other servers, which forward to it what their clients ask of its
+//! devices.
 //!
-//! An export of this door is named `TOKEN.FORWARDER.ATTEMPT`: the secret that the volume tells
-//! ([`super::owner`]), the number of who forwards, and how often it connected. The first request of
-//! a higher attempt waits for those of lower ones; after it they are refused. So what was left in a
-//! broken connection never comes after something newer.
+//! An export of this door is named by an [`Entry`]: a secret that only members of the space can
+//! know, the number of who forwards, and how often it connected. The first request of a higher
+//! attempt waits for those of lower ones; after it they are refused. So what was left in a broken
+//! connection never comes after something newer.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Weak};
 
-use nuri_proto::Status;
-use nuri_proto::id::Ino;
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
-use super::device::Volume;
-use super::owner::Token;
+use super::token::{Entry, Token};
+use super::until::{ServerClock, Until};
 use crate::export::{About, Asked, Export, Exports, Extent, Kept, Refusal, Zeroing};
 use crate::order::Order;
-use crate::peer::{ServerClock, Until};
 use crate::protocol::Errno;
 
-/// What is owned here.
-#[derive(Default)]
+/// The devices that others may use by this server.
 pub struct Door {
-    /// Where it is reached; unset: nowhere.
-    address: Mutex<Option<String>>,
+    address: String,
     rooms: Mutex<HashMap<Token, Room>>,
     clock: Arc<ServerClock>,
 }
 
-/// A volume and who forwards to it.
+/// A device and who forwards to it.
 struct Room {
-    ino: Ino,
-    volume: Weak<Volume>,
+    device: Weak<dyn Export>,
     forwarders: Forwarders,
 }
 
 impl Door {
     /// Other servers find it there.
     pub fn at(address: String) -> Door {
-        Door { address: Mutex::new(Some(address)), ..Door::default() }
+        Door { address, rooms: Mutex::default(), clock: Arc::default() }
     }
 
-    pub(super) fn address(&self) -> Option<String> {
-        self.address.lock().clone()
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
-    /// Lets those in who know the token.
-    pub(super) fn admit(&self, ino: Ino, volume: &Arc<Volume>) -> Result<Token, Status> {
+    /// Lets those in who know the token, while somebody has the device.
+    ///
+    /// # Errors
+    /// As [`Token::random`].
+    pub fn admit(&self, device: &Arc<dyn Export>) -> io::Result<Token> {
         let token = Token::random()?;
-        let room = Room { ino, volume: Arc::downgrade(volume), forwarders: Forwarders::default() };
+        let room = Room { device: Arc::downgrade(device), forwarders: Forwarders::default() };
         let mut rooms = self.rooms.lock();
-        rooms.retain(|_, room| room.volume.strong_count() > 0);
+        rooms.retain(|_, room| room.device.strong_count() > 0);
         rooms.insert(token, room);
         Ok(token)
     }
 
-    /// The volume, where this server owns it.
-    pub(super) fn owned(&self, ino: Ino) -> Option<Arc<Volume>> {
-        let volumes: Vec<_> = {
-            let rooms = self.rooms.lock();
-            let own = rooms.values().filter(|room| room.ino == ino);
-            own.filter_map(|room| room.volume.upgrade()).collect()
-        };
-        volumes.into_iter().find(|volume| volume.is_ours())
-    }
-
-    fn enter(&self, name: &str) -> Option<(Arc<Volume>, Arc<Gate>)> {
-        let mut words = name.split('.');
-        let token: Token = words.next()?.parse().ok()?;
-        let forwarder = u64::from_str_radix(words.next()?, 16).ok()?;
-        let attempt = words.next()?.parse().ok()?;
-        let (volume, gates) = {
+    fn enter(&self, entry: Entry) -> Option<(Arc<dyn Export>, Arc<Gate>)> {
+        let (device, gates) = {
             let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(&token)?;
-            (room.volume.upgrade()?, room.forwarders.open(forwarder, attempt)?)
+            let room = rooms.get_mut(&entry.token)?;
+            (room.device.upgrade()?, room.forwarders.open(entry.forwarder, entry.attempt)?)
         };
         let (gate, before) = gates;
         before.iter().for_each(|before| before.shut());
-        Some((volume, gate))
+        Some((device, gate))
     }
-}
-
-/// The name of an export of another server's door.
-pub(super) fn export_name(token: Token, forwarder: u64, attempt: u64) -> String {
-    format!("{token}.{forwarder:x}.{attempt}")
 }
 
 impl Exports for Door {
@@ -95,19 +74,19 @@ impl Exports for Door {
     }
 
     fn about(&self, name: &str) -> Result<About, Refusal> {
-        let token = name.split('.').next().and_then(|token| token.parse().ok());
-        let volume = token.and_then(|token: Token| {
-            self.rooms.lock().get(&token).and_then(|room| room.volume.upgrade())
+        let device = Entry::parse(name).and_then(|entry| {
+            self.rooms.lock().get(&entry.token).and_then(|room| room.device.upgrade())
         });
-        let about = volume.map(|volume| About { name: name.into(), ..volume.about() });
+        let about = device.map(|device| About { name: name.into(), ..device.about() });
         about.ok_or_else(|| unknown(name))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal> {
-        let (volume, gate) = self.enter(name).ok_or_else(|| unknown(name))?;
-        volume.learn_size().map_err(|status| Refusal::Policy(status.to_string()))?;
+        let entered = Entry::parse(name).and_then(|entry| self.enter(entry));
+        let (device, gate) = entered.ok_or_else(|| unknown(name))?;
+        device.look_anew().map_err(|errno| Refusal::Policy(errno.words().into()))?;
         let (name, clock) = (name.to_owned(), self.clock.clone());
-        Ok(Arc::new(Forwarded { name, volume, gate, clock }))
+        Ok(Arc::new(Forwarded { name, device, gate, clock }))
     }
 }
 
@@ -180,10 +159,10 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A volume that is owned here, as one who forwards uses it.
+/// A device of this server, as one who forwards uses it.
 struct Forwarded {
     name: String,
-    volume: Arc<Volume>,
+    device: Arc<dyn Export>,
     gate: Arc<Gate>,
     clock: Arc<ServerClock>,
 }
@@ -201,36 +180,36 @@ impl Forwarded {
 
 impl Export for Forwarded {
     fn about(&self) -> About {
-        About { name: self.name.clone(), ..self.volume.about() }
+        About { name: self.name.clone(), ..self.device.about() }
     }
 
     fn order(&self) -> &Order {
-        self.volume.order()
+        self.device.order()
     }
 
     fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.read(asked, offset, out)
+        self.device.read(asked, offset, out)
     }
 
     fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.write(asked, offset, data, kept)
+        self.device.write(asked, offset, data, kept)
     }
 
     fn flush(&self, asked: Asked) -> Result<(), Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.flush(asked)
+        self.device.flush(asked)
     }
 
     fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.trim(asked, offset, len)
+        self.device.trim(asked, offset, len)
     }
 
     fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.write_zeroes(asked, offset, len, how)
+        self.device.write_zeroes(asked, offset, len, how)
     }
 
     fn extents(
@@ -241,7 +220,7 @@ impl Export for Forwarded {
         most: usize,
     ) -> Result<Vec<Extent>, Errno> {
         let _inside = self.enter(asked)?;
-        self.volume.extents(asked, offset, len, most)
+        self.device.extents(asked, offset, len, most)
     }
 
     fn stamp(&self) -> Option<u32> {

@@ -1,23 +1,24 @@
-//! A volume that another server owns, by a link to that server.
+//! A device of another server, by a link to that server.
 
 use std::sync::Arc;
 
+use super::link::{Link, Lost};
+use super::until::is_too_old;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
-use crate::peer::{Link, Lost, is_too_old};
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, command_flag, reply};
 
 /// See the module's text.
-pub(super) struct Remote {
+pub struct Remote {
     link: Arc<Link>,
     about: About,
-    /// The owner keeps the order; that of the clients here is kept by who forwards.
+    /// The other server keeps the order; that of the clients here is kept by who forwards.
     order: Order,
 }
 
 impl Remote {
-    pub(super) fn new(link: Arc<Link>, about: About) -> Remote {
+    pub fn new(link: Arc<Link>, about: About) -> Remote {
         Remote { link, about, order: Order::default() }
     }
 
