@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::ci::programs::{self, Program};
-use crate::ci::{Ended, Load, Pool, logs, one, tell_end};
+use crate::ci::{Ended, Load, Pool, is_comparing, logs, one, tell_end};
 
 const MOUNTS: &str = "nuri";
 /// Waiting tests at a time, for each processor.
@@ -49,12 +49,14 @@ fn keep(ended: &Ended, round: usize, words: &str) {
     }
 }
 
-/// Each test once. What measures time runs among the others here: it must bear that.
+/// Each test once. What measures time runs among the others here: it must bear that. Only what
+/// compares two times comes alone, at the end.
 fn one_round(programs: &[&Program], only: &str) -> Result<Vec<Ended>, String> {
     let mut jobs = Vec::new();
     for program in programs {
         for test in program.tests.iter().filter(|test| test.contains(only)) {
-            jobs.push(one("flaky", program, test).load(Load::Waits));
+            let load = if is_comparing(test) { Load::Alone } else { Load::Waits };
+            jobs.push(one("flaky", program, test).load(load));
         }
     }
     if jobs.is_empty() {

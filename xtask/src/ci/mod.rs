@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub(crate) use job::{Expected, Job, Load};
-pub(crate) use plan::{one, whole};
+pub(crate) use plan::{is_comparing, one, whole};
 pub(crate) use pool::{Ended, Pool};
 
 use crate::shell::target;

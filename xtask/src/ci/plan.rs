@@ -119,10 +119,9 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
             let is_alone = EXCLUSIVE.contains(&target) || measuring.contains(test);
             let load = if is_alone { Load::Alone } else { Load::Waits };
             let mut job = one(suite, program, test).load(load).env("NURI_TRANSPORT", "uring");
-            let is_of = |parts: &[&str]| parts.iter().any(|part| test.starts_with(part));
-            if is_of(COMPARING) {
+            if is_comparing(test) {
                 job = job.load(Load::Computes).lane("comparing");
-            } else if is_of(FILLING) {
+            } else if is_of(FILLING, test) {
                 job = job.load(Load::Works);
             }
             jobs.push(job);
@@ -135,6 +134,15 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
         }
     }
     Ok(jobs)
+}
+
+fn is_of(parts: &[&str], test: &str) -> bool {
+    parts.iter().any(|part| test.starts_with(part))
+}
+
+/// Whether a test compares times: beside a crowd it finds no difference, and says so.
+pub(crate) fn is_comparing(test: &str) -> bool {
+    is_of(COMPARING, test)
 }
 
 fn units(programs: &[Program]) -> Vec<Job> {
