@@ -24,6 +24,8 @@ const PADDING: usize = 124;
 /// What is to be done.
 pub(crate) enum Effect {
     Send(Vec<u8>),
+    /// The client is told this, and from then on all is encrypted.
+    StartTls(Vec<u8>),
     /// The handshake is over.
     Serve(Agreed),
     /// The client is told this and left, with these words for the log.
@@ -53,8 +55,18 @@ enum Stage {
     Over,
 }
 
+/// Whether what is said is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Encryption {
+    None,
+    /// Not yet: nothing but that is agreed on.
+    Required,
+    Done,
+}
+
 pub(crate) struct Handshake {
     stage: Stage,
+    encryption: Encryption,
     input: Vec<u8>,
     no_zeroes: bool,
     structured: bool,
@@ -72,9 +84,9 @@ pub(crate) fn greeting() -> Vec<u8> {
 }
 
 impl Handshake {
-    pub(crate) fn new() -> Handshake {
+    pub(crate) fn new(encryption: Encryption) -> Handshake {
         let (input, no_zeroes, structured, allocation_of) = Default::default();
-        Handshake { stage: Stage::Flags, input, no_zeroes, structured, allocation_of }
+        Handshake { stage: Stage::Flags, encryption, input, no_zeroes, structured, allocation_of }
     }
 
     /// Bytes came: [`Handshake::next`] says what is to be done, one thing after the other.
@@ -87,7 +99,7 @@ impl Handshake {
             match self.step(exports)? {
                 // What is skipped is not answered before its end.
                 Effect::Send(bytes) if bytes.is_empty() => {}
-                effect @ Effect::Send(_) => return Some(effect),
+                effect @ (Effect::Send(_) | Effect::StartTls(_)) => return Some(effect),
                 last => {
                     self.stage = Stage::Over;
                     return Some(last);
@@ -154,8 +166,15 @@ impl Handshake {
 
     fn answer(&mut self, number: u32, data: &[u8], exports: &dyn Exports) -> Effect {
         match number {
+            option::STARTTLS => self.start_tls(data),
+            option::EXPORT_NAME if self.encryption == Encryption::Required => {
+                leave("it does not encrypt")
+            }
             option::EXPORT_NAME => self.export_name(data, exports),
             option::ABORT => Effect::Close(ack(number), "it went away"),
+            _ if self.encryption == Encryption::Required => {
+                refuse(number, option_reply::TLS_REQUIRED, "this server only serves who uses TLS")
+            }
             option::LIST => list(data, exports),
             option::INFO => self.info(data, exports),
             option::GO => self.go(data, exports),
@@ -167,6 +186,24 @@ impl Handshake {
             option::LIST_META_CONTEXT => self.contexts(number, data, exports),
             option::SET_META_CONTEXT => self.contexts(number, data, exports),
             _ => refuse(number, option_reply::UNSUPPORTED, "it is not known here"),
+        }
+    }
+
+    /// All that was agreed on before counts for nothing. What came in one piece with the option was
+    /// not encrypted, and may be of somebody else.
+    fn start_tls(&mut self, data: &[u8]) -> Effect {
+        let number = option::STARTTLS;
+        match self.encryption {
+            Encryption::None => refuse(number, option_reply::UNSUPPORTED, "there is no TLS here"),
+            Encryption::Done => refuse(number, option_reply::INVALID, "it is encrypted already"),
+            Encryption::Required if !data.is_empty() => malformed(number),
+            Encryption::Required if !self.input.is_empty() => {
+                leave("it sent something behind its wish for TLS")
+            }
+            Encryption::Required => {
+                self.encryption = Encryption::Done;
+                Effect::StartTls(ack(number))
+            }
         }
     }
 
@@ -385,8 +422,8 @@ fn asked_contexts(data: &[u8]) -> Option<(&str, Vec<&[u8]>)> {
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let Some((first, bytes)) = bytes.split_first() else { return };
-    let whole = fake::play([bytes]);
-    let pieces = fake::play(bytes.chunks(1 + usize::from(*first)));
+    let whole = fake::play([bytes], Encryption::None);
+    let pieces = fake::play(bytes.chunks(1 + usize::from(*first)), Encryption::None);
     assert_eq!(whole, pieces);
     // What is said to a client is bounded by what it said.
     assert!(whole.len() <= 64 * (bytes.len() + 64), "{} bytes for {}", whole.len(), bytes.len());
@@ -398,7 +435,7 @@ pub fn fuzz(bytes: &[u8]) {
 
 /// A server of two exports.
 mod fake {
-    use super::{About, Agreed, Arc, Effect, Export, Exports, Handshake, Refusal};
+    use super::{About, Agreed, Arc, Effect, Encryption, Export, Exports, Handshake, Refusal};
     use crate::export::{Asked, Extent, Kept, Zeroing};
     use crate::order::Order;
     use crate::protocol::Errno;
@@ -462,8 +499,11 @@ mod fake {
     }
 
     /// All that a client is told that sends this; what was agreed follows.
-    pub(super) fn play<'b>(pieces: impl IntoIterator<Item = &'b [u8]>) -> Vec<u8> {
-        let (mut machine, mut said) = (Handshake::new(), Vec::new());
+    pub(super) fn play<'b>(
+        pieces: impl IntoIterator<Item = &'b [u8]>,
+        encryption: Encryption,
+    ) -> Vec<u8> {
+        let (mut machine, mut said) = (Handshake::new(encryption), Vec::new());
         let mut rest: Option<Vec<u8>> = None;
         for piece in pieces {
             if let Some(rest) = &mut rest {
@@ -473,7 +513,7 @@ mod fake {
             machine.receive(piece);
             while let Some(effect) = machine.next(&Fake) {
                 match effect {
-                    Effect::Send(bytes) => said.extend(bytes),
+                    Effect::Send(bytes) | Effect::StartTls(bytes) => said.extend(bytes),
                     Effect::Close(bytes, why) => {
                         said.extend(bytes);
                         said.extend_from_slice(why.as_bytes());
@@ -525,7 +565,12 @@ mod tests {
 
     /// Kinds of the answers to options, and what was said last.
     fn answers(options: &[Vec<u8>]) -> (Vec<u32>, String) {
-        let said = fake::play([[BOTH.to_vec(), options.concat()].concat().as_slice()]);
+        answers_under(options, Encryption::None)
+    }
+
+    fn answers_under(options: &[Vec<u8>], encryption: Encryption) -> (Vec<u32>, String) {
+        let asked = [BOTH.to_vec(), options.concat()].concat();
+        let said = fake::play([asked.as_slice()], encryption);
         let (mut kinds, mut rest) = (Vec::new(), &said[..]);
         while rest.starts_with(&OPTION_REPLY.to_be_bytes()) {
             kinds.push(u32_of(&rest[12..16]));
@@ -575,6 +620,31 @@ mod tests {
         }
     }
 
+    /// Nothing is agreed on, and no name is told, before all is encrypted.
+    #[test]
+    fn who_must_encrypt_gets_nothing_before() {
+        use option::*;
+        use option_reply::*;
+        let under = |options: &[Vec<u8>]| answers_under(options, Encryption::Required);
+        let others = [
+            (LIST, vec![]),
+            (GO, go("disk", &[])),
+            (option::INFO, go("disk", &[])),
+            (STRUCTURED_REPLY, vec![]),
+            (SET_META_CONTEXT, contexts("disk", &[ALLOCATION])),
+        ];
+        for (number, data) in others {
+            let (kinds, said) = under(&[ask(number, &data), ask(STARTTLS, &[])]);
+            assert_eq!((kinds, said), (vec![TLS_REQUIRED, ACK], String::new()), "{number}");
+        }
+        assert_eq!(under(&[ask(EXPORT_NAME, b"disk")]), (vec![], "it does not encrypt".into()));
+        assert_eq!(under(&[ask(STARTTLS, &[1])]).0, [INVALID]);
+        let (kinds, said) = under(&[ask(STARTTLS, &[]), ask(LIST, &[])]);
+        assert_eq!((kinds.len(), said.contains("behind its wish")), (0, true), "not encrypted");
+        let done = |options: &[Vec<u8>]| answers_under(options, Encryption::Done).0;
+        assert_eq!(done(&[ask(STARTTLS, &[]), ask(LIST, &[])]), [INVALID, SERVER, SERVER, ACK]);
+    }
+
     #[test]
     fn what_was_agreed_is_what_was_asked_for() {
         let set = |name| ask(option::SET_META_CONTEXT, &contexts(name, &[ALLOCATION]));
@@ -596,7 +666,7 @@ mod tests {
     fn the_oldest_way_gives_an_export_or_nothing() {
         let name = |name: &str| ask(option::EXPORT_NAME, name.as_bytes());
         let said = |flags: u8, name: Vec<u8>| {
-            fake::play([[&[0, 0, 0, flags][..], &name].concat().as_slice()])
+            fake::play([[&[0, 0, 0, flags][..], &name].concat().as_slice()], Encryption::None)
         };
         let size = (1u64 << 30).to_be_bytes();
         let (long, short) = (said(1, name("disk")), said(3, name("disk")));
@@ -609,7 +679,8 @@ mod tests {
     #[test]
     fn who_cannot_be_understood_is_left() {
         let last = |bytes: &[u8]| {
-            String::from_utf8(fake::play([[&BOTH, bytes].concat().as_slice()])).unwrap()
+            let said = fake::play([[&BOTH, bytes].concat().as_slice()], Encryption::None);
+            String::from_utf8(said).unwrap()
         };
         assert_eq!(last(&[7; 16]), "what it sent is no option");
         let mut endless = ask(4711, &[]);

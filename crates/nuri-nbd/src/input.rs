@@ -118,7 +118,7 @@ impl Input {
     fn look(&mut self) {
         let now = Instant::now();
         if self.age.is_stale(now)
-            && let Ok(waiting) = rustix::io::ioctl_fionread(&*self.socket)
+            && let Some(waiting) = self.socket.waiting()
         {
             self.age.look(waiting, now);
         }

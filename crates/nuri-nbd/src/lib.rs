@@ -17,6 +17,8 @@ pub mod peer;
 mod protocol;
 pub mod server;
 mod socket;
+#[cfg(feature = "tls")]
+pub mod tls;
 #[cfg(feature = "volume")]
 pub mod volume;
 

@@ -17,9 +17,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::connection::Connection;
 use crate::export::Exports;
-use crate::handshake::{Agreed, Effect, Handshake, greeting};
+use crate::handshake::{Agreed, Effect, Encryption, Handshake, greeting};
 use crate::input::LOOK;
-use crate::socket::{STUCK, Socket, has_timed_out};
+use crate::socket::{Cipher, STUCK, Socket, has_timed_out};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -57,20 +57,32 @@ impl Listener {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
-                Ok((Socket::Tcp(stream), peer.to_string()))
+                Ok((stream.into(), peer.to_string()))
             }
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
-                Ok((Socket::Unix(stream), "a local client".into()))
+                Ok((stream.into(), "a local client".into()))
             }
         }
     }
+}
+
+/// How connections are encrypted.
+pub trait StartTls: Send + Sync + 'static {
+    /// Agrees with a client that asked for it, until then.
+    ///
+    /// # Errors
+    /// Why there is no agreement.
+    #[doc(hidden)]
+    fn start(&self, socket: &Socket, until: Instant) -> io::Result<Box<dyn Cipher>>;
 }
 
 /// Serves exports to whoever connects.
 pub struct Server {
     exports: Arc<dyn Exports>,
     limits: Limits,
+    /// Without it nothing is encrypted; with it, nothing is said to those who do not.
+    tls: Option<Arc<dyn StartTls>>,
     strangers: Mutex<VecDeque<Weak<Socket>>>,
     clients: Mutex<Vec<Weak<Socket>>>,
     running: AtomicUsize,
@@ -83,9 +95,19 @@ pub struct Server {
 
 impl Server {
     pub fn new(exports: Arc<dyn Exports>, limits: Limits) -> Arc<Server> {
+        Server::with_tls(exports, limits, None)
+    }
+
+    /// Clients must encrypt where `tls` says how.
+    pub fn with_tls(
+        exports: Arc<dyn Exports>,
+        limits: Limits,
+        tls: Option<Arc<dyn StartTls>>,
+    ) -> Arc<Server> {
         Arc::new(Server {
             exports,
             limits,
+            tls,
             strangers: Mutex::default(),
             clients: Mutex::default(),
             running: AtomicUsize::new(0),
@@ -153,7 +175,8 @@ impl Server {
     }
 
     fn shake_hands(&self, socket: &Socket) -> io::Result<Result<Agreed, &'static str>> {
-        let (start, mut machine) = (Instant::now(), Handshake::new());
+        let tls = if self.tls.is_some() { Encryption::Required } else { Encryption::None };
+        let (start, mut machine) = (Instant::now(), Handshake::new(tls));
         let mut buffer = [0; 4096];
         socket.set_timeouts(HANDSHAKE, HANDSHAKE)?;
         socket.send(&greeting(), &[])?;
@@ -177,6 +200,10 @@ impl Server {
                 }
                 match effect {
                     Effect::Send(bytes) => socket.send(&bytes, &[])?,
+                    Effect::StartTls(bytes) => {
+                        socket.send(&bytes, &[])?;
+                        self.start_tls(socket, start + HANDSHAKE)?;
+                    }
                     Effect::Serve(agreed) => return Ok(Ok(agreed)),
                     Effect::Close(bytes, why) => {
                         socket.send(&bytes, &[])?;
@@ -185,6 +212,12 @@ impl Server {
                 }
             }
         }
+    }
+
+    fn start_tls(&self, socket: &Socket, until: Instant) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
+        socket.encrypt(tls.start(socket, until)?);
+        Ok(())
     }
 
     fn serve(

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,16 +18,48 @@ const PROBES: u32 = 3;
 /// How long half a request is waited for, and a client that does not take its answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
 
-pub(crate) enum Socket {
+/// A client's connection.
+pub struct Socket {
+    stream: Stream,
+    /// Once TLS was agreed on.
+    cipher: OnceLock<Box<dyn Cipher>>,
+}
+
+enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
+/// Encrypts what goes over a connection, and decrypts what comes. Read and written at the same time
+/// by one thread each.
+pub trait Cipher: Send + Sync {
+    /// Bytes that came; 0 at the end.
+    fn receive(&self, socket: &Socket, out: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends both parts, one behind the other.
+    fn send(&self, socket: &Socket, head: &[u8], data: &[u8]) -> io::Result<()>;
+
+    /// Whether bytes that came are kept here.
+    fn has_more(&self) -> bool;
+}
+
+impl From<TcpStream> for Socket {
+    fn from(stream: TcpStream) -> Socket {
+        Socket { stream: Stream::Tcp(stream), cipher: OnceLock::new() }
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(stream: UnixStream) -> Socket {
+        Socket { stream: Stream::Unix(stream), cipher: OnceLock::new() }
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Unix(stream) => stream.as_fd(),
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
         }
     }
 }
@@ -34,7 +67,7 @@ impl AsFd for Socket {
 impl Socket {
     /// Small answers leave at once; a peer that is gone is noticed.
     pub(crate) fn tune(&self) -> io::Result<()> {
-        if let Socket::Tcp(stream) = self {
+        if let Stream::Tcp(stream) = &self.stream {
             stream.set_nodelay(true)?;
             sockopt::set_socket_keepalive(stream, true)?;
             sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
@@ -50,6 +83,12 @@ impl Socket {
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, Some(write))?)
     }
 
+    /// From here on all is encrypted.
+    pub(crate) fn encrypt(&self, cipher: Box<dyn Cipher>) {
+        // A client asks for it once.
+        let _ = self.cipher.set(cipher);
+    }
+
     /// Whether the peer sends nothing more, or is gone.
     pub(crate) fn is_left(&self) -> bool {
         let mut look = [PollFd::new(self, PollFlags::RDHUP)];
@@ -58,31 +97,54 @@ impl Socket {
         found.is_ok() && look[0].revents().intersects(left)
     }
 
+    /// Bytes that came and were not received; `None` where that is not known. Encrypted ones are
+    /// somewhat more.
+    pub(crate) fn waiting(&self) -> Option<u64> {
+        let is_known = self.cipher.get().is_none_or(|cipher| !cipher.has_more());
+        if is_known { rustix::io::ioctl_fionread(self).ok() } else { None }
+    }
+
     /// Who waits for it is woken.
     pub(crate) fn shut(&self) {
         // It may be shut already.
-        let _ = match self {
-            Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
+        let _ = match &self.stream {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 
     pub(crate) fn receive(&self, out: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => (&mut &*stream).read(out),
-            Socket::Unix(stream) => (&mut &*stream).read(out),
-        }
-    }
-
-    fn send_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(stream) => (&mut &*stream).write_vectored(parts),
-            Socket::Unix(stream) => (&mut &*stream).write_vectored(parts),
+        match self.cipher.get() {
+            Some(cipher) => cipher.receive(self, out),
+            None => self.receive_raw(out),
         }
     }
 
     /// Sends both parts, one behind the other.
     pub(crate) fn send(&self, head: &[u8], data: &[u8]) -> io::Result<()> {
+        match self.cipher.get() {
+            Some(cipher) => cipher.send(self, head, data),
+            None => self.send_raw(head, data),
+        }
+    }
+
+    /// As they came over the wire.
+    pub(crate) fn receive_raw(&self, out: &mut [u8]) -> io::Result<usize> {
+        match &self.stream {
+            Stream::Tcp(stream) => (&mut &*stream).read(out),
+            Stream::Unix(stream) => (&mut &*stream).read(out),
+        }
+    }
+
+    fn send_some(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &self.stream {
+            Stream::Tcp(stream) => (&mut &*stream).write_vectored(parts),
+            Stream::Unix(stream) => (&mut &*stream).write_vectored(parts),
+        }
+    }
+
+    /// As they go over the wire.
+    pub(crate) fn send_raw(&self, head: &[u8], data: &[u8]) -> io::Result<()> {
         let (mut head, mut data) = (head, data);
         while !head.is_empty() || !data.is_empty() {
             let sent = match self.send_some(&[IoSlice::new(head), IoSlice::new(data)]) {

@@ -46,7 +46,7 @@ pub struct Dialed {
 pub fn dial(address: &str, export: &str) -> Result<Dialed, DialError> {
     let strange = || io::Error::from(io::ErrorKind::InvalidInput);
     let place = address.to_socket_addrs()?.next().ok_or_else(strange)?;
-    let socket = Arc::new(Socket::Tcp(TcpStream::connect_timeout(&place, PATIENCE)?));
+    let socket = Arc::new(Socket::from(TcpStream::connect_timeout(&place, PATIENCE)?));
     socket.tune()?;
     socket.set_timeouts(LOOK, STUCK)?;
     let input = Input::new(socket.clone(), Vec::new(), PATIENCE);

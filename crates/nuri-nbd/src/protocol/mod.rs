@@ -20,6 +20,7 @@ pub(crate) mod option {
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
+    pub const STARTTLS: u32 = 5;
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
@@ -37,6 +38,7 @@ pub(crate) mod option_reply {
     pub const UNSUPPORTED: u32 = ERROR + 1;
     pub const POLICY: u32 = ERROR + 2;
     pub const INVALID: u32 = ERROR + 3;
+    pub const TLS_REQUIRED: u32 = ERROR + 5;
     pub const UNKNOWN: u32 = ERROR + 6;
     pub const TOO_BIG: u32 = ERROR + 9;
 

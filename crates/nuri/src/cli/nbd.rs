@@ -15,6 +15,10 @@ pub(crate) struct NbdServer {
     /// A Unix socket for clients on this machine
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+    /// Only serve clients that encrypt (TLS): a directory with server-cert.pem and server-key.pem.
+    /// With a ca-cert.pem there, only clients that show a certificate of that authority
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls_cert: Option<PathBuf>,
     /// Connections served at once
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) max_connections: u16,

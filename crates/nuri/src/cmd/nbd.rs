@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nuri_nbd::export::Exports;
-use nuri_nbd::server::{Limits, Listener, Server};
+use nuri_nbd::server::{Limits, Listener, Server, StartTls};
+use nuri_nbd::tls::Tls;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -23,6 +24,7 @@ pub(super) struct NbdDoor {
     listeners: Vec<(Listener, String)>,
     socket: Option<PathBuf>,
     limits: Limits,
+    tls: Option<Arc<dyn StartTls>>,
 }
 
 impl NbdDoor {
@@ -31,8 +33,11 @@ impl NbdDoor {
         let signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
         let connections = usize::from(args.max_connections);
         let limits = Limits { connections, ..Limits::default() };
-        let (listeners, socket) = (listeners(args)?, args.socket.clone());
-        Ok(NbdDoor { signals, listeners, socket, limits })
+        let tls = args.tls_cert.as_deref().map(Tls::load).transpose().map_err(Failure::new)?;
+        let socket = args.socket.clone();
+        let listeners = listeners(args, tls.as_ref())?;
+        let tls = tls.map(|tls| Arc::new(tls) as Arc<dyn StartTls>);
+        Ok(NbdDoor { signals, listeners, socket, limits, tls })
     }
 
     /// Its addresses.
@@ -43,7 +48,7 @@ impl NbdDoor {
 
     /// Serves until a signal comes, and ends when what clients had begun is done.
     pub(super) fn serve(mut self, what: &str, exports: Arc<dyn Exports>) -> Result<(), Failure> {
-        let server = Server::new(exports, self.limits);
+        let server = Server::with_tls(exports, self.limits, self.tls.clone());
         for (listener, address) in self.listeners {
             server.listen(listener).map_err(at("no thread"))?;
             tracing::info!("nbd: serves {what} at {address}");
@@ -59,25 +64,38 @@ impl NbdDoor {
     }
 }
 
-fn listeners(args: &NbdServer) -> Result<Vec<(Listener, String)>, Failure> {
+fn listeners(args: &NbdServer, tls: Option<&Tls>) -> Result<Vec<(Listener, String)>, Failure> {
     let mut listeners = Vec::new();
+    let scheme = if tls.is_some() { "nbds" } else { "nbd" };
     if let Some(address) = args.listen() {
         let listener = TcpListener::bind(address).map_err(at(address))?;
         let bound = listener.local_addr().map_err(at(address))?;
         if !bound.ip().is_loopback() {
-            tracing::warn!(
-                "nbd: whoever reaches {bound} reads and writes what is served: nothing is \
-                 encrypted and nobody is asked who they are"
-            );
+            warn_of_strangers(bound, tls);
         }
-        listeners.push((Listener::Tcp(listener), format!("nbd://{bound}")));
+        listeners.push((Listener::Tcp(listener), format!("{scheme}://{bound}")));
     }
     if let Some(path) = &args.socket {
         let listener = local(path).map_err(at(path.display()))?;
-        let address = format!("nbd+unix:///?socket={}", path.display());
+        let address = format!("{scheme}+unix:///?socket={}", path.display());
         listeners.push((Listener::Unix(listener), address));
     }
     Ok(listeners)
+}
+
+/// At an address that other machines reach.
+fn warn_of_strangers(bound: SocketAddr, tls: Option<&Tls>) {
+    match tls.map(Tls::asks_clients) {
+        None => tracing::warn!(
+            "nbd: whoever reaches {bound} reads and writes what is served: nothing is encrypted \
+             and nobody is asked who they are"
+        ),
+        Some(false) => tracing::warn!(
+            "nbd: whoever reaches {bound} reads and writes what is served: there is no \
+             ca-cert.pem, so clients are not asked who they are"
+        ),
+        Some(true) => {}
+    }
 }
 
 /// A socket of this machine. One that a server left behind is replaced.

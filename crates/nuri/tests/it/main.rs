@@ -48,6 +48,7 @@ mod support;
 mod tagged;
 mod testbed;
 mod times;
+mod tls;
 mod transport;
 mod trim;
 mod turns;

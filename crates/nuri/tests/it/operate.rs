@@ -110,7 +110,7 @@ fn commands(document: &str) -> Vec<String> {
             Some(code) => (code.trim(), true),
             None => (code, false),
         };
-        let is_command = ["nuri ", "find "].iter().any(|word| code.starts_with(word));
+        let is_command = ["nuri ", "find ", "openssl "].iter().any(|word| code.starts_with(word));
         match lines.last_mut() {
             Some(last) if goes_on => *last = format!("{last} {code}"),
             _ if is_command => lines.push(code.to_owned()),
@@ -121,6 +121,14 @@ fn commands(document: &str) -> Vec<String> {
     lines
 }
 
+fn documents() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate")
+}
+
+fn document(name: &str) -> String {
+    fs::read_to_string(documents().join(name)).unwrap()
+}
+
 #[test]
 fn every_command_of_the_documents_does_what_it_says() {
     let mut room = Room::new();
@@ -128,8 +136,7 @@ fn every_command_of_the_documents_does_what_it_says() {
     disks(&mut room);
     several_machines(&mut room);
     first_machine_lost(&mut room);
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate");
-    for entry in fs::read_dir(docs).unwrap() {
+    for entry in fs::read_dir(documents()).unwrap() {
         let path = entry.unwrap().path();
         for line in commands(&fs::read_to_string(&path).unwrap()) {
             assert!(room.typed.contains(&line), "{}: nobody typed: {line}", path.display());
@@ -212,6 +219,7 @@ fn volumes(room: &mut Room) {
         room.serves(1, line);
     }
     room.types(1, "nbdinfo nbd://127.0.0.1:10809/vm1");
+    encrypted(room);
     room.types(1, "nuri volume resize vm1 8G");
     room.types(1, "nuri volume accept-loss vm1");
     room.types(1, "nuri volume rename vm1 web");
@@ -234,6 +242,27 @@ fn volumes(room: &mut Room) {
     assert!(said.contains("node 1: /dev/sdb: No such file or directory"), "{said}");
     room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
     room.machines.run(3, "kill $(cat /root/volumes.pid)");
+}
+
+/// The same volume, to clients that encrypt.
+fn encrypted(room: &mut Room) {
+    room.types(1, "mkdir -p /root/tls");
+    let certificates: Vec<_> = commands(&document("volumes.md"))
+        .into_iter()
+        .filter(|line| line.starts_with("openssl req -x509 -newkey ec "))
+        .collect();
+    assert_eq!(certificates.len(), 3);
+    for line in certificates {
+        room.types(1, &line);
+    }
+    room.serves(1, "nuri volume serve --listen 127.0.0.1:10811 --tls-cert /root/tls");
+    let info = "nbdinfo \"nbds://localhost:10811/vm1?tls-certificates=/root/tls\"";
+    assert!(room.types(1, info).contains("with TLS"));
+    room.types(
+        1,
+        "qemu-img info --object tls-creds-x509,id=t,dir=/root/tls,endpoint=client --image-opts \
+         driver=nbd,host=localhost,port=10811,export=vm1,tls-creds=t",
+    );
 }
 
 /// A target is emptied, beside five others.
