@@ -7,6 +7,7 @@
 //! the wire.
 
 mod age;
+pub mod attach;
 mod connection;
 pub mod disk;
 pub mod export;

@@ -83,6 +83,16 @@ impl Socket {
         Ok(sockopt::set_socket_timeout(self, sockopt::Timeout::Send, Some(write))?)
     }
 
+    /// The kernel uses it from here on, for as long as what is sent is taken in that time.
+    pub(crate) fn hand_over(&self, untaken: Duration) -> io::Result<()> {
+        sockopt::set_socket_timeout(self, sockopt::Timeout::Recv, None)?;
+        sockopt::set_socket_timeout(self, sockopt::Timeout::Send, None)?;
+        if let Stream::Tcp(stream) = &self.stream {
+            sockopt::set_tcp_user_timeout(stream, untaken.as_millis() as u32)?;
+        }
+        Ok(())
+    }
+
     /// From here on all is encrypted.
     pub(crate) fn encrypt(&self, cipher: Box<dyn Cipher>) {
         // A client asks for it once.

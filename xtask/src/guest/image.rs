@@ -1,7 +1,7 @@
 //! What a guest boots: Debian's kernel for clouds, and a file system in memory with busybox, a few
 //! programs of this machine and the modules that they need.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::shell::{script, target};
@@ -30,14 +30,14 @@ pub(super) struct Image {
 }
 
 /// Fetches the kernel once, and packs the file system. `scripts/setup --test` installed the rest.
-pub(super) fn make() -> Result<Image, String> {
+pub(super) fn make(nuri: &Path) -> Result<Image, String> {
     let dir = target().join("guest");
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    script(&recipe(&dir.display().to_string()), SETUP)?;
+    script(&recipe(&dir.display().to_string(), &nuri.display().to_string()), SETUP)?;
     Ok(Image { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd") })
 }
 
-fn recipe(dir: &str) -> String {
+fn recipe(dir: &str, nuri: &str) -> String {
     let stories = env!("CARGO_MANIFEST_DIR");
     let (modules, programs) = (MODULES.join(" "), PROGRAMS.join(" "));
     format!(
@@ -75,6 +75,11 @@ fn recipe(dir: &str) -> String {
              echo {modules} > new/modules
              mv new root
          fi
+         strip -o root/bin/nuri {nuri}
+         ldd {nuri} | grep -o '/[^ ]*' | while read library; do
+             mkdir -p root$(dirname $library)
+             cp -n $library root$library
+         done
          cp {stories}/src/guest/stories.sh root/stories
          cp {stories}/src/guest/init.sh root/init
          chmod +x root/init

@@ -20,13 +20,18 @@ const SYNCED: u32 = 12;
 const DISK: u64 = 64 << 20;
 
 type Story = fn(&Host<'_>) -> Result<(), String>;
-const STORIES: &[(&str, Story)] =
-    &[("files", files), ("power-cut", power_cut), ("grows", grows), ("raid", raid)];
+const STORIES: &[(&str, Story)] = &[
+    ("files", files),
+    ("power-cut", power_cut),
+    ("grows", grows),
+    ("raid", raid),
+    ("channels", channels),
+];
 
 /// Plays the stories whose names contain `only`.
 pub(crate) fn run(only: &str) -> Result<(), String> {
     let nuri = build(Build::Tests)?;
-    let image = image::make()?;
+    let image = image::make(&nuri)?;
     let mut played = 0;
     for (name, story) in STORIES.iter().filter(|(name, _)| name.contains(only)) {
         let start = Instant::now();
@@ -85,10 +90,18 @@ impl Host<'_> {
 
     /// `nuri` with these arguments, listening on a port of its own.
     fn serve(&self, words: &[&str]) -> Result<Server, String> {
+        self.serve_at(0, words)
+    }
+
+    fn serve_at(&self, port: u16, words: &[&str]) -> Result<Server, String> {
         let log = self.dir.join("serve.log");
         let out = File::create(&log).map_err(|e| e.to_string())?;
         let mut serve = Command::new(self.nuri);
-        serve.args(words).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(out);
+        serve
+            .args(words)
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .stdout(Stdio::null())
+            .stderr(out);
         let child = serve.spawn().map_err(|e| e.to_string())?;
         let mut server = Server { child, port: 0 };
         let start = Instant::now();
@@ -166,6 +179,25 @@ impl Disk {
         let path = script(&format!("losetup -f --show {}", file.display()), SOON)?;
         Ok(Disk { path: path.trim().to_owned() })
     }
+}
+
+/// Two servers of one volume; one is killed and comes back, then the other one.
+fn channels(host: &Host<'_>) -> Result<(), String> {
+    let _space = host.space("256M")?;
+    let servers = [host.serve_volumes()?, host.serve_volumes()?];
+    let ports = servers.each_ref().map(|server| server.port);
+    let mut guest = host.boot("channels", &format!("ports={},{}", ports[0], ports[1]))?;
+    let dir = format!("{}/space", host.dir.display());
+    let mut back = Vec::new();
+    for ((server, port), name) in servers.into_iter().zip(ports).zip(["first", "second"]) {
+        guest.hears(&format!("lose the {name} now"))?;
+        drop(server);
+        // Longer than another one needs to take the volume over.
+        std::thread::sleep(Duration::from_secs(10));
+        back.push(host.serve_at(port, &["volume", "serve", "--dir", &dir])?);
+        guest.hears(&format!("{name} is back"))?;
+    }
+    guest.ends_well()
 }
 
 fn raid(host: &Host<'_>) -> Result<(), String> {

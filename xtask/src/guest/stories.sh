@@ -20,6 +20,22 @@ attach() {
     nbd-client 10.0.2.2 "${4:-$(word port)}" "/dev/$1" -N "$2" -C "$3" >/dev/null 2>&1
 }
 
+# nuri_attach NAME PORT PORT...: by nuri, one channel to each server; waits for /dev/nbd0.
+nuri_attach() {
+    name=$1
+    shift
+    servers=""
+    for port in "$@"; do servers="$servers --server 10.0.2.2:$port"; done
+    # shellcheck disable=SC2086
+    nuri volume attach "$name" $servers > /tmp/device 2>/tmp/keeper &
+    for _ in $(seq 100); do
+        [ -s /tmp/device ] && return
+        sleep 0.1
+    done
+    cat /tmp/keeper
+    return 1
+}
+
 filled() { yes "$1" | head -c 300000; }
 
 # A file system on a volume, by two connections; rooms of what was removed go back.
@@ -95,6 +111,42 @@ raid() {
     umount /mnt
     e2fsck -fn /dev/md0
     mdadm --stop /dev/md0
+}
+
+# A file system on a volume with channels to two servers; each is lost once under it.
+channels() {
+    # shellcheck disable=SC2046
+    nuri_attach vm $(word ports | tr ',' ' ')
+    [ "$(cat /tmp/device)" = /dev/nbd0 ]
+    nuri volume attached | grep -q '^/dev/nbd0 *vm '
+    ! nuri volume attach vm --server "10.0.2.2:$(word ports | cut -d, -f1)" 2>/tmp/said
+    grep -q 'is attached already' /tmp/said
+    mkfs.ext4 -q /dev/nbd0
+    mount /dev/nbd0 /mnt
+    ! nuri volume detach vm 2>/tmp/said
+    grep -q 'mounted at /mnt' /tmp/said
+    i=0
+    for lost in first second; do
+        before=$i
+        while [ $i -lt $((before + 40)) ]; do
+            i=$((i + 1))
+            filled $i | dd "of=/mnt/f$i" bs=100k conv=fsync 2>/dev/null
+            [ $i -ne $((before + 10)) ] || echo "lose the $lost now"
+        done
+        while ! grep -q 'is back' /tmp/keeper; do sleep 0.2; done
+        : > /tmp/keeper
+        echo "$lost is back"
+    done
+    [ -z "$(dmesg | grep -i 'i/o error')" ]
+    echo 3 > /proc/sys/vm/drop_caches
+    while [ $i -gt 0 ]; do
+        filled $i | cmp - "/mnt/f$i"
+        i=$((i - 1))
+    done
+    umount /mnt
+    e2fsck -fn /dev/nbd0
+    nuri volume detach vm
+    nuri volume attached | grep -c nbd0 | grep -q 0
 }
 
 # A volume that grows: who connects again sees it, and the file system follows.

@@ -91,7 +91,7 @@ pub fn list() -> io::Result<Vec<DiskView>> {
 }
 
 /// What uses a device, named as in `/dev`.
-pub(super) fn used(name: &str) -> Use {
+pub(crate) fn used(name: &str) -> Use {
     use_of(name, &Kernel::read())
 }
 

@@ -16,5 +16,6 @@ mod signature;
 pub use device::{OpenError, Writes};
 pub use disks::Disks;
 pub use given::{Allowed, GiveError, Given, GivenDisks, NoPath};
+pub(crate) use list::used as used_by;
 pub use list::{DiskView, Use, list};
 pub use remote::{OpenThere, OpenedThere, RemoteDisk};

@@ -35,15 +35,29 @@ impl From<End> for DialError {
     }
 }
 
+/// What a client understands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Speaks {
+    /// Structured replies and `base:allocation`.
+    AsForwarder,
+    /// What Linux's client does: no more than the oldest protocol.
+    AsKernels,
+}
+
 /// A connection on which requests may be sent.
 pub struct Dialed {
     pub(crate) socket: Arc<Socket>,
     pub(crate) input: Input,
     pub(crate) size: u64,
+    /// What can be done with the export.
+    pub(crate) flags: u16,
 }
 
-/// Takes the export of the name, with structured replies and `base:allocation`.
-pub fn dial(address: &str, export: &str) -> Result<Dialed, DialError> {
+/// Takes the export of the name.
+///
+/// # Errors
+/// Why it cannot be had.
+pub fn dial(address: &str, export: &str, speaks: Speaks) -> Result<Dialed, DialError> {
     let strange = || io::Error::from(io::ErrorKind::InvalidInput);
     let place = address.to_socket_addrs()?.next().ok_or_else(strange)?;
     let socket = Arc::new(Socket::from(TcpStream::connect_timeout(&place, PATIENCE)?));
@@ -51,8 +65,8 @@ pub fn dial(address: &str, export: &str) -> Result<Dialed, DialError> {
     socket.set_timeouts(LOOK, STUCK)?;
     let input = Input::new(socket.clone(), Vec::new(), PATIENCE);
     let mut caller = Caller { socket, input };
-    let size = caller.agree(export)?;
-    Ok(Dialed { socket: caller.socket, input: caller.input, size })
+    let (size, flags) = caller.agree(export, speaks)?;
+    Ok(Dialed { socket: caller.socket, input: caller.input, size, flags })
 }
 
 struct Caller {
@@ -61,22 +75,26 @@ struct Caller {
 }
 
 impl Caller {
-    fn agree(&mut self, export: &str) -> Result<u64, DialError> {
+    /// Size and flags.
+    fn agree(&mut self, export: &str, speaks: Speaks) -> Result<(u64, u16), DialError> {
         let greeting = self.bytes(18)?;
         if greeting[..8] != GREETING.to_be_bytes() || greeting[8..16] != OPTION.to_be_bytes() {
             return Err(DialError::Strange);
         }
         let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         self.socket.send(&u32::from(flags).to_be_bytes(), &[])?;
-        self.ask(option::STRUCTURED_REPLY, &[])?;
         let name = with_length(export);
-        let contexts = [&name[..], &1u32.to_be_bytes(), &with_length(ALLOCATION)].concat();
-        self.ask(option::SET_META_CONTEXT, &contexts)?;
+        if speaks == Speaks::AsForwarder {
+            self.ask(option::STRUCTURED_REPLY, &[])?;
+            let contexts = [&name[..], &1u32.to_be_bytes(), &with_length(ALLOCATION)].concat();
+            self.ask(option::SET_META_CONTEXT, &contexts)?;
+        }
         let told = self.ask(option::GO, &[&name[..], &0u16.to_be_bytes()].concat())?;
         let is_export = |data: &&Vec<u8>| data.starts_with(&info::EXPORT.to_be_bytes());
         let about = told.iter().find(is_export).ok_or(DialError::Strange)?;
-        let size = about.get(2..10).ok_or(DialError::Strange)?;
-        Ok(size.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        let (size, flags) = about.get(2..12).ok_or(DialError::Strange)?.split_at(8);
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        Ok((number(size), number(flags) as u16))
     }
 
     fn bytes(&mut self, count: usize) -> Result<Vec<u8>, DialError> {

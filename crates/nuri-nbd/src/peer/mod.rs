@@ -16,7 +16,7 @@ mod token;
 mod until;
 mod ways;
 
-pub use dial::{DialError, Dialed, dial};
+pub use dial::{DialError, Dialed, Speaks, dial};
 pub use door::Door;
 pub use link::{Answer, Link, Lost};
 pub use remote::Remote;

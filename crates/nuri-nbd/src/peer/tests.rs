@@ -104,12 +104,12 @@ fn ask(link: &Link, command: u16, (offset, len): (u64, u32), data: &[u8]) -> Ans
 #[test]
 fn requests_and_errors_cross_a_link() {
     let (server, address) = serve();
-    let wrong = dial(&address, "none").err().unwrap();
+    let wrong = dial(&address, "none", Speaks::AsForwarder).err().unwrap();
     assert!(
         matches!(&wrong, DialError::Refused(why) if why.contains("there are memory")),
         "{wrong}"
     );
-    let dialed = dial(&address, "memory").unwrap();
+    let dialed = dial(&address, "memory", Speaks::AsForwarder).unwrap();
     let link = Link::start(dialed).unwrap();
     assert_eq!(link.size, SIZE as u64);
     let data: Vec<u8> = (0..1 << 20).map(|i| (i % 251 + 1) as u8).collect();
@@ -130,7 +130,7 @@ fn requests_and_errors_cross_a_link() {
 #[test]
 fn answers_find_those_who_asked_and_late_requests_end_the_link() {
     let (_server, address) = serve();
-    let link = Link::start(dial(&address, "memory").unwrap()).unwrap();
+    let link = Link::start(dial(&address, "memory", Speaks::AsForwarder).unwrap()).unwrap();
     std::thread::scope(|scope| {
         for who in 1..9u8 {
             let link = &link;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::dial::dial;
+use super::dial::{Speaks, dial};
 use super::link::Link;
 use super::token::{Entry, Token};
 use super::until::{AGE, is_too_old};
@@ -38,7 +38,8 @@ impl Forwarder {
         // Higher than all before, also where the last one found nobody.
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         let entry = Entry { token, forwarder: self.number, attempt };
-        let dialed = dial(address, &entry.to_string()).map_err(|error| error.to_string())?;
+        let dialed = dial(address, &entry.to_string(), Speaks::AsForwarder)
+            .map_err(|error| error.to_string())?;
         Link::start(dialed).map_err(|lost| lost.to_string())
     }
 }

@@ -73,6 +73,8 @@ pub struct VolumeView {
     /// None until it has data.
     pub shape: Option<Shape>,
     pub in_use: bool,
+    /// The machine of the server that owns it, while it is in use.
+    pub owner: Option<String>,
     /// Answered bytes are known to be lost: no flush succeeds until that is accepted.
     pub is_doubtful: bool,
 }
@@ -192,7 +194,9 @@ impl Catalog {
         let in_use = !self.is_free(attr.ino)?;
         let is_doubtful =
             memory::is_doubtful(&self.client, attr.ino).map_err(at("its mark is not known"))?;
-        Ok(VolumeView { name: name.into(), size, used, shape, in_use, is_doubtful })
+        let owner = if in_use { self.owner(attr.ino)? } else { None };
+        let (name, owner) = (name.into(), owner.map(|owner| owner.host().to_owned()));
+        Ok(VolumeView { name, size, used, shape, in_use, owner, is_doubtful })
     }
 
     /// Finds a volume and does something with it.

@@ -34,6 +34,11 @@ impl Owner {
         client.mark_hidden(ino, MARK, self.shown().as_bytes())
     }
 
+    /// Of the address.
+    pub(super) fn host(&self) -> &str {
+        self.address.rsplit_once(':').map_or(&self.address, |(host, _)| host)
+    }
+
     fn shown(&self) -> String {
         format!("{} {}", self.address, self.token)
     }

@@ -19,7 +19,7 @@ pub(crate) use self::fs::{
     Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
 pub(crate) use self::nbd::NbdServer;
-pub(crate) use self::volume::{Volume, VolumeServe};
+pub(crate) use self::volume::{Volume, VolumeAttach, VolumeDetach, VolumeServe};
 
 /// Default directory of a space.
 pub(crate) const DEFAULT_DIR: &str = "/var/lib/nuri";

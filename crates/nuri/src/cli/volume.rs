@@ -20,6 +20,12 @@ pub(crate) enum Volume {
     Rm(VolumeRm),
     /// Use a volume again although a target lost bytes of it that were answered and not flushed
     AcceptLoss(VolumeRm),
+    /// Make a volume a device of this machine, with channels to servers until it is detached
+    Attach(VolumeAttach),
+    /// Take the device of a volume away
+    Detach(VolumeDetach),
+    /// List the volumes that are devices of this machine
+    Attached(VolumeAttached),
     /// Serve volumes to NBD clients (qemu, nbdcopy, the kernel) until it is stopped
     Serve(VolumeServe),
 }
@@ -71,6 +77,30 @@ pub(crate) struct VolumeRm {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) whence: Whence,
+}
+
+#[derive(Args)]
+pub(crate) struct VolumeAttach {
+    pub(crate) name: String,
+    /// A server of volumes (nuri volume serve); repeat for more: requests go on while one lives
+    #[arg(long = "server", required = true, value_name = "HOST:PORT")]
+    pub(crate) servers: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct VolumeDetach {
+    /// The volume, or its device
+    pub(crate) name: String,
+    /// Also while it is used: what was not flushed is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct VolumeAttached {
+    /// Print the documented JSON form
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

@@ -1,5 +1,6 @@
 //! One file per noun or verb.
 
+mod attach;
 mod disk;
 mod doctor;
 mod down;

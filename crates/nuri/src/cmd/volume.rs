@@ -10,6 +10,7 @@ use nuri_nbd::volume::{Catalog, Serving, Shrink, VolumeView};
 use nuri_volume::Cluster;
 use serde::Serialize;
 
+use super::attach;
 use super::fs::mount::{Reported, report_client};
 use super::nbd::NbdDoor;
 use crate::cli::{self, Volume, VolumeServe};
@@ -48,6 +49,9 @@ pub(super) fn run(verb: &Volume) -> Result<(), Failure> {
         Volume::AcceptLoss(args) => in_catalog(&args.whence, |volumes| {
             volumes.accept_loss(&args.name).map_err(Failure::new)
         }),
+        Volume::Attach(args) => attach::attach(args),
+        Volume::Detach(args) => attach::detach(args),
+        Volume::Attached(args) => attach::attached(args.json),
         Volume::Serve(args) => serve(args),
     }
 }
@@ -93,6 +97,7 @@ struct Listed {
     used: u64,
     shape: Option<String>,
     in_use: bool,
+    owner: Option<String>,
     doubtful: bool,
 }
 
@@ -105,6 +110,7 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
             size: view.size,
             used: view.used,
             in_use: view.in_use,
+            owner: view.owner,
             doubtful: view.is_doubtful,
         };
         return print_json(&List { format: 1, volumes: volumes.into_iter().map(listed).collect() });
@@ -113,10 +119,13 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
     for view in volumes {
         let shape = view.shape.map_or_else(|| "-".into(), |shape| shape.to_string());
         let (size, used) = (human(view.size), human(view.used));
-        let state = match (view.is_doubtful, view.in_use) {
-            (true, _) => "doubtful: a target lost what was not flushed; nuri volume accept-loss",
-            (false, true) => "served",
-            (false, false) => "idle",
+        let state = match (view.is_doubtful, view.in_use, view.owner) {
+            (true, ..) => {
+                "doubtful: a target lost what was not flushed; nuri volume accept-loss".into()
+            }
+            (false, true, Some(owner)) => format!("served by {owner}"),
+            (false, true, None) => "served".into(),
+            (false, false, _) => "idle".to_owned(),
         };
         println!("{:<24} {size:>10} {used:>10} {shape:<12} {state}", view.name);
     }

@@ -250,7 +250,7 @@ fn df_is_true(sizes: &[u64], shape: &[&str]) {
     let said = free(&space.mnt());
     // New files go where targets had room when they last said so, twice a second. On disks so small
     // that is much, so the end is slow.
-    let pause = || match free(&space.mnt()) < said / 12 {
+    let pause = || match free(&space.mnt()) < said / 20 {
         true => Duration::from_millis(300),
         false => Duration::from_millis(30),
     };

@@ -220,6 +220,7 @@ fn volumes(room: &mut Room) {
     }
     room.types(1, "nbdinfo nbd://127.0.0.1:10809/vm1");
     encrypted(room);
+    attached(room);
     room.types(1, "nuri volume resize vm1 8G");
     room.types(1, "nuri volume accept-loss vm1");
     room.types(1, "nuri volume rename vm1 web");
@@ -242,6 +243,16 @@ fn volumes(room: &mut Room) {
     assert!(said.contains("node 1: /dev/sdb: No such file or directory"), "{said}");
     room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
     room.machines.run(3, "kill $(cat /root/volumes.pid)");
+}
+
+/// This machine's kernel may have no NBD client: a guest plays it (`cargo xtask guest`).
+fn attached(room: &mut Room) {
+    let attach = "nuri volume attach vm1 --server 10.0.0.1:10809 --server 10.0.0.2:10809";
+    let said = text(&room.try_type(3, attach).stderr);
+    assert!(said.contains("no server gives vm1: 10.0.0.2:10809: "), "{said}");
+    assert!(room.types(3, "nuri volume attached").starts_with("DEVICE"));
+    let said = text(&room.try_type(3, "nuri volume detach vm1").stderr);
+    assert!(said.contains("vm1 is not attached here"), "{said}");
 }
 
 /// The same volume, to clients that encrypt.

@@ -244,7 +244,9 @@ fn a_volume_in_use_stays_as_it_is() {
     let server = serve(&space, "one", &[]);
     let mut client = Client::connect(&server.uri("vm"));
     client.does("h.pwrite(b'a' * 4096, 0)");
-    assert_eq!(listed(&space, "vm").unwrap()["in_use"], true);
+    let vm = listed(&space, "vm").unwrap();
+    assert_eq!((&vm["in_use"], &vm["owner"]), (&true.into(), &"127.0.0.1".into()));
+    assert!(done(&space, &["list"]).contains("served by 127.0.0.1"));
     not_done(&space, &["rm", "vm"], "volume vm is in use");
     not_done(&space, &["rename", "vm", "x"], "volume vm is in use");
     not_done(&space, &["resize", "vm", "32M", "--force"], "volume vm is in use");
