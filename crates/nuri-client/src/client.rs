@@ -209,6 +209,12 @@ impl Client {
         self.inodes.count()
     }
 
+    /// Whether the metadata server was heard lately. Else leases and locks may be another client's
+    /// by now, although nobody could say so here.
+    pub fn is_heard(&self) -> bool {
+        self.session.trusts_leases()
+    }
+
     /// The session's number.
     pub fn session(&self) -> u64 {
         self.session.id().0

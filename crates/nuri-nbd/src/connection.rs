@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use nuri_io::buf::AlignedBuf;
 use parking_lot::Mutex;
@@ -17,6 +18,7 @@ use crate::export::{About, Asked, Export, Kept, Zeroing};
 use crate::handshake::Agreed;
 use crate::input::{End, Input};
 use crate::order::{Arrived, Use};
+use crate::peer::is_too_old;
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, command_flag, reply};
 use crate::socket::{STUCK, Socket};
@@ -50,7 +52,7 @@ pub(crate) struct Connection {
 
 /// What a thread does after it read a request. Its place in the order is from when it was read.
 enum Job<'c> {
-    Serve(Request, Asked, Option<Arrived<'c>>),
+    Serve(Request, Asked<'c>, Option<Arrived<'c>>),
     /// It was answered already, in pieces.
     Done,
 }
@@ -58,13 +60,13 @@ enum Job<'c> {
 impl Connection {
     pub(crate) fn new(
         socket: Arc<Socket>,
-        agreed: Agreed,
+        (agreed, start): (Agreed, Instant),
         (name, in_flight): (String, usize),
     ) -> Connection {
         let Agreed { export, structured, allocation, rest, .. } = agreed;
-        let told_failures = AtomicU64::new(export.order().failures());
+        let told_failures = AtomicU64::new(export.told_failures());
         Connection {
-            input: Mutex::new(Input::new(socket.clone(), rest, STUCK)),
+            input: Mutex::new(Input::new(socket.clone(), (rest, start), STUCK)),
             output: Mutex::new(()),
             about: export.about(),
             export,
@@ -181,10 +183,15 @@ impl Connection {
         }
         buffer.set_len(payload);
         input.exactly(buffer)?;
-        let asked = Asked { since: input.since(), cookie: request.cookie };
+        let asked = self.asked(input, &request);
         let arrived = self.arrival(&request);
         self.check_client()?;
         Ok(Some(Job::Serve(request, asked, arrived)))
+    }
+
+    /// How the request came that was read last.
+    fn asked(&self, input: &Input, request: &Request) -> Asked<'_> {
+        Asked { since: input.since(), cookie: request.cookie, client: &self.socket }
     }
 
     /// A client that left may have repeated its requests elsewhere. Whatever it sends there comes
@@ -233,7 +240,7 @@ impl Connection {
             input.exactly(buffer)?;
             if outcome.is_ok() {
                 let at = request.offset + done as u64;
-                let asked = Asked { since: input.since(), cookie: request.cookie };
+                let asked = self.asked(input, request);
                 let arrived = self.arrive(at, buffer.len() as u64, Use::Changes);
                 self.check_client()?;
                 arrived.wait();
@@ -264,14 +271,20 @@ impl Connection {
     }
 
     /// Writes bytes when it is their turn.
-    fn write(&self, request: &Request, asked: Asked, at: u64, data: &[u8]) -> Result<(), Errno> {
+    fn write(
+        &self,
+        request: &Request,
+        asked: Asked<'_>,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), Errno> {
         let is_stable = request.has(command_flag::FUA);
         let kept = if is_stable { Kept::Durably } else { Kept::BeyondACrash };
         self.export.write(asked, at, data, kept)
     }
 
     /// Makes all durable that was answered. What one connection is told of lost bytes, each is.
-    fn flush(&self, asked: Asked) -> Result<(), Errno> {
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno> {
         let flushed = self.export.flush(asked);
         if flushed == Err(Errno::Shutdown) {
             return flushed;
@@ -289,11 +302,14 @@ impl Connection {
     fn serve(
         &self,
         request: &Request,
-        asked: Asked,
+        asked: Asked<'_>,
         arrived: Option<Arrived<'_>>,
         buffer: &mut AlignedBuf,
     ) -> io::Result<()> {
         arrived.iter().for_each(Arrived::wait);
+        if is_too_old(asked.since) {
+            return self.answer(request, Err(Errno::Shutdown));
+        }
         let (at, len) = (request.offset, u64::from(request.len));
         let export = &*self.export;
         let outcome = match request.command {
@@ -326,7 +342,7 @@ impl Connection {
         }
     }
 
-    fn zero(&self, request: &Request, asked: Asked) -> Result<(), Errno> {
+    fn zero(&self, request: &Request, asked: Asked<'_>) -> Result<(), Errno> {
         let how = Zeroing {
             keeps_room: request.has(command_flag::NO_HOLE),
             is_fast: request.has(command_flag::FAST_ZERO),
@@ -335,14 +351,14 @@ impl Connection {
     }
 
     /// Makes durable what was changed otherwise than by a write, where that was asked for.
-    fn settle(&self, request: &Request, asked: Asked) -> Result<(), Errno> {
+    fn settle(&self, request: &Request, asked: Asked<'_>) -> Result<(), Errno> {
         if request.has(command_flag::FUA) { self.flush(asked) } else { Ok(()) }
     }
 
     fn read(
         &self,
         request: &Request,
-        asked: Asked,
+        mut asked: Asked<'_>,
         mut arrived: Option<Arrived<'_>>,
         buffer: &mut AlignedBuf,
     ) -> io::Result<()> {
@@ -387,10 +403,12 @@ impl Connection {
             if is_last {
                 return Ok(());
             }
+            // A client that takes the bytes is there.
+            asked.since = Instant::now();
         }
     }
 
-    fn block_status(&self, request: &Request, asked: Asked) -> io::Result<()> {
+    fn block_status(&self, request: &Request, asked: Asked<'_>) -> io::Result<()> {
         if !self.allocation || request.len == 0 {
             return self.answer(request, Err(Errno::Invalid));
         }

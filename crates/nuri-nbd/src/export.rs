@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::order::Order;
 use crate::protocol::Errno;
+use crate::socket::Socket;
 
 /// A device of which bytes are read and written.
 pub trait Export: Send + Sync + 'static {
@@ -16,31 +17,37 @@ pub trait Export: Send + Sync + 'static {
     /// # Errors
     /// Why the bytes cannot be had. Where any of these says `Shutdown`, the client is left without
     /// an answer: it may repeat its requests, here or elsewhere.
-    fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
+    fn read(&self, asked: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno>;
 
     /// Returns when the bytes are where a crash of this server cannot take them, or durable.
     ///
     /// # Errors
     /// Why not all of them are.
-    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno>;
+    fn write(&self, asked: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno>;
 
     /// Makes durable all writes that were answered.
     ///
     /// # Errors
     /// Why they are not.
-    fn flush(&self, asked: Asked) -> Result<(), Errno>;
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno>;
 
     /// The bytes read as zeros and cost no room, where that can be.
     ///
     /// # Errors
     /// Why not.
-    fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno>;
+    fn trim(&self, asked: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno>;
 
     /// The bytes read as zeros.
     ///
     /// # Errors
     /// Why not; `NotSupported` where it shall be faster than writing them, and is not.
-    fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno>;
+    fn write_zeroes(
+        &self,
+        asked: Asked<'_>,
+        offset: u64,
+        len: u64,
+        how: Zeroing,
+    ) -> Result<(), Errno>;
 
     /// What is data and what is a hole, from the offset on, at most so many and `len` bytes.
     ///
@@ -48,7 +55,7 @@ pub trait Export: Send + Sync + 'static {
     /// Why that cannot be known.
     fn extents(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         offset: u64,
         len: u32,
         most: usize,
@@ -62,6 +69,11 @@ pub trait Export: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Failed flushes that a new client needs not be told of.
+    fn told_failures(&self) -> u64 {
+        self.order().failures()
+    }
+
     /// The time of this server, where other servers forward requests to it
     /// ([`crate::peer::Until`]).
     fn stamp(&self) -> Option<u32> {
@@ -70,12 +82,20 @@ pub trait Export: Send + Sync + 'static {
 }
 
 /// What is known of how a request came.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
+#[derive(Clone, Copy)]
+pub struct Asked<'c> {
     /// It did not come before.
     pub since: Instant,
     /// The client's number of it.
     pub cookie: u64,
+    pub(crate) client: &'c Socket,
+}
+
+impl Asked<'_> {
+    /// Whether the client left: it may have repeated the request elsewhere.
+    pub(crate) fn is_left(&self) -> bool {
+        self.client.is_left()
+    }
 }
 
 /// Where written bytes are when the write is answered.

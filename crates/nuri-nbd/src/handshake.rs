@@ -455,22 +455,22 @@ mod fake {
         fn order(&self) -> &Order {
             &self.order
         }
-        fn read(&self, _: Asked, _: u64, _: &mut [u8]) -> Result<(), Errno> {
+        fn read(&self, _: Asked<'_>, _: u64, _: &mut [u8]) -> Result<(), Errno> {
             Err(Errno::Io)
         }
-        fn write(&self, _: Asked, _: u64, _: &[u8], _: Kept) -> Result<(), Errno> {
+        fn write(&self, _: Asked<'_>, _: u64, _: &[u8], _: Kept) -> Result<(), Errno> {
             Err(Errno::Io)
         }
-        fn flush(&self, _: Asked) -> Result<(), Errno> {
+        fn flush(&self, _: Asked<'_>) -> Result<(), Errno> {
             Ok(())
         }
-        fn trim(&self, _: Asked, _: u64, _: u64) -> Result<(), Errno> {
+        fn trim(&self, _: Asked<'_>, _: u64, _: u64) -> Result<(), Errno> {
             Ok(())
         }
-        fn write_zeroes(&self, _: Asked, _: u64, _: u64, _: Zeroing) -> Result<(), Errno> {
+        fn write_zeroes(&self, _: Asked<'_>, _: u64, _: u64, _: Zeroing) -> Result<(), Errno> {
             Ok(())
         }
-        fn extents(&self, _: Asked, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
+        fn extents(&self, _: Asked<'_>, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
             Ok(vec![Extent { len, is_hole: true }])
         }
     }

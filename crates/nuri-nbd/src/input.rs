@@ -37,8 +37,13 @@ pub(crate) struct Input {
 
 impl Input {
     /// Of a socket whose reads wait for [`LOOK`]. `rest` came with the handshake.
-    pub(crate) fn new(socket: Arc<Socket>, rest: Vec<u8>, patience: Duration) -> Input {
-        Input { socket, buffer: rest, start: 0, age: Age::new(Instant::now()), patience }
+    /// Nothing came before `start`.
+    pub(crate) fn new(
+        socket: Arc<Socket>,
+        (rest, start): (Vec<u8>, Instant),
+        patience: Duration,
+    ) -> Input {
+        Input { socket, buffer: rest, start: 0, age: Age::new(start), patience }
     }
 
     /// The next request, however long it takes until it begins.

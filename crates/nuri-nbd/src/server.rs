@@ -168,13 +168,14 @@ impl Server {
     fn greet(self: &Arc<Self>, socket: &Arc<Socket>, name: String, greeting: Greeting) {
         let agreed = socket.tune().and_then(|()| self.shake_hands(socket));
         match agreed {
-            Ok(Ok(agreed)) => self.serve(socket, agreed, name, greeting),
+            Ok(Ok((agreed, start))) => self.serve(socket, (agreed, start), name, greeting),
             Ok(Err(why)) => tracing::debug!("nbd: {name}: no agreement: {why}"),
             Err(error) => tracing::debug!("nbd: {name}: no agreement: {error}"),
         }
     }
 
-    fn shake_hands(&self, socket: &Socket) -> io::Result<Result<Agreed, &'static str>> {
+    /// What was agreed on, and when the last that came with it can have come.
+    fn shake_hands(&self, socket: &Socket) -> io::Result<Result<(Agreed, Instant), &'static str>> {
         let tls = if self.tls.is_some() { Encryption::Required } else { Encryption::None };
         let (start, mut machine) = (Instant::now(), Handshake::new(tls));
         let mut buffer = [0; 4096];
@@ -193,6 +194,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
+            let came = Instant::now();
             machine.receive(&buffer[..count]);
             while let Some(effect) = machine.next(&*self.exports) {
                 if start.elapsed() >= HANDSHAKE && matches!(effect, Effect::Send(_)) {
@@ -204,7 +206,7 @@ impl Server {
                         socket.send(&bytes, &[])?;
                         self.start_tls(socket, start + HANDSHAKE)?;
                     }
-                    Effect::Serve(agreed) => return Ok(Ok(agreed)),
+                    Effect::Serve(agreed) => return Ok(Ok((agreed, came))),
                     Effect::Close(bytes, why) => {
                         socket.send(&bytes, &[])?;
                         return Ok(Err(why));
@@ -223,7 +225,7 @@ impl Server {
     fn serve(
         self: &Arc<Self>,
         socket: &Arc<Socket>,
-        agreed: Agreed,
+        (agreed, start): (Agreed, Instant),
         name: String,
         greeting: Greeting,
     ) {
@@ -242,7 +244,7 @@ impl Server {
             let export = agreed.export.about().name;
             tracing::info!("nbd: {name} uses {export}");
             let own = (name.clone(), self.limits.in_flight);
-            let connection = Arc::new(Connection::new(socket.clone(), agreed, own));
+            let connection = Arc::new(Connection::new(socket.clone(), (agreed, start), own));
             connection.run_all();
             tracing::info!("nbd: {name} is done with {export}");
         }

@@ -58,7 +58,8 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(|error| wrong(dir, &error))?;
         let authority = dir.join(AUTHORITY);
-        let asks_clients = authority.exists();
+        // A link that leads nowhere is an error, and not a server that lets everybody in.
+        let asks_clients = authority.symlink_metadata().is_ok();
         let builder = match asks_clients {
             false => builder.with_no_client_auth(),
             true => {
@@ -188,6 +189,17 @@ impl State {
 }
 
 impl TlsCipher {
+    fn decrypted(&self, socket: &Socket, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let (found, has_to_say) = {
+            let mut state = self.state.lock();
+            (state.read(out)?, state.tls.wants_write())
+        };
+        if has_to_say {
+            self.answer(socket)?;
+        }
+        Ok(found)
+    }
+
     /// Sends what the protocol itself has to say.
     fn answer(&self, socket: &Socket) -> io::Result<()> {
         let _sending = self.sending.lock();
@@ -199,22 +211,15 @@ impl TlsCipher {
 impl Cipher for TlsCipher {
     fn receive(&self, socket: &Socket, out: &mut [u8]) -> io::Result<usize> {
         let mut piece = self.receiving.lock();
-        loop {
-            let (found, has_to_say) = {
-                let mut state = self.state.lock();
-                (state.read(out)?, state.tls.wants_write())
-            };
-            if has_to_say {
-                self.answer(socket)?;
-            }
-            if let Some(count) = found {
-                return Ok(count);
-            }
-            match socket.receive_raw(&mut piece)? {
-                0 => return Ok(0),
-                count => self.state.lock().came.extend_from_slice(&piece[..count]),
-            }
+        if let Some(count) = self.decrypted(socket, out)? {
+            return Ok(count);
         }
+        match socket.receive_raw(&mut piece)? {
+            0 => return Ok(0),
+            count => self.state.lock().came.extend_from_slice(&piece[..count]),
+        }
+        // Of half a record nothing is known: whoever asks counts the time.
+        self.decrypted(socket, out)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     fn send(&self, socket: &Socket, head: &[u8], data: &[u8]) -> io::Result<()> {

@@ -167,7 +167,7 @@ impl Export for Device {
         &self.order
     }
 
-    fn read(&self, _: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, _: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         if self.is_whole(offset, out) {
             return self.told(self.file.read_exact_at(out, offset));
         }
@@ -177,17 +177,17 @@ impl Export for Device {
         Ok(())
     }
 
-    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, asked: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         self.told(self.write_any(offset, data))?;
         if kept == Kept::Durably { self.flush(asked) } else { Ok(()) }
     }
 
-    fn flush(&self, _: Asked) -> Result<(), Errno> {
+    fn flush(&self, _: Asked<'_>) -> Result<(), Errno> {
         self.told(self.file.sync_data())
     }
 
     /// A device that cannot give room back may ignore it.
-    fn trim(&self, _: Asked, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, _: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno> {
         let block = u64::from(self.about.block);
         let (first, last) = (offset.next_multiple_of(block), (offset + len) / block * block);
         if first >= last {
@@ -200,12 +200,12 @@ impl Export for Device {
         }
     }
 
-    fn write_zeroes(&self, _: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(&self, _: Asked<'_>, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
         self.told(self.zero(offset, len, how))
     }
 
     /// A disk does not tell.
-    fn extents(&self, _: Asked, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
+    fn extents(&self, _: Asked<'_>, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
         Ok(vec![Extent { len, is_hole: false }])
     }
 }

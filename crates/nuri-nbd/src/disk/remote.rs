@@ -1,9 +1,13 @@
 //! A disk of another machine, which its node opens.
+//!
+//! When that machine starts anew, what the disk had in its memory may be lost, and `/dev/sdb` may
+//! be another disk. So nothing is served from then on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::id::BootId;
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
@@ -28,28 +32,6 @@ pub struct OpenedThere {
 /// Asks the node to open the disk, again where the connection is lost; an error in words.
 pub type OpenThere = Box<dyn Fn() -> Result<OpenedThere, String> + Send + Sync>;
 
-/// What of the disk may lie in the machine's or the disk's memory only. When the machine has
-/// started anew meanwhile, a flush must not say that it is durable. Pure.
-#[derive(Default, Debug)]
-struct DiskMemory {
-    boot: Option<BootId>,
-    /// Writes that were answered, and those of them that a flush covered.
-    written: u64,
-    flushed: u64,
-    is_lost: bool,
-}
-
-impl DiskMemory {
-    fn reached(&mut self, boot: BootId) {
-        let is_anew = self.boot.replace(boot).is_some_and(|known| known != boot);
-        self.is_lost |= is_anew && self.written > self.flushed;
-    }
-
-    fn flushed(&mut self, written: u64) {
-        self.flushed = self.flushed.max(written);
-    }
-}
-
 /// See the module's text.
 pub struct RemoteDisk {
     open: OpenThere,
@@ -57,7 +39,8 @@ pub struct RemoteDisk {
     order: Order,
     ways: Ways,
     forwarder: Forwarder,
-    memory: Mutex<DiskMemory>,
+    /// Of the machine, when it was reached first.
+    boot: BootId,
     /// The last failure that was told of.
     told: Mutex<Option<String>>,
 }
@@ -68,7 +51,7 @@ impl RemoteDisk {
     /// # Errors
     /// Why it is not reached, in words.
     pub fn open(name: String, read_only: bool, open: OpenThere) -> Result<RemoteDisk, String> {
-        let OpenedThere { size, block, .. } = open()?;
+        let OpenedThere { size, block, boot, .. } = open()?;
         let description = format!("the disk {name} of a Nuri space");
         let preferred_block = block.max(4096);
         let about = About { name, description, size, read_only, block, preferred_block };
@@ -78,7 +61,7 @@ impl RemoteDisk {
             order: Order::default(),
             ways: Ways::default(),
             forwarder: Forwarder::default(),
-            memory: Mutex::default(),
+            boot,
             told: Mutex::default(),
         };
         let sought = disk.ways.seek(Instant::now() + FIRST, || Ok::<_, Errno>(disk.find()));
@@ -96,13 +79,16 @@ impl RemoteDisk {
             Ok((there, link))
         });
         match linked {
-            // Another disk by now.
-            Ok((there, _)) if there.size < self.about.size => {
+            // What was not flushed may be lost, and the name may be that of another disk.
+            Ok((there, _)) if there.boot != self.boot && !broken!("disk_reboots") => {
+                self.tell("its machine started anew: start this server anew too".into());
+                None
+            }
+            Ok((there, _)) if there.size != self.about.size => {
                 self.tell(format!("it has {} bytes now", there.size));
                 None
             }
-            Ok((there, link)) => {
-                self.memory.lock().reached(there.boot);
+            Ok((_, link)) => {
                 *self.told.lock() = None;
                 Some(Arc::new(Remote::new(link, self.about.clone())))
             }
@@ -124,7 +110,7 @@ impl RemoteDisk {
 
     fn by_way<T>(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         act: impl FnMut(&dyn Export) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         self.ways.by_way(asked, || Ok(self.find()), act)
@@ -140,41 +126,35 @@ impl Export for RemoteDisk {
         &self.order
     }
 
-    fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, asked: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         self.by_way(asked, |way| way.read(asked, offset, out))
     }
 
-    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
-        // Counted first: it may be there although its answer was lost.
-        self.memory.lock().written += 1;
+    fn write(&self, asked: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         self.by_way(asked, |way| way.write(asked, offset, data, kept))
     }
 
-    fn flush(&self, asked: Asked) -> Result<(), Errno> {
-        let written = self.memory.lock().written;
-        self.by_way(asked, |way| way.flush(asked))?;
-        let mut memory = self.memory.lock();
-        if memory.is_lost {
-            self.tell("its machine started anew before all was durable: bytes are lost".into());
-            return Err(Errno::Io);
-        }
-        memory.flushed(written);
-        Ok(())
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno> {
+        self.by_way(asked, |way| way.flush(asked))
     }
 
-    fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno> {
-        self.memory.lock().written += 1;
+    fn trim(&self, asked: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno> {
         self.by_way(asked, |way| way.trim(asked, offset, len))
     }
 
-    fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
-        self.memory.lock().written += 1;
+    fn write_zeroes(
+        &self,
+        asked: Asked<'_>,
+        offset: u64,
+        len: u64,
+        how: Zeroing,
+    ) -> Result<(), Errno> {
         self.by_way(asked, |way| way.write_zeroes(asked, offset, len, how))
     }
 
     fn extents(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         offset: u64,
         len: u32,
         most: usize,
@@ -185,23 +165,47 @@ impl Export for RemoteDisk {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::net::UnixStream;
 
+    use super::*;
+    use crate::peer::AGE;
+    use crate::peer::Door;
+    use crate::peer::tests::{Memory, SIZE, listen};
+    use crate::socket::Socket;
+
+    /// Catches `broken!("disk_reboots")`.
     #[test]
-    fn a_machine_that_started_anew_lost_what_was_not_flushed() {
-        let mut memory = DiskMemory::default();
-        memory.reached(BootId(1));
-        memory.written = 3;
-        memory.flushed(3);
-        memory.reached(BootId(2));
-        assert!(!memory.is_lost, "all was durable");
-        memory.written = 4;
-        memory.reached(BootId(2));
-        assert!(!memory.is_lost, "only the connection was lost");
-        memory.flushed(3);
-        memory.reached(BootId(3));
-        assert!(memory.is_lost);
-        memory.flushed(4);
-        assert!(memory.is_lost, "for good");
+    fn a_disk_of_a_machine_that_started_anew_is_not_served() {
+        let device: Arc<dyn Export> = Arc::new(Memory::new());
+        let node = || {
+            let door = Arc::new(Door::at(String::new()));
+            let token = door.admit(&device).unwrap();
+            assert_eq!(door.admit(&device).unwrap(), token, "it is the same device");
+            let (server, address) = listen(door);
+            (server, token, address)
+        };
+        let there = Arc::new(Mutex::new((node(), BootId(1))));
+        let asked_there = there.clone();
+        let open: OpenThere = Box::new(move || {
+            let ((_, token, address), boot) = &*asked_there.lock();
+            let (token, address, boot) = (*token, address.clone(), *boot);
+            Ok(OpenedThere { address, token, size: SIZE as u64, block: 1, boot })
+        });
+        let disk = RemoteDisk::open("1:sdb".into(), false, open).unwrap();
+        let (client, _other_end) = UnixStream::pair().unwrap();
+        let client = Socket::from(client);
+        let write = |value: u8, age: Duration| {
+            let since = Instant::now().checked_sub(age).unwrap();
+            disk.write(Asked { since, cookie: 0, client: &client }, 0, &[value], Kept::Durably)
+        };
+        assert_eq!(write(1, Duration::ZERO), Ok(()));
+        let restart = |boot| {
+            there.lock().0.0.stop();
+            *there.lock() = (node(), BootId(boot));
+        };
+        restart(1);
+        assert_eq!(write(2, Duration::ZERO), Ok(()), "only the process started anew");
+        restart(2);
+        assert_eq!(write(3, AGE - Duration::from_secs(1)), Err(Errno::Shutdown));
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::input::{End, Input, LOOK};
 use crate::protocol::{ALLOCATION, GREETING, OPTION, OPTION_REPLY, handshake_flag, option};
@@ -63,7 +63,7 @@ pub fn dial(address: &str, export: &str, speaks: Speaks) -> Result<Dialed, DialE
     let socket = Arc::new(Socket::from(TcpStream::connect_timeout(&place, PATIENCE)?));
     socket.tune()?;
     socket.set_timeouts(LOOK, STUCK)?;
-    let input = Input::new(socket.clone(), Vec::new(), PATIENCE);
+    let input = Input::new(socket.clone(), (Vec::new(), Instant::now()), PATIENCE);
     let mut caller = Caller { socket, input };
     let (size, flags) = caller.agree(export, speaks)?;
     Ok(Dialed { socket: caller.socket, input: caller.input, size, flags })

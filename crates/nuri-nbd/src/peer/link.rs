@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::dial::Dialed;
 use super::until::Until;
-use crate::input::{End, Input};
+use crate::input::{End, Input, LOOK};
 use crate::protocol::reply::{Head, Piece};
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command};
@@ -23,6 +23,8 @@ use crate::socket::Socket;
 const ASK: Duration = Duration::from_millis(500);
 /// A server that says nothing for so long although it was asked stands still, or is cut off.
 const SILENT: Duration = Duration::from_secs(3);
+/// Requests at once: fewer than the other server's threads for a link.
+const IN_FLIGHT: usize = 48;
 /// The longest answer.
 const MOST: u32 = 33 << 20;
 
@@ -43,6 +45,9 @@ pub struct Link {
     /// Held by who reads.
     input: Mutex<Input>,
     waiting: Mutex<Waiting>,
+    /// Requests that are under way.
+    asking: Mutex<usize>,
+    ended: Condvar,
     /// What the other server's clock showed, and when at the latest.
     stamp: Mutex<(u32, Instant)>,
 }
@@ -57,6 +62,8 @@ struct Waiting {
 
 #[derive(Default)]
 struct Call {
+    /// Else who asks is not waiting yet.
+    is_sent: bool,
     answer: Option<Answer>,
     bell: Arc<Condvar>,
 }
@@ -64,6 +71,8 @@ struct Call {
 impl Link {
     /// Asks for the other server's clock once, and from then on by a thread of its own.
     pub fn start(dialed: Dialed) -> Result<Arc<Link>, Lost> {
+        // What is not taken for so long is not answered either.
+        dialed.socket.set_timeouts(LOOK, SILENT).map_err(|_| Lost)?;
         let link = Arc::new(Link {
             socket: dialed.socket,
             size: dialed.size,
@@ -71,6 +80,8 @@ impl Link {
             sending: Mutex::new(()),
             input: Mutex::new(dialed.input),
             waiting: Mutex::default(),
+            asking: Mutex::new(0),
+            ended: Condvar::new(),
             stamp: Mutex::new((0, Instant::now())),
         });
         link.ask_time()?;
@@ -95,7 +106,7 @@ impl Link {
 
     fn ask_time(&self) -> Result<(), Lost> {
         let request = Request { flags: 0, command: command::STAMP, cookie: 0, offset: 0, len: 4 };
-        let answer = self.call(Until::of_cookie(0), request, &[])?.map_err(|_| Lost)?;
+        let answer = self.exchange(Until::of_cookie(0), request, &[])?.map_err(|_| Lost)?;
         let stamp: [u8; 4] = answer.try_into().map_err(|_| Lost)?;
         // The answer may have been under way for long: then the clock is further, and requests are
         // too old somewhat earlier.
@@ -105,6 +116,11 @@ impl Link {
 
     /// Sends a request and waits for its answer: the bytes of a read, or of a block status.
     pub(crate) fn call(&self, until: Until, asked: Request, data: &[u8]) -> Result<Answer, Lost> {
+        let _place = self.enter();
+        self.exchange(until, asked, data)
+    }
+
+    fn exchange(&self, until: Until, asked: Request, data: &[u8]) -> Result<Answer, Lost> {
         let cookie = until.cookie(self.number.fetch_add(1, Ordering::Relaxed));
         let request = Request { cookie, ..asked };
         let bell = {
@@ -125,8 +141,22 @@ impl Link {
         self.wait(cookie, &bell)
     }
 
+    /// The other server has a thread for each that is let in, and some more: one of them always
+    /// reads, so that nobody here waits for ever while sending.
+    fn enter(&self) -> Place<'_> {
+        let mut asking = self.asking.lock();
+        while *asking >= IN_FLIGHT {
+            self.ended.wait(&mut asking);
+        }
+        *asking += 1;
+        Place(self)
+    }
+
     fn wait(&self, cookie: u64, bell: &Condvar) -> Result<Answer, Lost> {
         let mut waiting = self.waiting.lock();
+        if let Some(call) = waiting.calls.get_mut(&cookie) {
+            call.is_sent = true;
+        }
         loop {
             let answer = waiting.calls.get_mut(&cookie).and_then(|call| call.answer.take());
             if answer.is_some() || waiting.is_over {
@@ -204,7 +234,8 @@ impl Waiting {
     /// Somebody else reads on.
     fn hand_over(&self) {
         if !self.has_reader
-            && let Some(call) = self.calls.values().find(|call| call.answer.is_none())
+            && let Some(call) =
+                self.calls.values().find(|call| call.is_sent && call.answer.is_none())
         {
             call.bell.notify_all();
         }
@@ -225,6 +256,16 @@ enum LinkError {
     Io(#[from] io::Error),
     #[error("its answer makes no sense")]
     Strange,
+}
+
+/// A request under way.
+struct Place<'l>(&'l Link);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.asking.lock() -= 1;
+        self.0.ended.notify_one();
+    }
 }
 
 fn keep_time(link: &Weak<Link>) {

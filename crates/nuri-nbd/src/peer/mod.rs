@@ -11,7 +11,7 @@ mod door;
 mod link;
 mod remote;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod token;
 mod until;
 mod ways;

@@ -24,7 +24,7 @@ impl Remote {
 
     fn call(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         (command, flags): (u16, u16),
         (offset, len): (u64, u64),
         data: &[u8],
@@ -54,7 +54,7 @@ impl Export for Remote {
         &self.order
     }
 
-    fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, asked: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         if out.is_empty() {
             return Ok(());
         }
@@ -66,21 +66,27 @@ impl Export for Remote {
         Ok(())
     }
 
-    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, asked: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         let flags = if kept == Kept::Durably { command_flag::FUA } else { 0 };
         let range = (offset, data.len() as u64);
         self.call(asked, (command::WRITE, flags), range, data).map(drop)
     }
 
-    fn flush(&self, asked: Asked) -> Result<(), Errno> {
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno> {
         self.call(asked, (command::FLUSH, 0), (0, 0), &[]).map(drop)
     }
 
-    fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, asked: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno> {
         self.call(asked, (command::TRIM, 0), (offset, len), &[]).map(drop)
     }
 
-    fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(
+        &self,
+        asked: Asked<'_>,
+        offset: u64,
+        len: u64,
+        how: Zeroing,
+    ) -> Result<(), Errno> {
         let no_hole = if how.keeps_room { command_flag::NO_HOLE } else { 0 };
         let fast = if how.is_fast { command_flag::FAST_ZERO } else { 0 };
         let flags = no_hole | fast;
@@ -89,7 +95,7 @@ impl Export for Remote {
 
     fn extents(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         offset: u64,
         len: u32,
         most: usize,

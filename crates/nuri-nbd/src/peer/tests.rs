@@ -13,11 +13,11 @@ use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, reply};
 use crate::server::{Limits, Listener, Server};
 
-const SIZE: usize = 4 << 20;
+pub(crate) const SIZE: usize = 4 << 20;
 
 /// A device in memory. Writes of the byte 0 take half a second, those of 255 fail.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     bytes: Mutex<Vec<u8>>,
     order: Order,
     clock: ServerClock,
@@ -37,11 +37,11 @@ impl Export for Memory {
     fn order(&self) -> &Order {
         &self.order
     }
-    fn read(&self, _: Asked, at: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, _: Asked<'_>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
         out.copy_from_slice(&self.bytes.lock()[at as usize..][..out.len()]);
         Ok(())
     }
-    fn write(&self, asked: Asked, at: u64, data: &[u8], _: Kept) -> Result<(), Errno> {
+    fn write(&self, asked: Asked<'_>, at: u64, data: &[u8], _: Kept) -> Result<(), Errno> {
         if Until::of_cookie(asked.cookie).is_over(self.clock.stamp()) {
             return Err(Errno::Shutdown);
         }
@@ -53,16 +53,16 @@ impl Export for Memory {
         self.bytes.lock()[at as usize..][..data.len()].copy_from_slice(data);
         Ok(())
     }
-    fn flush(&self, _: Asked) -> Result<(), Errno> {
+    fn flush(&self, _: Asked<'_>) -> Result<(), Errno> {
         Ok(())
     }
-    fn trim(&self, _: Asked, _: u64, _: u64) -> Result<(), Errno> {
+    fn trim(&self, _: Asked<'_>, _: u64, _: u64) -> Result<(), Errno> {
         Ok(())
     }
-    fn write_zeroes(&self, _: Asked, _: u64, _: u64, _: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(&self, _: Asked<'_>, _: u64, _: u64, _: Zeroing) -> Result<(), Errno> {
         Err(Errno::NotSupported)
     }
-    fn extents(&self, _: Asked, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
+    fn extents(&self, _: Asked<'_>, _: u64, len: u32, _: usize) -> Result<Vec<Extent>, Errno> {
         Ok(vec![Extent { len: 512, is_hole: true }, Extent { len: len - 512, is_hole: false }])
     }
     fn stamp(&self) -> Option<u32> {
@@ -87,13 +87,23 @@ impl Exports for One {
     }
 }
 
-fn serve() -> (Arc<Server>, String) {
-    let memory = Memory { bytes: Mutex::new(vec![0; SIZE]), ..Memory::default() };
-    let server = Server::new(Arc::new(One(Arc::new(memory))), Limits::default());
+impl Memory {
+    pub(crate) fn new() -> Memory {
+        Memory { bytes: Mutex::new(vec![0; SIZE]), ..Memory::default() }
+    }
+}
+
+/// Listens at a port of its own.
+pub(crate) fn listen(exports: Arc<dyn Exports>) -> (Arc<Server>, String) {
+    let server = Server::new(exports, Limits::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     server.listen(Listener::Tcp(listener)).unwrap();
     (server, address)
+}
+
+fn serve() -> (Arc<Server>, String) {
+    listen(Arc::new(One(Arc::new(Memory::new()))))
 }
 
 fn ask(link: &Link, command: u16, (offset, len): (u64, u32), data: &[u8]) -> Answer {

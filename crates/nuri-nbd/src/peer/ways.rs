@@ -115,23 +115,29 @@ impl Ways {
     /// Those of `act`; that of `find`; `Shutdown` where it took too long.
     pub fn by_way<T>(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         find: impl Fn() -> Result<Option<Arc<dyn Export>>, Errno>,
         mut act: impl FnMut(&dyn Export) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         loop {
-            if is_too_old(asked.since) {
-                return Err(Errno::Shutdown);
-            }
             let way = self.way(asked.since + AGE, &find).map_err(|none| match none {
                 NoWay::Late => Errno::Shutdown,
                 NoWay::Failed(errno) => errno,
             })?;
+            // It may have taken long to find one.
+            if is_too_old(asked.since) || asked.is_left() {
+                return Err(Errno::Shutdown);
+            }
             match act(&*way.export) {
                 Err(Errno::Shutdown) => self.lose_if(|known| known.number == way.number),
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Something is asked of the way that is known.
+    pub fn known(&self) -> Option<Arc<dyn Export>> {
+        self.known.lock().as_ref().map(|way| way.export.clone())
     }
 
     /// The way is not good any more.

@@ -8,16 +8,21 @@ use nuri_client::{Allocate, Client, Kept as InClient, Seek, Sync as What};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::LayoutReply;
+use nuri_rules::broken;
 
 use super::memory::TargetMemory;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
+use crate::peer::is_too_old;
 use crate::protocol::Errno;
 
 /// Bytes that are trimmed or zeroed at once.
 const PART: u64 = 64 << 20;
 /// A client that asks for data and holes gets what was found in so long, and asks again.
 const LOOKING: Duration = Duration::from_millis(100);
+
+/// How often a server that is cut off looks whether it is heard again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Held open and locked; both end with it.
 pub(super) struct Volume {
@@ -71,6 +76,22 @@ impl Volume {
         self.check_lock().is_ok()
     }
 
+    /// A server that is cut off holds the lock as far as it knows, and another one may own the
+    /// volume. Where nothing has to be written, nobody else would tell it.
+    fn be_sure(&self, asked: Asked<'_>) -> Result<(), Errno> {
+        while self.is_ours() && !self.client.is_heard() && !is_too_old(asked.since) {
+            std::thread::sleep(AGAIN);
+        }
+        let is_sure = self.is_ours() && self.client.is_heard();
+        if is_sure || broken!("nbd_unheard") { Ok(()) } else { Err(Errno::Shutdown) }
+    }
+
+    /// Who knew a larger volume may ask for more than there is.
+    fn check_range(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        let size = self.size.load(Ordering::SeqCst);
+        if offset.saturating_add(len) > size { Err(Errno::NoSpace) } else { Ok(()) }
+    }
+
     fn begin_change(&self) -> Result<(), Status> {
         self.check_lock()?;
         self.memory.note_write(&self.client, self.ino)
@@ -90,8 +111,8 @@ impl Volume {
 
     fn told<T>(&self, outcome: Result<T, Status>) -> Result<T, Errno> {
         outcome.map_err(|status| match status {
-            // It is another server's.
-            _ if !self.is_ours() => Errno::Shutdown,
+            // It is another server's, or may be.
+            _ if !self.is_ours() || !self.client.is_heard() => Errno::Shutdown,
             Status::NOSPC => Errno::NoSpace,
             Status::INVAL | Status::FBIG => Errno::Invalid,
             status => {
@@ -104,9 +125,17 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let settled = self.check_lock().and_then(|()| self.client.fsync(self.fh, What::Data));
-        // Else whoever serves it next looks at it more closely.
-        let _ = settled.and_then(|()| self.memory.leave(&self.client, self.ino));
+        if self.is_ours() {
+            // Else whoever serves it next looks at it more closely.
+            let _ = match self.client.fsync(self.fh, What::Data) {
+                Ok(()) => self.memory.leave(&self.client, self.ino),
+                Err(status) => {
+                    let name = &self.about.name;
+                    tracing::error!("nbd: volume {name}: its last bytes are lost: {status}");
+                    self.memory.doubt(&self.client, self.ino)
+                }
+            };
+        }
         self.client.locks().release_locks(self.fh);
         self.client.release(self.fh);
     }
@@ -125,13 +154,14 @@ impl Export for Volume {
         self.told(self.learn_size())
     }
 
-    fn read(&self, _: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, _: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         let count = self.told(self.client.read(self.ino, offset, out))?;
         // It was made smaller by force.
         if count < out.len() { Err(Errno::Io) } else { Ok(()) }
     }
 
-    fn write(&self, _: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, _: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+        self.check_range(offset, data.len() as u64)?;
         self.told(self.begin_change())?;
         let kept = match kept {
             Kept::BeyondACrash => InClient::ByTargets,
@@ -143,16 +173,19 @@ impl Export for Volume {
         self.told(self.client.write_to_targets((self.ino, self.fh), offset, data, kept))
     }
 
-    fn flush(&self, _: Asked) -> Result<(), Errno> {
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno> {
         self.told(self.check_lock().and_then(|()| self.memory.check()))?;
-        self.told(self.client.fsync(self.fh, What::Data))
+        self.told(self.client.fsync(self.fh, What::Data))?;
+        self.be_sure(asked)
     }
 
-    fn trim(&self, _: Asked, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, _: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+        self.check_range(offset, len)?;
         self.told(self.in_parts(offset, len, Allocate::Punch))
     }
 
-    fn write_zeroes(&self, _: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(&self, _: Asked<'_>, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+        self.check_range(offset, len)?;
         // Holes of redundant files are written first, and room is asked for at every target.
         if how.is_fast && (how.keeps_room || self.is_redundant) {
             return Err(Errno::NotSupported);
@@ -161,7 +194,13 @@ impl Export for Volume {
         self.told(self.in_parts(offset, len, how))
     }
 
-    fn extents(&self, _: Asked, offset: u64, len: u32, most: usize) -> Result<Vec<Extent>, Errno> {
+    fn extents(
+        &self,
+        _: Asked<'_>,
+        offset: u64,
+        len: u32,
+        most: usize,
+    ) -> Result<Vec<Extent>, Errno> {
         let (start, end) = (Instant::now(), offset + u64::from(len));
         // What was answered is with the targets.
         let next = |at, what| match self.client.seek_on_targets(self.ino, at, what) {

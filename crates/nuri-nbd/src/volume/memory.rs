@@ -125,6 +125,12 @@ impl TargetMemory {
         if *self.0.lock() == Mark::Doubtful { Err(Status::IO) } else { Ok(()) }
     }
 
+    /// Answered bytes could not be made durable, and nobody will be told of it by a flush.
+    pub(super) fn doubt(&self, client: &Client, ino: Ino) -> Result<(), Status> {
+        *self.0.lock() = Mark::Doubtful;
+        Mark::Doubtful.write(client, ino)
+    }
+
     /// All was made durable, and no client is left.
     pub(super) fn leave(&self, client: &Client, ino: Ino) -> Result<(), Status> {
         let mut mark = self.0.lock();

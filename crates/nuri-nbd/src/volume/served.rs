@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nuri_proto::id::Ino;
 use parking_lot::Mutex;
@@ -21,6 +21,9 @@ use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
 use crate::peer::{Door, Forwarder, NoWay, Remote, Ways};
 use crate::protocol::Errno;
+
+/// How long an owner that was not reached is not called.
+const CALL_AGAIN: Duration = Duration::from_secs(3);
 
 /// The volumes that this server owns, and the door for others.
 pub(super) struct Owned {
@@ -50,6 +53,8 @@ pub(super) struct ServedVolume {
     catalog: Arc<Catalog>,
     owned: Arc<Owned>,
     name: String,
+    /// Another volume may get the name when nobody owns this one.
+    ino: Ino,
     about: About,
     size: AtomicU64,
     /// That of the volume, where it is owned here.
@@ -58,6 +63,8 @@ pub(super) struct ServedVolume {
     forwarder: Forwarder,
     /// The owner that could not be reached was told of.
     told: Mutex<Option<String>>,
+    /// And when it was tried last.
+    missed: Mutex<Option<(Owner, Instant)>>,
 }
 
 impl ServedVolume {
@@ -68,18 +75,21 @@ impl ServedVolume {
         about: About,
         deadline: Instant,
     ) -> Result<ServedVolume, VolumeError> {
-        let own = owned.find(catalog.find(&about.name)?.ino);
+        let ino = catalog.find(&about.name)?.ino;
+        let own = owned.find(ino);
         let order = own.map(|volume| volume.shared_order()).unwrap_or_default();
         let served = ServedVolume {
             catalog,
             owned,
             name: about.name.clone(),
+            ino,
             size: AtomicU64::new(about.size),
             about,
             order,
             ways: Ways::default(),
             forwarder: Forwarder::default(),
             told: Mutex::default(),
+            missed: Mutex::default(),
         };
         let sought = served.ways.seek(deadline, || served.find());
         sought.map_err(|none| match none {
@@ -92,12 +102,18 @@ impl ServedVolume {
     /// It may have grown since others connected; an older link knows the older size.
     pub(super) fn note_size(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
+        // One that is owned here learns it; a link is made anew.
+        let _ = self.ways.known().map(|way| way.look_anew());
         self.ways.lose_where(|way| way.about().size < size);
     }
 
     /// The volume, if nobody owns it or this server does, or a link to its owner.
     fn find(&self) -> Result<Option<Arc<dyn Export>>, VolumeError> {
         let ino = self.catalog.find(&self.name)?.ino;
+        if ino != self.ino {
+            let (name, there) = (self.name.clone(), self.catalog.names()?);
+            return Err(VolumeError::Unknown { name, there });
+        }
         if let Some(volume) = self.owned.find(ino) {
             volume.learn_size().map_err(at("its size is not known"))?;
             return Ok(Some(volume));
@@ -106,6 +122,9 @@ impl ServedVolume {
             return self.own(volume).map(Some);
         }
         let Some(owner) = self.catalog.owner(ino)? else { return Ok(None) };
+        if self.was_just_missed(&owner) {
+            return Ok(None);
+        }
         match self.forwarder.link(&owner.address, owner.token) {
             Ok(link) => {
                 tracing::info!("nbd: volume {} is forwarded to {}", self.name, owner.address);
@@ -114,9 +133,16 @@ impl ServedVolume {
             }
             Err(why) => {
                 self.tell(&owner.address, &why);
+                *self.missed.lock() = Some((owner, Instant::now()));
                 Ok(None)
             }
         }
+    }
+
+    /// To try the lock often is worth more than to call one that does not answer.
+    fn was_just_missed(&self, owner: &Owner) -> bool {
+        let missed = self.missed.lock();
+        missed.as_ref().is_some_and(|(known, at)| known == owner && at.elapsed() < CALL_AGAIN)
     }
 
     /// This server has locked it.
@@ -143,7 +169,7 @@ impl ServedVolume {
 
     fn by_way<T>(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         act: impl FnMut(&dyn Export) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let find = || self.find().map_err(|error| self.without_a_way(&error));
@@ -168,29 +194,35 @@ impl Export for ServedVolume {
         &self.order
     }
 
-    fn read(&self, asked: Asked, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    fn read(&self, asked: Asked<'_>, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
         self.by_way(asked, |way| way.read(asked, offset, out))
     }
 
-    fn write(&self, asked: Asked, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
+    fn write(&self, asked: Asked<'_>, offset: u64, data: &[u8], kept: Kept) -> Result<(), Errno> {
         self.by_way(asked, |way| way.write(asked, offset, data, kept))
     }
 
-    fn flush(&self, asked: Asked) -> Result<(), Errno> {
+    fn flush(&self, asked: Asked<'_>) -> Result<(), Errno> {
         self.by_way(asked, |way| way.flush(asked))
     }
 
-    fn trim(&self, asked: Asked, offset: u64, len: u64) -> Result<(), Errno> {
+    fn trim(&self, asked: Asked<'_>, offset: u64, len: u64) -> Result<(), Errno> {
         self.by_way(asked, |way| way.trim(asked, offset, len))
     }
 
-    fn write_zeroes(&self, asked: Asked, offset: u64, len: u64, how: Zeroing) -> Result<(), Errno> {
+    fn write_zeroes(
+        &self,
+        asked: Asked<'_>,
+        offset: u64,
+        len: u64,
+        how: Zeroing,
+    ) -> Result<(), Errno> {
         self.by_way(asked, |way| way.write_zeroes(asked, offset, len, how))
     }
 
     fn extents(
         &self,
-        asked: Asked,
+        asked: Asked<'_>,
         offset: u64,
         len: u32,
         most: usize,

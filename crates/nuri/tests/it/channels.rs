@@ -209,3 +209,38 @@ fn a_request_that_was_repeated_elsewhere_is_never_served_late() {
     owner.end();
     space.down_clean();
 }
+
+/// An owner that is cut off cannot know whether another server owns the volume by now.
+#[test]
+fn a_flush_that_nobody_can_vouch_for_is_not_answered() {
+    let space = space("mirror:2");
+    let owner = serve(&space, "owner");
+    let script = "
+import os, signal, time
+h, first = connect(sys.argv[1]), int(sys.argv[2])
+h.pwrite(b'1' * 4096, 0)
+# Nothing is left to write then, so that a flush has nothing to ask anybody for.
+for _ in range(3):
+    h.flush()
+    time.sleep(1)
+os.kill(first, signal.SIGSTOP)
+try:
+    time.sleep(8)
+    answered, cookie, begun = False, h.aio_flush(), time.time()
+    try:
+        while not answered and time.time() - begun < 12:
+            h.poll(500)
+            answered = h.aio_command_completed(cookie)
+    except nbd.Error:
+        pass
+    assert not answered, time.time() - begun
+finally:
+    os.kill(first, signal.SIGCONT)
+";
+    python(script, &[&owner.uri("vm"), &space.pid("node0").to_string()]);
+    let mut client = Client::connect(&owner.uri("vm"));
+    client.does("assert bytes(h.pread(4096, 0)) == b'1' * 4096; h.flush()");
+    drop(client);
+    owner.end();
+    space.down_clean();
+}
