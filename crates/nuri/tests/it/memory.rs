@@ -9,8 +9,11 @@ use std::time::Duration;
 use crate::support::{Space, wait};
 
 const SOON: Duration = Duration::from_secs(30);
-/// Of the group: less than any process of a space takes that works.
-const SHORT: &str = "6000000";
+/// Bytes: less than any process of a space takes that works.
+const SHORT: u64 = 6_000_000;
+/// Bytes: less than all processes of a space take together, and more than each takes at its start.
+/// One of them is ended for what they all take, and what is started in its place finds room.
+const SHORT_OF_ALL: u64 = 40_000_000;
 
 /// A control group with a bound of memory, of either version of the kernel's interface.
 struct Group {
@@ -40,10 +43,10 @@ impl Group {
     }
 
     /// Bounds what those in it may have together.
-    fn squeeze(&self) {
+    fn squeeze(&self, bytes: u64) {
         for bound in &self.bounds {
             // Without swap there is no second one; and of what is in use not all can be taken back.
-            let _ = fs::write(self.path.join(bound), SHORT);
+            let _ = fs::write(self.path.join(bound), bytes.to_string());
         }
     }
 
@@ -86,7 +89,7 @@ fn load(mnt: &Path) {
     }
 }
 
-fn is_killed_and_comes_back(roles: &[&str]) {
+fn is_killed_and_comes_back(roles: &[&str], bytes: u64) {
     let space = Space::up(&["--nodes", "2"]);
     let kept = space.mnt().join("kept");
     fs::write(&kept, vec![1; 300_000]).unwrap();
@@ -99,7 +102,7 @@ fn is_killed_and_comes_back(roles: &[&str]) {
             wait("one is killed", SOON, || group.kills() > 0);
             group.release();
         });
-        group.squeeze();
+        group.squeeze(bytes);
         while !watch.is_finished() {
             load(&space.mnt());
         }
@@ -112,15 +115,15 @@ fn is_killed_and_comes_back(roles: &[&str]) {
 
 #[test]
 fn a_mount_that_was_killed_for_its_memory_is_mounted_again() {
-    is_killed_and_comes_back(&["mount"]);
+    is_killed_and_comes_back(&["mount"], SHORT);
 }
 
 #[test]
 fn a_node_that_was_killed_for_its_memory_serves_again() {
-    is_killed_and_comes_back(&["node1"]);
+    is_killed_and_comes_back(&["node1"], SHORT);
 }
 
 #[test]
 fn a_space_that_ran_out_of_memory_as_a_whole_comes_back() {
-    is_killed_and_comes_back(&["supervisor", "node0", "node1", "mount"]);
+    is_killed_and_comes_back(&["supervisor", "node0", "node1", "mount"], SHORT_OF_ALL);
 }
