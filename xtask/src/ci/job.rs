@@ -15,6 +15,8 @@ pub(crate) enum Load {
     Works,
     /// It keeps one processor busy.
     Computes,
+    /// It compares times, and bears one job beside it.
+    Compares,
     /// It measures time: nothing may run beside it.
     Alone,
 }
@@ -28,8 +30,10 @@ impl Load {
         match self {
             Load::Waits => 2,
             Load::Works => 4,
-            // It waits for the disk now and then.
-            Load::Computes => 7,
+            // It waits for the disk now and then, and for its processor beside the others.
+            Load::Computes => 6,
+            // All but what is kept for a job that computes.
+            Load::Compares => budget.saturating_sub(Load::Computes.shares(budget)).max(1),
             Load::Alone => budget,
         }
         .min(budget)
@@ -54,8 +58,6 @@ pub(crate) struct Job {
     pub(crate) envs: Vec<(String, String)>,
     pub(crate) dir: PathBuf,
     pub(crate) load: Load,
-    /// Jobs of one lane run one after the other: they are each other's noise.
-    pub(crate) lane: Option<&'static str>,
     pub(crate) limit: Duration,
     pub(crate) expected: Expected,
     /// What a person types to run it alone.
@@ -76,7 +78,6 @@ impl Job {
             envs: Vec::new(),
             dir: root(),
             load: Load::Computes,
-            lane: None,
             limit: Duration::from_secs(600),
             expected: Expected::Success,
             again: words.join(" "),
@@ -93,10 +94,6 @@ impl Job {
 
     pub(crate) fn load(self, load: Load) -> Job {
         Job { load, ..self }
-    }
-
-    pub(crate) fn lane(self, lane: &'static str) -> Job {
-        Job { lane: Some(lane), ..self }
     }
 
     pub(crate) fn limit(self, seconds: u64) -> Job {
@@ -149,5 +146,6 @@ mod tests {
     fn one_alone_takes_the_whole_budget() {
         assert_eq!(Load::Alone.shares(12), 12);
         assert_eq!(Load::Computes.shares(PROCESSOR / 2), PROCESSOR / 2);
+        assert_eq!(Load::Compares.shares(PROCESSOR / 2), 1);
     }
 }

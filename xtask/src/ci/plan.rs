@@ -30,7 +30,7 @@ const MOUNTS: &str = "nuri";
 const SHARING: &[&str] = &["posix"];
 /// It turns a switch of the kernel off, which concerns every mount made meanwhile.
 const EXCLUSIVE: &[&str] = &["fallback"];
-/// Tests that compare times, and bear some noise: one of them at a time, and little beside it.
+/// Tests that compare times, and bear some noise.
 const COMPARING: &[&str] = &["tune::", "transfers_agree_with_fio", "blocks_agree_with_bonnie"];
 /// They fill disks.
 const FILLING: &[&str] = &["full_host::df_"];
@@ -52,13 +52,14 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
     let guest = Job::xtask("clients in a real kernel", "all", &["guest"]);
-    jobs.push(guest.load(Load::Computes));
+    jobs.push(guest.load(Load::Works));
     jobs.extend(broken::jobs(programs)?);
-    // Jobs of a lane run one after the other: the last one had better not begin at the end.
-    let (in_lanes, free): (Vec<Job>, _) =
-        mounts(programs)?.into_iter().partition(|job| job.lane.is_some());
-    jobs.extend(in_lanes);
-    jobs.extend(free);
+    // One that takes more than the others waits until so much is free: it had better not begin at
+    // the end.
+    let is_hard_to_place = |job: &Job| job.load == Load::Works;
+    let (hard, easy): (Vec<Job>, _) = mounts(programs)?.into_iter().partition(is_hard_to_place);
+    jobs.extend(hard);
+    jobs.extend(easy);
     jobs.extend(units(programs));
     jobs.extend(simulations());
     // Of one load the order stays; what must be alone waits until the others are done.
@@ -120,7 +121,7 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
             let load = if is_alone { Load::Alone } else { Load::Waits };
             let mut job = one(suite, program, test).load(load).env("NURI_TRANSPORT", "uring");
             if is_comparing(test) {
-                job = job.load(Load::Computes).lane("comparing");
+                job = job.load(Load::Compares);
             } else if is_of(FILLING, test) {
                 job = job.load(Load::Works);
             }

@@ -1,6 +1,6 @@
 //! Runs jobs side by side, as many as the processors bear, and tells how each ended.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -30,7 +30,6 @@ pub(crate) struct Pool {
     used: u32,
     running: usize,
     computing: usize,
-    lanes: BTreeSet<&'static str>,
     waiting: VecDeque<Job>,
 }
 
@@ -48,7 +47,6 @@ impl Pool {
             used: 0,
             running: 0,
             computing: 0,
-            lanes: BTreeSet::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -69,7 +67,6 @@ impl Pool {
             self.used -= self.shares(&ended.job);
             self.running -= 1;
             self.computing -= usize::from(ended.job.load == Load::Computes);
-            ended.job.lane.map(|lane| self.lanes.remove(lane));
             tell(&ended);
             all.push(ended);
         }
@@ -87,8 +84,7 @@ impl Pool {
         let fits = |job: &Job| {
             let kept =
                 if is_kept && !computes(job) { Load::Computes.shares(self.budget) } else { 0 };
-            let is_free = job.lane.is_none_or(|lane| !self.lanes.contains(lane));
-            is_free && self.used + self.shares(job) + kept <= self.budget
+            self.used + self.shares(job) + kept <= self.budget
         };
         let at = self.waiting.iter().position(fits)?;
         self.waiting.remove(at)
@@ -98,7 +94,6 @@ impl Pool {
         self.used += self.shares(&job);
         self.running += 1;
         self.computing += usize::from(job.load == Load::Computes);
-        self.lanes.extend(job.lane);
         let log = job.log(&self.logs);
         std::thread::spawn(move || drop(end.send(perform(job, log))));
     }
@@ -145,11 +140,11 @@ mod tests {
     fn what_fits_beside_what_runs_is_started() {
         let job = |name: &str, load| Job::new("suite", name, &["true"]).load(load);
         let mut pool = Pool::with_budget(Path::new("logs"), 2 * PROCESSOR);
-        let waits = [Load::Waits; 3];
+        let waits = [Load::Waits; 4];
         let loads = [&[Load::Works][..], &waits, &[Load::Computes, Load::Alone]].concat();
-        let names = ["works", "waits", "waits too", "waits more", "computes", "alone"];
+        let names = ["works", "waits", "too", "as well", "more", "computes", "alone"];
         pool.waiting = names.into_iter().zip(loads).map(|(name, load)| job(name, load)).collect();
-        for name in ["works", "waits", "waits too", "computes"] {
+        for name in ["works", "waits", "too", "as well", "computes"] {
             let next = pool.next().unwrap();
             assert_eq!(next.name, name, "a processor is kept for what computes");
             pool.used += pool.shares(&next);
@@ -157,7 +152,7 @@ mod tests {
         }
         assert!(pool.next().is_none(), "all is used");
         pool.used -= 2;
-        assert_eq!(pool.next().unwrap().name, "waits more");
+        assert_eq!(pool.next().unwrap().name, "more");
         assert!(pool.next().is_none(), "something runs");
         pool.used = 0;
         assert_eq!(pool.next().unwrap().name, "alone");
