@@ -31,6 +31,7 @@ const ROWS: &[(&str, u8)] = &[
     ("nuri-node", 5),
     ("nuri-fuse", 5),
     ("nuri-nbd", 5),
+    ("nuri-nfs", 5),
     ("nuri-lab", 6),
     ("nuri", 6),
     ("nuri-sim", 6),
@@ -53,6 +54,7 @@ const STRANGERS: &[(&str, &[&str])] = &[
     ("nuri-client", &["nuri-target", "nuri-meta"]),
     ("nuri-fuse", &["nuri-target", "nuri-meta"]),
     ("nuri-nbd", &["nuri-target", "nuri-meta"]),
+    ("nuri-nfs", &["nuri-target", "nuri-meta"]),
     ("nuri-target", &["nuri-meta"]),
     ("nuri-meta", &["nuri-target"]),
 ];

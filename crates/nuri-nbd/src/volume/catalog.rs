@@ -164,7 +164,9 @@ impl Catalog {
             let name = |entry: &nuri_client::ListingEntry| {
                 String::from_utf8_lossy(&entry.name).into_owned()
             };
-            names.extend(page.entries.iter().map(name));
+            // Beside them are other things that the space keeps for itself.
+            let is_volume = |name: &String| check_name(name).is_ok();
+            names.extend(page.entries.iter().map(name).filter(is_volume));
             if page.end {
                 names.sort();
                 return Ok(names);

@@ -3,6 +3,7 @@
 mod disk;
 mod fs;
 mod nbd;
+mod nfs;
 mod volume;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub(crate) use self::fs::{
     Convert, Df, Fs, Layout, Lost, Mount, Override, Overrides, Tune, TuneSet, Umount,
 };
 pub(crate) use self::nbd::NbdServer;
+pub(crate) use self::nfs::{Nfs, NfsExport, NfsExportAdd, NfsServe};
 pub(crate) use self::volume::{Volume, VolumeAttach, VolumeDetach, VolumeServe};
 
 /// Default directory of a space.
@@ -62,6 +64,9 @@ pub(crate) enum Command {
     /// The shared file system
     #[command(subcommand)]
     Fs(Fs),
+    /// NFS: directories of the space for machines beside the cluster
+    #[command(subcommand)]
+    Nfs(Nfs),
     /// Volumes: block devices that the space keeps, for virtual machines and NBD clients
     #[command(subcommand)]
     Volume(Volume),

@@ -10,6 +10,7 @@ mod lab;
 mod list;
 mod moving;
 mod nbd;
+mod nfs;
 mod node;
 mod repair;
 mod scrub;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use nuri_io::{daemon, program};
 use rustix::fs::Mode;
 
-use crate::cli::{Cli, Command, Disk, Fs, Node, SpaceVerb, Target, Volume};
+use crate::cli::{Cli, Command, Disk, Fs, Nfs, Node, SpaceVerb, Target, Volume};
 use crate::space::Space;
 use crate::{Failure, logs, supervisor};
 
@@ -39,6 +40,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Node(Node::Run(_)) | Command::Supervise(_) => true,
         Command::Fs(Fs::Mount(args)) => args.foreground,
         Command::Volume(Volume::Serve(_)) | Command::Disk(Disk::Serve(_)) => true,
+        Command::Nfs(Nfs::Serve(_)) => true,
         _ => false,
     };
     if stays || matches!(&cli.command, Command::Up(_) | Command::Fs(Fs::Mount(_))) {
@@ -68,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Node(Node::List(args)) => list::nodes(&args),
         Command::Volume(verb) => volume::run(&verb).map(done),
         Command::Disk(verb) => disk::run(&verb).map(done),
+        Command::Nfs(verb) => nfs::run(&verb).map(done),
         Command::Target(Target::List(args)) => list::targets(&args),
         Command::Target(Target::Check(args)) => target::check(&args),
         Command::Target(Target::Replace(args)) => repair::replace(&args).map(done),

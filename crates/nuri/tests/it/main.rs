@@ -29,6 +29,8 @@ mod metadata_copy;
 mod moving;
 mod nbd;
 mod network;
+mod nfs;
+mod nfs_client;
 mod operate;
 mod parts;
 mod paused;

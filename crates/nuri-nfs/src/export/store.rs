@@ -1,0 +1,233 @@
+//! Where exports are kept: small files beside the volumes, which no mount sees. Each holds one
+//! export, and is there as a whole or not at all; so is the key for handles.
+
+use std::sync::Arc;
+
+use nuri_client::{Access, Client, Position, Privileges, Sync};
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::meta::{MakeUnnamed, RemoveKind, WithAttrs};
+use sha2::{Digest, Sha256};
+
+use super::Export;
+use crate::handle::HandleKey;
+
+/// Names of exports begin so. No volume's does.
+const PREFIX: &str = "%nfs-";
+const KEY: &str = "%nfs.key";
+/// Of one export.
+const LONGEST: usize = 64 << 10;
+/// Names asked for at once.
+const PAGE: u32 = 1024;
+
+/// Why something cannot be done with an export.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("{0:?} is no path of the space: it begins with / and is one of its directories")]
+    Path(String),
+    #[error("{0} is exported already; to change it: nuri nfs export rm {0}, then add it again")]
+    Exists(String),
+    #[error("{0} is not exported: nuri nfs export list")]
+    Unknown(String),
+    #[error("{0} has more clients than an export can have")]
+    TooLong(String),
+    #[error("{what}: {status}")]
+    Server { what: &'static str, status: Status },
+    #[error("no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+fn at(what: &'static str) -> impl Fn(Status) -> ExportError {
+    move |status| ExportError::Server { what, status }
+}
+
+/// The exports of a space.
+#[derive(Clone)]
+pub struct Store {
+    client: Arc<Client>,
+}
+
+/// Every path has one name, however long it is.
+fn name_of(path: &str) -> String {
+    let sum = Sha256::digest(path.as_bytes());
+    let words = sum[..16].iter().map(|byte| format!("{byte:02x}"));
+    format!("{PREFIX}{}", words.collect::<String>())
+}
+
+/// `/a//b/` is `/a/b`.
+fn normal(path: &str) -> Result<String, ExportError> {
+    let no = || ExportError::Path(path.into());
+    let rest = path.strip_prefix('/').ok_or_else(no)?;
+    let parts: Vec<&str> = rest.split('/').filter(|part| !part.is_empty()).collect();
+    let is_strange = |part: &&str| [".", ".."].contains(part);
+    if parts.iter().any(is_strange) { Err(no()) } else { Ok(format!("/{}", parts.join("/"))) }
+}
+
+impl Store {
+    pub fn new(client: Arc<Client>) -> Store {
+        Store { client }
+    }
+
+    /// Exports a directory.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn add(&self, path: &str, clients: Vec<super::Client>) -> Result<Export, ExportError> {
+        let path = normal(path)?;
+        if self.resolve(&path)?.is_none() {
+            return Err(ExportError::Path(path));
+        }
+        let id = getrandom::u64().map_err(ExportError::Random)?;
+        let export = Export { id, path: path.clone(), clients };
+        let Ok(text) = serde_json::to_vec(&export) else { return Err(ExportError::TooLong(path)) };
+        if text.len() > LONGEST {
+            return Err(ExportError::TooLong(path));
+        }
+        match self.put(&name_of(&path), &text) {
+            Ok(()) => Ok(export),
+            Err(Status::EXIST) => Err(ExportError::Exists(path)),
+            Err(status) => Err(at("it could not be exported")(status)),
+        }
+    }
+
+    /// Ends an export: its handles mean nothing from then on.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn remove(&self, path: &str) -> Result<(), ExportError> {
+        let path = normal(path)?;
+        let removed = self.client.remove(Ino::VOLUMES, name_of(&path).as_bytes(), RemoveKind::File);
+        match removed.and_then(|()| self.client.sync_directory(Ino::VOLUMES)) {
+            Ok(()) => Ok(()),
+            Err(Status::NOENT | Status::STALE) => Err(ExportError::Unknown(path)),
+            Err(status) => Err(at("it is still exported")(status)),
+        }
+    }
+
+    /// All exports, by path.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn list(&self) -> Result<Vec<Export>, ExportError> {
+        let mut all = Vec::new();
+        for name in self.names()? {
+            let Some(text) = self.get(&name).map_err(at("an export cannot be read"))? else {
+                continue;
+            };
+            match serde_json::from_slice(&text) {
+                Ok(export) => all.push(export),
+                Err(error) => tracing::error!("nfs: the export {name} is not understood: {error}"),
+            }
+        }
+        all.sort_by(|a: &Export, b: &Export| a.path.cmp(&b.path));
+        Ok(all)
+    }
+
+    fn names(&self) -> Result<Vec<String>, ExportError> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = match self.client.readdir(Ino::VOLUMES, cookie, PAGE, WithAttrs::No) {
+                // There never was one.
+                Err(Status::STALE) => return Ok(names),
+                page => page.map_err(at("the exports could not be listed"))?,
+            };
+            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+            let name = |entry: &nuri_client::ListingEntry| String::from_utf8(entry.name.clone());
+            let own = |name: &String| name.starts_with(PREFIX);
+            names.extend(page.entries.iter().filter_map(|entry| name(entry).ok()).filter(own));
+            if page.end {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// The space's key for handles: the first that asks for it makes it.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn key(&self) -> Result<HandleKey, ExportError> {
+        let failed = at("there is no key for handles");
+        let mut new = [0; 32];
+        getrandom::fill(&mut new).map_err(ExportError::Random)?;
+        if self.get(KEY).map_err(&failed)?.is_none() {
+            match self.put(KEY, &new) {
+                Ok(()) | Err(Status::EXIST) => {}
+                Err(status) => return Err(failed(status)),
+            }
+        }
+        let found = self.get(KEY).map_err(&failed)?.and_then(|key| key.try_into().ok());
+        found.map(HandleKey).ok_or_else(|| failed(Status::CORRUPT))
+    }
+
+    /// The directory of a path, if it is one.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn resolve(&self, path: &str) -> Result<Option<Ino>, ExportError> {
+        let mut ino = Ino::ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let found = match self.client.lookup(ino, part.as_bytes()) {
+                Err(Status::NOTDIR | Status::NOENT | Status::STALE) => None,
+                found => found.map_err(at("the directory could not be looked up"))?,
+            };
+            let Some(entry) = found else { return Ok(None) };
+            ino = entry.ino;
+            self.client.forget(ino, 1);
+            if entry.attr.mode & 0o170_000 != 0o040_000 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ino))
+    }
+
+    /// Keeps bytes under a name that nobody has.
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Status> {
+        let make = MakeUnnamed { parent: Ino::VOLUMES, mode: 0o600, umask: 0, uid: 0, gid: 0 };
+        let (entry, fh) = self.client.make_unnamed(&make, Access::Both)?;
+        let ino = entry.ino;
+        let (place, taken) = (Position::At(0), Privileges::Capabilities);
+        let outcome = self
+            .client
+            .write((ino, fh), place, bytes, taken)
+            .and_then(|wrote| {
+                let is_whole = wrote.len == bytes.len() as u64;
+                if is_whole { Ok(()) } else { Err(Status::NOSPC) }
+            })
+            .and_then(|()| self.client.fsync(fh, Sync::All))
+            .and_then(|()| self.client.link(ino, Ino::VOLUMES, name.as_bytes()))
+            .map(|_| self.client.forget(ino, 1));
+        self.client.release(fh);
+        self.client.forget(ino, 1);
+        outcome.map(drop)
+    }
+
+    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Status> {
+        let found = match self.client.lookup(Ino::VOLUMES, name.as_bytes()) {
+            // There never was anything.
+            Err(Status::STALE) => return Ok(None),
+            found => found?,
+        };
+        let Some(entry) = found else { return Ok(None) };
+        let mut bytes = vec![0; (entry.attr.size as usize).min(LONGEST)];
+        let read = self.client.read(entry.ino, 0, &mut bytes);
+        self.client.forget(entry.ino, 1);
+        bytes.truncate(read?);
+        Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_one_form() {
+        assert_eq!(normal("/").unwrap(), "/");
+        assert_eq!(normal("//a///b/").unwrap(), "/a/b");
+        for path in ["", "a", "/a/../b", "/./a"] {
+            assert!(matches!(normal(path), Err(ExportError::Path(_))), "{path}");
+        }
+        assert_ne!(name_of("/a"), name_of("/b"));
+        assert!(name_of(&"/a".repeat(4000)).len() < 64);
+    }
+}

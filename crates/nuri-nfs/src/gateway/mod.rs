@@ -1,0 +1,149 @@
+//! One server of the space's exports: takes calls of NFS, MOUNT and the port mapper apart, and has
+//! them carried out.
+
+mod mount;
+mod port_mapper;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuri_client::Client;
+
+use crate::export::{ExportError, Store, Table};
+use crate::op::{Asker, Files};
+use crate::opened::Opened;
+use crate::protocol::call::{NoRequest, Request};
+use crate::protocol::{MOUNT, MOUNT_VERSION, NFS, NFS_VERSION, PORT_MAPPER, PORT_MAPPER_VERSION};
+use crate::remembered::Remembered;
+use crate::repeated::{Repeated, Seen};
+use crate::rpc::message::{self, Call, Credentials, Refusal};
+use crate::rpc::record;
+use crate::rpc::xdr::{Reader, Writer};
+use crate::server::{Answer, Peer, Service};
+
+/// Inodes that stay known, twice so many at most.
+const REMEMBERED: usize = 20_000;
+/// Between two looks at the exports, and at files that nobody writes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// See the module's text.
+pub struct Gateway {
+    files: Files,
+    repeated: Repeated,
+    /// Where clients find NFS and MOUNT.
+    port: u16,
+}
+
+impl Gateway {
+    /// Of all exports of the space, or of those with the paths `only`.
+    ///
+    /// # Errors
+    /// Where the exports cannot be read.
+    pub fn new(client: Arc<Client>, only: Vec<String>, port: u16) -> Result<Gateway, ExportError> {
+        let store = Store::new(client.clone());
+        let (key, opened) = (store.key()?, Opened::new(client.clone()));
+        let opened = opened.map_err(ExportError::Random)?;
+        let exports = Arc::new(Table::new(store, only));
+        exports.refresh()?;
+        let remembered = Remembered::new(client.clone(), REMEMBERED);
+        let files = Files { client, exports, key, opened, remembered };
+        Ok(Gateway { files, repeated: Repeated::default(), port })
+    }
+
+    /// The exports as they are known now.
+    pub fn exports(&self) -> &Table {
+        &self.files.exports
+    }
+
+    /// Looks after exports and files, as long as `is_running` says so.
+    pub fn look_after(&self, is_running: impl Fn() -> bool) {
+        while is_running() {
+            std::thread::sleep(LOOK);
+            if let Err(error) = self.files.exports.refresh() {
+                tracing::warn!("nfs: the exports are as they were: {error}");
+            }
+            self.files.opened.close_idle();
+        }
+    }
+
+    /// Makes durable what clients wrote. Nobody may write any more.
+    pub fn close(&self) {
+        self.files.opened.close_all();
+    }
+
+    fn reply(&self, call: &Call, input: Reader<'_>, peer: &Peer) -> Writer {
+        let known = |version, own: u32| match version == own {
+            true => Ok(()),
+            false => Err(Refusal::Version { lowest: own, highest: own }),
+        };
+        let outcome = match (call.program, call.version) {
+            (NFS, version) => {
+                known(version, NFS_VERSION).and_then(|()| self.nfs(call, input, peer))
+            }
+            (MOUNT, version) => {
+                known(version, MOUNT_VERSION).and_then(|()| self.mount(call, input, peer))
+            }
+            (PORT_MAPPER, version) => {
+                known(version, PORT_MAPPER_VERSION).and_then(|()| self.port_mapper(call, input))
+            }
+            _ => Err(Refusal::Program),
+        };
+        outcome.unwrap_or_else(|why| message::refused(call.xid, why))
+    }
+
+    fn nfs(&self, call: &Call, mut input: Reader<'_>, peer: &Peer) -> Result<Writer, Refusal> {
+        let request = Request::read(call.procedure, &mut input).map_err(|why| match why {
+            NoRequest::Procedure => Refusal::Procedure,
+            NoRequest::Arguments => Refusal::Arguments,
+        })?;
+        if let (Credentials::Other(_), false) = (&call.credentials, request == Request::Null) {
+            return Err(Refusal::TooWeak);
+        }
+        let mut out = message::accepted(call.xid);
+        let asker = Asker { credentials: &call.credentials, peer };
+        self.files.answer(&request, asker, &mut out);
+        Ok(out)
+    }
+
+    /// Carries out a call that must not be carried out twice.
+    fn reply_once(&self, call: &Call, whole: &[u8], input: Reader<'_>, peer: &Peer) -> Answer {
+        match self.repeated.see(peer, call.xid, whole) {
+            Seen::Again(answer) => Answer::Reply(answer.to_vec()),
+            Seen::Unclear => Answer::Silence,
+            Seen::First(first) => {
+                let answer = framed(self.reply(call, input, peer));
+                first.answered(&answer);
+                Answer::Reply(answer)
+            }
+        }
+    }
+}
+
+/// Whether to carry the call out twice is another thing than once.
+fn is_remembered(call: &Call, mut input: Reader<'_>) -> bool {
+    call.program == NFS
+        && Request::read(call.procedure, &mut input).is_ok_and(|request| request.is_remembered())
+}
+
+fn framed(out: Writer) -> Vec<u8> {
+    let mut bytes = out.into_bytes();
+    record::finish(&mut bytes);
+    bytes
+}
+
+impl Service for Gateway {
+    fn answer(&self, message: &[u8], peer: &Peer) -> Answer {
+        let mut input = Reader::new(message);
+        let call = match Call::read(&mut input) {
+            Ok(call) => call,
+            Err(no) => {
+                let answer = message::answer_to(no).map(framed);
+                return answer.map_or(Answer::Close, Answer::Reply);
+            }
+        };
+        if is_remembered(&call, input) {
+            return self.reply_once(&call, message, input, peer);
+        }
+        Answer::Reply(framed(self.reply(&call, input, peer)))
+    }
+}

@@ -1,0 +1,27 @@
+//! A space as an NFS server.
+//!
+//! [`server`] has connections and threads. [`rpc`] reads and writes what goes over them,
+//! [`protocol`] what is in it. [`gateway`] is the service: it takes calls apart, and [`op`] carries
+//! them out on the files of the space. [`export`] says which directories clients may mount and what
+//! they may there, [`handle`] what clients keep of a file, [`permission`] who may do what. What a
+//! server remembers of its clients' calls is in [`opened`], [`remembered`] and [`repeated`].
+
+#[cfg(feature = "space")]
+pub mod export;
+#[cfg(feature = "space")]
+pub mod gateway;
+#[cfg(feature = "space")]
+pub mod handle;
+#[cfg(feature = "space")]
+mod op;
+#[cfg(feature = "space")]
+mod opened;
+#[cfg(feature = "space")]
+mod permission;
+pub mod protocol;
+#[cfg(feature = "space")]
+mod remembered;
+#[cfg(feature = "space")]
+mod repeated;
+pub mod rpc;
+pub mod server;

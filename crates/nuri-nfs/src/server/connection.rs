@@ -1,0 +1,208 @@
+//! A client's connection: what comes, what goes, and what bounds both.
+//!
+//! Nobody waits for a client. What came is kept until it is a whole message; what the client does
+//! not take is kept until it does, and nothing more is read from it meanwhile.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::net::sockopt;
+
+use crate::rpc::record::{Record, Records};
+
+/// A peer that sends nothing is asked whether it lives after so long, and so often.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const PROBE: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
+/// How long half a message is waited for, and a client that does not take its answers.
+const STUCK: Duration = Duration::from_secs(30);
+/// Calls of one connection that are carried out at once.
+const IN_FLIGHT: usize = 16;
+
+/// Who is at the other end.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub address: IpAddr,
+    /// As long as the connection lives somebody has it.
+    pub life: Arc<()>,
+}
+
+/// What a connection wants to hear of next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Interest {
+    Nothing,
+    /// Bytes that come.
+    Input,
+    /// Room for bytes that go.
+    Output,
+    /// To be looked at at once: a message is there already.
+    Look,
+}
+
+/// What was found by looking.
+pub(super) enum Found {
+    Message(Record),
+    Nothing,
+    /// It ended, or sends what is no message.
+    End,
+}
+
+/// See the module's text.
+pub(super) struct Connection {
+    socket: TcpStream,
+    pub(super) peer: Peer,
+    input: Mutex<Input>,
+    output: Mutex<Output>,
+    /// Held from looking at what to wait for until the kernel knows it.
+    pub(super) arming: Mutex<()>,
+}
+
+struct Input {
+    records: Records,
+    in_flight: usize,
+    /// Since a message is half here.
+    half: Option<Instant>,
+    is_ended: bool,
+}
+
+#[derive(Default)]
+struct Output {
+    /// Not taken yet.
+    left: Vec<u8>,
+    since: Option<Instant>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: TcpStream, most: usize) -> io::Result<Connection> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
+        sockopt::set_tcp_keepintvl(&socket, PROBE)?;
+        sockopt::set_tcp_keepcnt(&socket, PROBES)?;
+        let address = socket.peer_addr()?.ip().to_canonical();
+        let records = Records::new(most);
+        let input = Input { records, in_flight: 0, half: None, is_ended: false };
+        let peer = Peer { address, life: Arc::default() };
+        let (output, arming) = Default::default();
+        Ok(Connection { socket, peer, input: Mutex::new(input), output, arming })
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Takes what came, until a message is whole. It counts as in flight then.
+    pub(super) fn look(&self) -> Found {
+        let mut input = self.input.lock();
+        if input.in_flight >= IN_FLIGHT || input.is_ended {
+            return Found::Nothing;
+        }
+        loop {
+            match input.records.take() {
+                Ok(Some(record)) => {
+                    input.in_flight += 1;
+                    input.half = None;
+                    return Found::Message(record);
+                }
+                Ok(None) => {}
+                Err(_) => return Found::End,
+            }
+            match (&self.socket).read(input.records.room()) {
+                Ok(0) => {
+                    input.is_ended = true;
+                    return Found::End;
+                }
+                Ok(len) => input.records.received(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let is_half = input.records.held() > 0;
+                    input.half = is_half.then(|| input.half.unwrap_or_else(Instant::now));
+                    return Found::Nothing;
+                }
+                Err(_) => return Found::End,
+            }
+        }
+    }
+
+    /// What to wait for.
+    pub(super) fn interest(&self) -> Interest {
+        if !self.output.lock().left.is_empty() {
+            return Interest::Output;
+        }
+        let input = self.input.lock();
+        match input.in_flight >= IN_FLIGHT || input.is_ended {
+            true => Interest::Nothing,
+            false if input.records.has_one() => Interest::Look,
+            false => Interest::Input,
+        }
+    }
+
+    /// A call was carried out.
+    pub(super) fn done(&self) {
+        self.input.lock().in_flight -= 1;
+    }
+
+    /// Bytes that are held because the client did not send the rest, or does not take them.
+    pub(super) fn held(&self) -> usize {
+        let half = self.input.lock().records.held();
+        half + self.output.lock().left.len()
+    }
+
+    /// Sends an answer, as much of it as the client takes.
+    pub(super) fn send(&self, message: Vec<u8>) -> io::Result<()> {
+        let mut output = self.output.lock();
+        if output.left.is_empty() {
+            let sent = self.send_some(&message)?;
+            if sent < message.len() {
+                output.left = if sent == 0 { message } else { message[sent..].to_vec() };
+                output.since = Some(Instant::now());
+            }
+        } else {
+            output.left.extend_from_slice(&message);
+        }
+        Ok(())
+    }
+
+    /// Sends what is left, as much as the client takes.
+    pub(super) fn send_rest(&self) -> io::Result<()> {
+        let mut output = self.output.lock();
+        let sent = self.send_some(&output.left)?;
+        if sent > 0 {
+            output.left.drain(..sent);
+            output.since = (!output.left.is_empty()).then(Instant::now);
+        }
+        Ok(())
+    }
+
+    fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match (&self.socket).write(&bytes[sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => sent += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Whether the other end stands still in the middle of something.
+    pub(super) fn is_stuck(&self) -> bool {
+        let half = self.input.lock().half;
+        let untaken = self.output.lock().since;
+        [half, untaken].into_iter().flatten().any(|since| since.elapsed() > STUCK)
+    }
+
+    /// Ends it. Who waits for it is woken.
+    pub(super) fn shut(&self) {
+        self.input.lock().is_ended = true;
+        // It may be shut already.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,174 @@
+//! `nuri nfs ...`: directories of the space for machines beside the cluster.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nuri_client::{Client, ClientConfig};
+use nuri_nfs::export::{Export, Store};
+use nuri_nfs::gateway::Gateway;
+use nuri_nfs::protocol::LONGEST_CALL;
+use nuri_nfs::server::{Limits, Server};
+use nuri_volume::Cluster;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::fs::mount::{Reported, report_client};
+use crate::cli::{self, Nfs, NfsExport, NfsExportAdd, NfsServe};
+use crate::show::print_json;
+use crate::{Failure, at};
+
+/// Inodes that a server remembers.
+const INODES: usize = 50_000;
+/// Calls that are carried out at once.
+const THREADS: usize = 32;
+/// Bytes held for clients that are slow, all of them together.
+const HELD: usize = 64 << 20;
+
+pub(super) fn run(verb: &Nfs) -> Result<(), Failure> {
+    match verb {
+        Nfs::Export(NfsExport::Add(args)) => add(args),
+        Nfs::Export(NfsExport::List(args)) => {
+            in_store(&args.whence, |store| list(store, args.json))
+        }
+        Nfs::Export(NfsExport::Rm(args)) => in_store(&args.whence, |store| {
+            store.remove(&args.path).map_err(Failure::new)?;
+            println!("{} is not exported any more", args.path);
+            Ok(())
+        }),
+        Nfs::Serve(args) => serve(args),
+    }
+}
+
+fn connect(whence: &cli::Whence) -> Result<Cluster, Failure> {
+    let (address, secret) = super::status::way(whence)?;
+    Cluster::connect(&address, &secret.for_mounts()).map_err(Failure::new)
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn start_client(cluster: &Cluster, name: String) -> Result<Arc<Client>, Failure> {
+    let config = ClientConfig { name, inodes: INODES, marks_reads: true };
+    Client::start(cluster, &config).map(Arc::new).map_err(at("no session"))
+}
+
+/// Does something with the exports.
+fn in_store(
+    whence: &cli::Whence,
+    act: impl FnOnce(&Store) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let cluster = connect(whence)?;
+    let client = start_client(&cluster, format!("{}: nuri nfs", host()))?;
+    let outcome = act(&Store::new(client.clone()));
+    client.close().map_err(at("what was changed may be lost"))?;
+    outcome
+}
+
+fn add(args: &NfsExportAdd) -> Result<(), Failure> {
+    in_store(&args.whence, |store| {
+        let export = store.add(&args.path, args.clients.clone()).map_err(Failure::new)?;
+        show(&export);
+        Ok(())
+    })
+}
+
+/// One line for each client, as exports(5) has them.
+fn show(export: &Export) {
+    for client in &export.clients {
+        println!("{:<32} {client}", export.path);
+    }
+}
+
+/// `nuri nfs export list --json`.
+#[derive(Serialize)]
+struct List {
+    format: u32,
+    exports: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    path: String,
+    clients: Vec<nuri_nfs::export::Client>,
+}
+
+fn list(store: &Store, json: bool) -> Result<(), Failure> {
+    let exports = store.list().map_err(Failure::new)?;
+    if json {
+        let listed = |export: Export| Listed { path: export.path, clients: export.clients };
+        return print_json(&List { format: 1, exports: exports.into_iter().map(listed).collect() });
+    }
+    println!("{:<32} CLIENT", "EXPORT");
+    exports.iter().for_each(show);
+    Ok(())
+}
+
+fn serve(args: &NfsServe) -> Result<(), Failure> {
+    // From here on a signal is waited for.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
+    let listeners = listeners(&args.listen)?;
+    let port = listeners[0].local_addr().map_err(at("no address"))?.port();
+    let cluster = connect(&args.whence)?;
+    let place = format!("nfs at {}", args.listen.join(" "));
+    let client = start_client(&cluster, format!("{}: {place}", host()))?;
+    let gateway = Gateway::new(client.clone(), args.exports.clone(), port);
+    let gateway = Arc::new(gateway.map_err(Failure::new)?);
+    check_exports(args, &gateway)?;
+    let connections = args.max_connections.into();
+    let limits = Limits { connections, threads: THREADS, message: LONGEST_CALL, held: HELD };
+    let server = Server::start(gateway.clone(), limits).map_err(at("no thread"))?;
+    for listener in listeners {
+        let address = listener.local_addr().map_err(at("no address"))?;
+        server.listen(listener).map_err(at("no thread"))?;
+        tracing::info!("nfs: serves at {address}");
+    }
+    let reported = Reported { host: host(), place };
+    report_client(&cluster, &client, reported, Default::default);
+    let running = Arc::new(AtomicBool::new(true));
+    let watched = (gateway.clone(), running.clone());
+    let watch =
+        std::thread::spawn(move || watched.0.look_after(|| watched.1.load(Ordering::SeqCst)));
+    signals.forever().next();
+    tracing::info!("nfs: ends: what clients had begun is finished first");
+    server.stop();
+    running.store(false, Ordering::SeqCst);
+    let _ = watch.join();
+    gateway.close();
+    client.close().map_err(at("bytes that clients wrote and did not commit are lost"))
+}
+
+fn listeners(addresses: &[String]) -> Result<Vec<TcpListener>, Failure> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = TcpListener::bind(address).map_err(at(address))?;
+        let bound = listener.local_addr().map_err(at(address))?;
+        if !bound.ip().is_loopback() {
+            tracing::warn!(
+                "nfs: clients that reach {bound} say themselves who their users are, and nothing \
+                 is encrypted: let none reach it that are not trusted"
+            );
+        }
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// Says what a person must know of the exports before clients come.
+fn check_exports(args: &NfsServe, gateway: &Gateway) -> Result<(), Failure> {
+    let all = gateway.exports().all();
+    for path in &args.exports {
+        if !all.iter().any(|known| known.export.path == *path) {
+            return Err(Failure(format!("{path} is not exported: nuri nfs export list")));
+        }
+    }
+    if all.is_empty() {
+        tracing::warn!("nfs: nothing is exported: nuri nfs export add PATH CLIENT");
+    }
+    for known in all.iter().filter(|known| known.root.is_none()) {
+        tracing::warn!("nfs: {} is exported, and no directory of the space", known.export.path);
+    }
+    Ok(())
+}
