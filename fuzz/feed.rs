@@ -91,6 +91,11 @@ pub fn nbd(bytes: &[u8]) {
     nuri_nbd::fuzz(bytes);
 }
 
+/// What a client of NFS sends.
+pub fn nfs(bytes: &[u8]) {
+    nuri_nfs::fuzz(bytes);
+}
+
 /// A layout and a policy.
 pub fn layout(bytes: &[u8]) {
     if let Ok(layout) = codec::decode::<Layout>(bytes) {

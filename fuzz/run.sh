@@ -4,8 +4,8 @@
 set -eu
 seconds=${1:-40}
 cd "$(dirname "$0")"
-targets="frame layout kv_log target_log nbd"
-share=$((seconds / 5))
+targets="frame layout kv_log target_log nbd nfs"
+share=$((seconds / 6))
 [ "$share" -gt 0 ] || share=1
 # The instrumentation that libFuzzer needs is in stable rustc; only cargo-fuzz asks for nightly.
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -12,6 +12,7 @@ mod measure;
 mod meter;
 mod mix;
 pub(crate) mod near;
+pub(crate) mod nfs;
 mod peers;
 pub(crate) mod rebuild;
 pub(crate) mod shapes;

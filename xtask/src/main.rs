@@ -187,6 +187,15 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// The space over NFS, against nfs-ganesha on the local disk (run scripts/setup --bench first)
+    BenchNfs {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+    },
     /// How fast lost and absent targets come back, and what programs keep of their speed
     BenchRebuild {
         /// Where to work; needs some GiB
@@ -280,6 +289,7 @@ fn main() -> std::process::ExitCode {
         Command::BenchLink { rounds, dir } => bench::link::run(rounds, &dir),
         Command::BenchNear { rounds, dir } => bench::near::run(rounds, &dir),
         Command::BenchBlock { rounds, dir } => bench::block::run(rounds, &dir),
+        Command::BenchNfs { rounds, dir } => bench::nfs::run(rounds, &dir),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::BenchCoherence { rounds, dir, only, quick } => {
             let extent = bench::coherence::Extent { rounds, only: &only, quick };

@@ -8,6 +8,7 @@
 
 #[cfg(feature = "space")]
 pub mod export;
+mod fuzz;
 #[cfg(feature = "space")]
 pub mod gateway;
 #[cfg(feature = "space")]
@@ -25,3 +26,5 @@ mod remembered;
 mod repeated;
 pub mod rpc;
 pub mod server;
+
+pub use fuzz::fuzz;

@@ -29,6 +29,8 @@ pub(crate) struct OpenedFile {
     /// Something was written and not made durable since.
     is_dirty: AtomicBool,
     used: Mutex<Instant>,
+    /// Held from making it durable until its outcome counts: an error is told once.
+    syncing: Mutex<()>,
 }
 
 impl Drop for OpenedFile {
@@ -69,25 +71,29 @@ impl Opened {
         }
         let fh = self.client.open(ino, Access::Both)?;
         let (client, is_dirty) = (self.client.clone(), AtomicBool::default());
-        let used = Mutex::new(Instant::now());
-        let file = Arc::new(OpenedFile { client, ino, fh, is_dirty, used });
+        let (used, syncing) = (Mutex::new(Instant::now()), Mutex::default());
+        let file = Arc::new(OpenedFile { client, ino, fh, is_dirty, used, syncing });
         // Another one may have opened it meanwhile: then this one is closed again.
-        Ok(self.files.lock().entry(ino).or_insert(file).clone())
+        Ok(self.files.lock().entry(ino).or_insert_with(|| file.clone()).clone())
     }
 
-    /// The file is about to be written.
+    /// The file is about to be written, or was: who makes it durable meanwhile may miss the bytes.
     pub(crate) fn writes(&self, file: &OpenedFile) {
         file.is_dirty.store(true, Ordering::SeqCst);
     }
 
-    /// Makes durable what was written through this server.
-    pub(crate) fn commit(&self, ino: Ino, what: Sync) -> Result<(), Status> {
+    /// Makes durable what was written through this server, and says of which verifier it is.
+    pub(crate) fn commit(&self, ino: Ino, what: Sync) -> Result<[u8; 8], Status> {
         let file = self.files.lock().get(&ino).cloned();
         // What was written and is not open is durable, or belongs to another verifier.
-        file.map_or(Ok(()), |file| self.sync(&file, what))
+        if let Some(file) = file {
+            self.sync(&file, what)?;
+        }
+        Ok(self.verifier())
     }
 
     pub(crate) fn sync(&self, file: &OpenedFile, what: Sync) -> Result<(), Status> {
+        let _syncing = file.syncing.lock();
         file.is_dirty.store(false, Ordering::SeqCst);
         self.client.fsync(file.fh, what).inspect_err(|status| {
             file.is_dirty.store(true, Ordering::SeqCst);
@@ -98,7 +104,9 @@ impl Opened {
 
     /// The file loses its last name: it must not live on because it is open here.
     pub(crate) fn close(&self, ino: Ino) {
-        self.files.lock().remove(&ino);
+        // It is closed when nobody waits for the others.
+        let file = self.files.lock().remove(&ino);
+        drop(file);
     }
 
     /// Closes files that were not used for a while.
@@ -123,9 +131,10 @@ impl Opened {
         }
         let mut files = self.files.lock();
         // One more is the table's. Who writes it just now has it too.
-        if Arc::strong_count(&file) == 2 && !file.is_dirty.load(Ordering::SeqCst) {
-            files.remove(&file.ino);
-        }
+        let is_idle = Arc::strong_count(&file) == 2 && !file.is_dirty.load(Ordering::SeqCst);
+        let gone = is_idle.then(|| files.remove(&file.ino));
+        drop(files);
+        drop(gone);
     }
 
     /// Makes all durable, at the end.

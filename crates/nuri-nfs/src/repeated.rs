@@ -33,6 +33,8 @@ struct Key {
 struct Entry {
     number: u64,
     asker: Weak<()>,
+    /// Of the asker: a client that connects anew comes from the same one, where it can.
+    port: u16,
     /// Once it was carried out.
     answer: Option<Arc<Vec<u8>>>,
 }
@@ -77,11 +79,12 @@ impl Repeated {
         let mut table = self.table.lock();
         loop {
             let Some(entry) = table.entries.get(&key).filter(|_| !broken!("nfs_call_twice")) else {
-                let number = table.remember(key, Arc::downgrade(&peer.life));
+                let number = table.remember(key, peer);
                 return Seen::First(First { repeated: self, key, number });
             };
             let asker = entry.asker.upgrade();
-            if asker.is_some_and(|asker| !Arc::ptr_eq(&asker, &peer.life)) {
+            let is_another = |asker| !Arc::ptr_eq(&asker, &peer.life) && entry.port != peer.port;
+            if asker.is_some_and(is_another) {
                 // Two clients have the same address and gave the same number to the same call.
                 table.forget(&key);
                 continue;
@@ -97,7 +100,7 @@ impl Repeated {
 }
 
 impl Table {
-    fn remember(&mut self, key: Key, asker: Weak<()>) -> u64 {
+    fn remember(&mut self, key: Key, peer: &Peer) -> u64 {
         if self.order.len() >= MOST
             && let Some(oldest) = self.order.pop_front()
         {
@@ -105,7 +108,8 @@ impl Table {
         }
         self.order.push_back(key);
         self.last += 1;
-        self.entries.insert(key, Entry { number: self.last, asker, answer: None });
+        let (asker, port) = (Arc::downgrade(&peer.life), peer.port);
+        self.entries.insert(key, Entry { number: self.last, asker, port, answer: None });
         self.last
     }
 
@@ -142,10 +146,15 @@ impl Drop for First<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU16, Ordering};
+
     use super::*;
 
     fn peer(last: u8) -> Peer {
-        Peer { address: [192, 0, 2, last].into(), life: Arc::default() }
+        static PORT: AtomicU16 = AtomicU16::new(0);
+        let port = PORT.fetch_add(1, Ordering::SeqCst);
+        let (address, local) = ([192, 0, 2, last].into(), [192, 0, 2, 0].into());
+        Peer { address, port, local, life: Arc::default() }
     }
 
     fn answer(repeated: &Repeated, peer: &Peer, xid: u32, message: &[u8]) -> Option<Vec<u8>> {
@@ -190,6 +199,10 @@ mod tests {
         let (one, two) = (peer(3), peer(3));
         carry_out(&repeated, &one, 9, b"call");
         assert_eq!(answer(&repeated, &two, 9, b"call"), None);
+        // It connects anew, from the same port, and its old connection is believed to live.
+        let again = Peer { life: Arc::default(), ..one.clone() };
+        carry_out(&repeated, &one, 10, b"call");
+        assert!(answer(&repeated, &again, 10, b"call").is_some());
     }
 
     #[test]

@@ -24,11 +24,12 @@ use nuri_proto::stripe::{Covers, Held, Members, Staged, Version, WriteId};
 use nuri_target::store::log::{Body, Record};
 
 type Feed = fn(&[u8]);
-const TARGETS: [(&str, Feed); 5] = [
+const TARGETS: [(&str, Feed); 6] = [
     ("frame", feed::frame),
     ("layout", feed::layout),
     ("kv_log", feed::kv_log),
     ("nbd", feed::nbd),
+    ("nfs", feed::nfs),
     ("target_log", feed::target_log),
 ];
 
@@ -108,6 +109,31 @@ fn target_log() -> Vec<u8> {
 }
 
 /// What clients say, behind a byte that says in which pieces it arrives.
+/// Calls in pieces: a LOOKUP, and a WRITE in two fragments.
+fn nfs_clients() -> Vec<Vec<u8>> {
+    let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<u8>>();
+    let text = |text: &[u8]| {
+        let mut bytes = words(&[text.len() as u32]);
+        bytes.extend_from_slice(text);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let user = [words(&[0]), text(b"host"), words(&[5, 6, 2, 7, 8])].concat();
+    let head = |procedure| {
+        let call = words(&[77, 0, 2, 100_003, 3, procedure, 1]);
+        [call, text(&user), words(&[0, 0])].concat()
+    };
+    let handle = text(&[1; 32]);
+    let lookup = [head(3), handle.clone(), text(b"name")].concat();
+    let write = [head(7), handle, words(&[0, 9, 5, 2]), text(b"bytes")].concat();
+    let fragment = |bytes: &[u8], last: u32| {
+        [words(&[bytes.len() as u32 | last << 31]), bytes.to_vec()].concat()
+    };
+    let (first, second) = write.split_at(40);
+    let all = [fragment(&lookup, 1), fragment(first, 0), fragment(second, 1)].concat();
+    vec![[vec![255], all.clone()].concat(), [vec![6], all].concat()]
+}
+
 fn nbd_clients() -> Vec<Vec<u8>> {
     let option = |number: u32, data: &[u8]| {
         let len = (data.len() as u32).to_be_bytes();
@@ -166,6 +192,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         }
         "kv_log" => vec![kv_segment()],
         "nbd" => nbd_clients(),
+        "nfs" => nfs_clients(),
         _ => vec![target_log()],
     }
 }

@@ -21,6 +21,7 @@ const MODULES: &[&str] = &[
     "virtio_net",
     "nbd",
     "raid456",
+    "nfsv3",
 ];
 
 /// Kernel and file system of a guest.

@@ -26,6 +26,9 @@ const STORIES: &[(&str, Story)] = &[
     ("grows", grows),
     ("raid", raid),
     ("channels", channels),
+    ("nfs-files", nfs_files),
+    ("nfs-server-returns", nfs_server_returns),
+    ("nfs-export-ends", nfs_export_ends),
 ];
 
 /// Plays the stories whose names contain `only`.
@@ -107,9 +110,9 @@ impl Host<'_> {
         let start = Instant::now();
         while start.elapsed() < SOON {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
-            let port = said
-                .split("nbd://127.0.0.1:")
-                .nth(1)
+            let port = ["nbd://127.0.0.1:", "nfs: serves at 127.0.0.1:"]
+                .into_iter()
+                .find_map(|words| said.split(words).nth(1))
                 .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
             if let Some(port) = port {
                 server.port = port;
@@ -197,6 +200,50 @@ fn channels(host: &Host<'_>) -> Result<(), String> {
         back.push(host.serve_at(port, &["volume", "serve", "--dir", &dir])?);
         guest.hears(&format!("{name} is back"))?;
     }
+    guest.ends_well()
+}
+
+/// A space that exports one directory, and the words that its servers are started with.
+fn exported<'h>(host: &'h Host<'_>) -> Result<(Space<'h>, [String; 4]), String> {
+    let dir = format!("{}/space", host.dir.display());
+    let space = Space(host);
+    let mount = host.dir.join("mnt");
+    host.nuri(&format!("up --create --dir {dir} --target-size 1G --mount {}", mount.display()))?;
+    std::fs::create_dir(mount.join("home")).map_err(|e| e.to_string())?;
+    host.nuri(&format!("nfs export add /home '*(rw,no_root_squash)' --dir {dir}"))?;
+    Ok((space, ["nfs".into(), "serve".into(), "--dir".into(), dir]))
+}
+
+fn nfs_files(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let server = host.serve(&words.each_ref().map(String::as_str))?;
+    host.boot("nfs_files", &format!("port={}", server.port))?.ends_well()
+}
+
+/// The server is killed twice, and started anew at the same port.
+fn nfs_server_returns(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let words = words.each_ref().map(String::as_str);
+    let mut server = host.serve(&words)?;
+    let port = server.port;
+    let mut guest = host.boot("nfs_server_returns", &format!("port={port}"))?;
+    for name in ["first", "second"] {
+        guest.hears(&format!("lose the {name} now"))?;
+        std::thread::sleep(Duration::from_secs(1));
+        drop(server);
+        std::thread::sleep(Duration::from_secs(2));
+        server = host.serve_at(port, &words)?;
+        guest.hears(&format!("{name} is over"))?;
+    }
+    guest.ends_well()
+}
+
+fn nfs_export_ends(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let server = host.serve(&words.each_ref().map(String::as_str))?;
+    let mut guest = host.boot("nfs_export_ends", &format!("port={}", server.port))?;
+    guest.hears("end it now")?;
+    host.nuri(&format!("nfs export rm /home --dir {}/space", host.dir.display()))?;
     guest.ends_well()
 }
 

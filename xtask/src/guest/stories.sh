@@ -170,3 +170,139 @@ grows() {
     umount /mnt
     e2fsck -fn /dev/nbd0
 }
+
+# nfs_mount DIRECTORY: by version 3, as a person mounts it whose server may restart.
+nfs_mount() {
+    port=$(word port)
+    options="vers=3,proto=tcp,nolock,hard,timeo=20,port=$port,mountport=$port,mountproto=tcp"
+    options="$options,addr=10.0.2.2,mountaddr=10.0.2.2,rsize=1048576,wsize=1048576"
+    mkdir -p /nfs
+    mount -i -t nfs -o "$options" "10.0.2.2:$1" /nfs
+}
+
+forget() { echo 3 > /proc/sys/vm/drop_caches; }
+
+# What programs do with files, by the kernel's own client.
+nfs_files() {
+    nfs_mount /home
+    cd /nfs
+    dd if=/dev/urandom of=large bs=1M count=24 2>/dev/null
+    sha256sum large > sum
+    forget
+    sha256sum -c sum >/dev/null
+    nfs_names
+    nfs_sizes
+    # Open, and without a name: it is read to its end.
+    exec 5< large
+    rm large
+    [ "$(cat <&5 | sha256sum | cut -c1-64)" = "$(cut -c1-64 sum)" ]
+    exec 5<&-
+    # A program runs from there, mapped.
+    cp /bin/busybox echo
+    [ "$(./echo runs)" = runs ]
+    nfs_many
+    [ "$(df -m /nfs | tail -1 | awk '{ print $2 }')" -gt 100 ]
+    cd /
+    umount /nfs
+}
+
+# fails COMMAND: it must.
+fails() {
+    if "$@" 2>/dev/null; then
+        echo "did not fail: $*"
+        exit 1
+    fi
+}
+
+nfs_names() {
+    echo one > log
+    echo two >> log
+    [ "$(tail -n 1 log)" = two ]
+    echo new > other
+    mv other log
+    [ "$(cat log)" = new ]
+    # Exclusively: the name must not be there.
+    fails sh -C -c 'echo again > log'
+    sh -C -c 'echo first > once'
+    ln log hard
+    ln -s log soft
+    [ "$(cat soft)" = new ]
+    [ "$(stat -c %h log)" = 2 ]
+    mkfifo fifo
+    [ -p fifo ]
+    chmod 640 log
+    chown 7:8 log
+    [ "$(stat -c %a:%u:%g hard)" = 640:7:8 ]
+    touch -d '2001-02-03 04:05:06' log
+    [ "$(stat -c %Y hard)" = 981173106 ]
+    mkdir dir
+    echo inside > dir/file
+    fails rmdir dir
+    mv dir moved
+    [ "$(cat moved/file)" = inside ]
+    rm -r moved
+    fails ls moved
+}
+
+nfs_sizes() {
+    truncate -s 5000000000 sparse
+    [ "$(stat -c %s sparse)" = 5000000000 ]
+    echo end | dd of=sparse bs=1 seek=4999999990 conv=notrunc 2>/dev/null
+    forget
+    [ "$(tail -c 10 sparse | head -c 3)" = end ]
+    truncate -s 3 log
+    echo more >> log
+    [ "$(cat log)" = newmore ]
+}
+
+nfs_many() {
+    mkdir many
+    i=0
+    while [ $i -lt 3000 ]; do
+        i=$((i + 1))
+        : > many/$i
+    done
+    forget
+    [ "$(ls many | wc -l)" = 3000 ]
+    [ "$(ls -l many | wc -l)" = 3001 ]
+    rm -r many
+}
+
+# The server is killed in the middle of writes, and comes back: programs only wait.
+nfs_server_returns() {
+    nfs_mount /home
+    cd /nfs
+    for lost in first second; do
+        dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null
+        nfs_make_names "$lost" &
+        maker=$!
+        echo "lose the $lost now"
+        for i in 1 2 3 4 5 6; do cp /tmp/data $lost; sleep 0.5; done
+        sync
+        wait $maker
+        forget
+        cmp /tmp/data $lost
+        [ "$(ls | grep -c "$lost-")" = 40 ]
+        echo "$lost is over"
+    done
+    cd /
+    umount /nfs
+}
+
+# nfs_make_names WORD: forty directories, each made once although its server goes away.
+nfs_make_names() {
+    for i in $(seq 40); do
+        mkdir "$1-$i"
+        sleep 0.2
+    done
+}
+
+# It is not exported any more while it is mounted: an error, and nothing hangs.
+nfs_export_ends() {
+    nfs_mount /home
+    echo here > /nfs/file
+    echo "end it now"
+    while cat /nfs/file >/dev/null 2>/tmp/said; do forget; sleep 0.5; done
+    grep -q Stale /tmp/said
+    umount /nfs
+}

@@ -88,6 +88,10 @@ fn number(address: IpAddr) -> u128 {
 }
 
 impl Host {
+    pub(crate) fn name(&self) -> Option<&str> {
+        if let Host::Name(name) = self { Some(name) } else { None }
+    }
+
     /// Whether the client at `peer` is one of them. `addresses` gives those of a host's name.
     pub(crate) fn covers(&self, peer: IpAddr, addresses: impl FnOnce(&str) -> Vec<IpAddr>) -> bool {
         match self {

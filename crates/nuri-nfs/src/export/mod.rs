@@ -7,6 +7,7 @@ mod table;
 use serde::{Deserialize, Serialize};
 
 pub use client::{ClientError, Host, HostError};
+pub(crate) use store::normal;
 pub use store::{ExportError, Store};
 pub use table::Table;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nuri_client::{Access, Client, Position, Privileges, Sync};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{MakeUnnamed, RemoveKind, WithAttrs};
+use nuri_proto::op::meta::{MakeUnnamed, RemoveKind, RenameMode, WithAttrs};
 use sha2::{Digest, Sha256};
 
 use super::Export;
@@ -14,6 +14,8 @@ use crate::handle::HandleKey;
 
 /// Names of exports begin so. No volume's does.
 const PREFIX: &str = "%nfs-";
+/// What takes the place of another one, for a moment.
+const NEW: &str = "%new-";
 const KEY: &str = "%nfs.key";
 /// Of one export.
 const LONGEST: usize = 64 << 10;
@@ -25,7 +27,7 @@ const PAGE: u32 = 1024;
 pub enum ExportError {
     #[error("{0:?} is no path of the space: it begins with / and is one of its directories")]
     Path(String),
-    #[error("{0} is exported already; to change it: nuri nfs export rm {0}, then add it again")]
+    #[error("{0} is exported already; to change its clients: nuri nfs export set")]
     Exists(String),
     #[error("{0} is not exported: nuri nfs export list")]
     Unknown(String),
@@ -55,12 +57,18 @@ fn name_of(path: &str) -> String {
 }
 
 /// `/a//b/` is `/a/b`.
-fn normal(path: &str) -> Result<String, ExportError> {
+pub(crate) fn normal(path: &str) -> Result<String, ExportError> {
     let no = || ExportError::Path(path.into());
     let rest = path.strip_prefix('/').ok_or_else(no)?;
     let parts: Vec<&str> = rest.split('/').filter(|part| !part.is_empty()).collect();
     let is_strange = |part: &&str| [".", ".."].contains(part);
     if parts.iter().any(is_strange) { Err(no()) } else { Ok(format!("/{}", parts.join("/"))) }
+}
+
+/// As it is kept.
+fn written(export: &Export) -> Result<Vec<u8>, ExportError> {
+    let text = serde_json::to_vec(export).ok().filter(|text| text.len() <= LONGEST);
+    text.ok_or_else(|| ExportError::TooLong(export.path.clone()))
 }
 
 impl Store {
@@ -79,15 +87,33 @@ impl Store {
         }
         let id = getrandom::u64().map_err(ExportError::Random)?;
         let export = Export { id, path: path.clone(), clients };
-        let Ok(text) = serde_json::to_vec(&export) else { return Err(ExportError::TooLong(path)) };
-        if text.len() > LONGEST {
-            return Err(ExportError::TooLong(path));
-        }
-        match self.put(&name_of(&path), &text) {
+        match self.put(&name_of(&path), &written(&export)?) {
             Ok(()) => Ok(export),
             Err(Status::EXIST) => Err(ExportError::Exists(path)),
             Err(status) => Err(at("it could not be exported")(status)),
         }
+    }
+
+    /// Gives an export other clients. Handles stay what they are.
+    ///
+    /// # Errors
+    /// Why it keeps those that it has.
+    pub fn set(&self, path: &str, clients: Vec<super::Client>) -> Result<Export, ExportError> {
+        let path = normal(path)?;
+        let name = name_of(&path);
+        let failed = at("it keeps the clients that it has");
+        let Some(text) = self.get(&name).map_err(&failed)? else {
+            return Err(ExportError::Unknown(path));
+        };
+        let before: Export = serde_json::from_slice(&text).map_err(|_| failed(Status::CORRUPT))?;
+        let export = Export { clients, ..before };
+        let number = getrandom::u64().map_err(ExportError::Random)?;
+        let new = format!("{NEW}{number:016x}");
+        self.put(&new, &written(&export)?).map_err(&failed)?;
+        let (from, to) = ((Ino::VOLUMES, new.as_bytes()), (Ino::VOLUMES, name.as_bytes()));
+        let moved = self.client.rename(from, to, RenameMode::Replace);
+        moved.and_then(|()| self.client.sync_directory(Ino::VOLUMES)).map_err(failed)?;
+        Ok(export)
     }
 
     /// Ends an export: its handles mean nothing from then on.

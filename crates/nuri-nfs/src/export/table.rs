@@ -48,6 +48,7 @@ impl Table {
                 known.push(Known { export: Arc::new(export), root });
             }
         }
+        self.resolve_names(&known);
         let before = std::mem::replace(&mut *self.known.write(), Arc::new(known));
         let now = self.all();
         for gone in missing(&before, &now) {
@@ -64,6 +65,13 @@ impl Table {
         self.known.read().clone()
     }
 
+    /// Those paths that a server was told to give and that are not exported.
+    pub fn missing(&self) -> Vec<String> {
+        let all = self.all();
+        let is_there = |path: &&String| all.iter().any(|known| known.export.path == **path);
+        self.only.iter().filter(|path| !is_there(path)).cloned().collect()
+    }
+
     pub(crate) fn find(&self, id: u64) -> Option<Known> {
         self.all().iter().find(|known| known.export.id == id).cloned()
     }
@@ -73,17 +81,28 @@ impl Table {
         export.clients.iter().find(|client| client.host.covers(peer, |name| self.addresses(name)))
     }
 
+    /// Of a host's name, as they were when the exports were read. No call waits for an answer of
+    /// who knows names.
     fn addresses(&self, name: &str) -> Vec<IpAddr> {
-        if let Some((since, found)) = self.named.lock().get(name)
-            && since.elapsed() < NAMED
-        {
-            return found.clone();
+        self.named.lock().get(name).map_or_else(Vec::new, |(_, found)| found.clone())
+    }
+
+    fn resolve_names(&self, known: &[Known]) {
+        let clients = known.iter().flat_map(|known| &known.export.clients);
+        for name in clients.filter_map(|client| client.host.name()) {
+            let is_fresh = |(since, _): &(Instant, Vec<IpAddr>)| since.elapsed() < NAMED;
+            if self.named.lock().get(name).is_some_and(is_fresh) {
+                continue;
+            }
+            match (name, 0).to_socket_addrs() {
+                Ok(all) => {
+                    let all = all.map(|address| address.ip().to_canonical()).collect();
+                    self.named.lock().insert(name.into(), (Instant::now(), all));
+                }
+                // What was known stays.
+                Err(error) => tracing::warn!("nfs: no address of the client {name}: {error}"),
+            }
         }
-        let found = (name, 0).to_socket_addrs();
-        let found: Vec<IpAddr> =
-            found.map_or_else(|_| Vec::new(), |all| all.map(|a| a.ip().to_canonical()).collect());
-        self.named.lock().insert(name.into(), (Instant::now(), found.clone()));
-        found
     }
 }
 

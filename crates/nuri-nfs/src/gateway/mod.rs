@@ -4,16 +4,17 @@
 mod mount;
 mod port_mapper;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_client::Client;
 
-use crate::export::{ExportError, Store, Table};
+use crate::export::{ExportError, Store, Table, normal};
 use crate::op::{Asker, Files};
 use crate::opened::Opened;
 use crate::protocol::call::{NoRequest, Request};
-use crate::protocol::{MOUNT, MOUNT_VERSION, NFS, NFS_VERSION, PORT_MAPPER, PORT_MAPPER_VERSION};
+use crate::protocol::{MOUNT, MOUNT_VERSION, NFS, NFS_VERSION, PORT_MAPPER, PORT_MAPPER_VERSIONS};
 use crate::remembered::Remembered;
 use crate::repeated::{Repeated, Seen};
 use crate::rpc::message::{self, Call, Credentials, Refusal};
@@ -40,6 +41,7 @@ impl Gateway {
     /// # Errors
     /// Where the exports cannot be read.
     pub fn new(client: Arc<Client>, only: Vec<String>, port: u16) -> Result<Gateway, ExportError> {
+        let only = only.iter().map(|path| normal(path)).collect::<Result<_, _>>()?;
         let store = Store::new(client.clone());
         let (key, opened) = (store.key()?, Opened::new(client.clone()));
         let opened = opened.map_err(ExportError::Random)?;
@@ -55,9 +57,9 @@ impl Gateway {
         &self.files.exports
     }
 
-    /// Looks after exports and files, as long as `is_running` says so.
-    pub fn look_after(&self, is_running: impl Fn() -> bool) {
-        while is_running() {
+    /// Looks after exports and files, for ever.
+    pub fn look_after(&self) -> ! {
+        loop {
             std::thread::sleep(LOOK);
             if let Err(error) = self.files.exports.refresh() {
                 tracing::warn!("nfs: the exports are as they were: {error}");
@@ -71,27 +73,31 @@ impl Gateway {
         self.files.opened.close_all();
     }
 
-    fn reply(&self, call: &Call, input: Reader<'_>, peer: &Peer) -> Writer {
-        let known = |version, own: u32| match version == own {
+    fn reply(&self, call: &Call, input: Reader<'_>, (peer, buffer): (&Peer, Vec<u8>)) -> Writer {
+        let known = |own: RangeInclusive<u32>| match own.contains(&call.version) {
             true => Ok(()),
-            false => Err(Refusal::Version { lowest: own, highest: own }),
+            false => Err(Refusal::Version { lowest: *own.start(), highest: *own.end() }),
         };
-        let outcome = match (call.program, call.version) {
-            (NFS, version) => {
-                known(version, NFS_VERSION).and_then(|()| self.nfs(call, input, peer))
+        let outcome = match call.program {
+            NFS => known(NFS_VERSION..=NFS_VERSION)
+                .and_then(|()| self.nfs(call, input, (peer, buffer))),
+            MOUNT => {
+                known(MOUNT_VERSION..=MOUNT_VERSION).and_then(|()| self.mount(call, input, peer))
             }
-            (MOUNT, version) => {
-                known(version, MOUNT_VERSION).and_then(|()| self.mount(call, input, peer))
-            }
-            (PORT_MAPPER, version) => {
-                known(version, PORT_MAPPER_VERSION).and_then(|()| self.port_mapper(call, input))
+            PORT_MAPPER => {
+                known(PORT_MAPPER_VERSIONS).and_then(|()| self.port_mapper(call, input, peer))
             }
             _ => Err(Refusal::Program),
         };
         outcome.unwrap_or_else(|why| message::refused(call.xid, why))
     }
 
-    fn nfs(&self, call: &Call, mut input: Reader<'_>, peer: &Peer) -> Result<Writer, Refusal> {
+    fn nfs(
+        &self,
+        call: &Call,
+        mut input: Reader<'_>,
+        (peer, buffer): (&Peer, Vec<u8>),
+    ) -> Result<Writer, Refusal> {
         let request = Request::read(call.procedure, &mut input).map_err(|why| match why {
             NoRequest::Procedure => Refusal::Procedure,
             NoRequest::Arguments => Refusal::Arguments,
@@ -99,20 +105,29 @@ impl Gateway {
         if let (Credentials::Other(_), false) = (&call.credentials, request == Request::Null) {
             return Err(Refusal::TooWeak);
         }
-        let mut out = message::accepted(call.xid);
+        let mut out = message::accepted(call.xid, buffer);
         let asker = Asker { credentials: &call.credentials, peer };
         self.files.answer(&request, asker, &mut out);
         Ok(out)
     }
 
     /// Carries out a call that must not be carried out twice.
-    fn reply_once(&self, call: &Call, whole: &[u8], input: Reader<'_>, peer: &Peer) -> Answer {
+    fn reply_once(
+        &self,
+        call: &Call,
+        (whole, input): (&[u8], Reader<'_>),
+        (peer, buffer): (&Peer, Vec<u8>),
+    ) -> Answer {
         match self.repeated.see(peer, call.xid, whole) {
-            Seen::Again(answer) => Answer::Reply(answer.to_vec()),
+            Seen::Again(answer) => {
+                let mut out = Writer::into_buffer(buffer);
+                out.fixed(&answer);
+                Answer::Reply(out)
+            }
             Seen::Unclear => Answer::Silence,
             Seen::First(first) => {
-                let answer = framed(self.reply(call, input, peer));
-                first.answered(&answer);
+                let answer = framed(self.reply(call, input, (peer, buffer)));
+                first.answered(answer.bytes());
                 Answer::Reply(answer)
             }
         }
@@ -125,14 +140,13 @@ fn is_remembered(call: &Call, mut input: Reader<'_>) -> bool {
         && Request::read(call.procedure, &mut input).is_ok_and(|request| request.is_remembered())
 }
 
-fn framed(out: Writer) -> Vec<u8> {
-    let mut bytes = out.into_bytes();
-    record::finish(&mut bytes);
-    bytes
+fn framed(mut out: Writer) -> Writer {
+    record::finish(&mut out);
+    out
 }
 
 impl Service for Gateway {
-    fn answer(&self, message: &[u8], peer: &Peer) -> Answer {
+    fn answer(&self, message: &[u8], peer: &Peer, buffer: Vec<u8>) -> Answer {
         let mut input = Reader::new(message);
         let call = match Call::read(&mut input) {
             Ok(call) => call,
@@ -142,8 +156,8 @@ impl Service for Gateway {
             }
         };
         if is_remembered(&call, input) {
-            return self.reply_once(&call, message, input, peer);
+            return self.reply_once(&call, (message, input), (peer, buffer));
         }
-        Answer::Reply(framed(self.reply(&call, input, peer)))
+        Answer::Reply(framed(self.reply(&call, input, (peer, buffer))))
     }
 }

@@ -20,7 +20,7 @@ impl Gateway {
         mut input: Reader<'_>,
         peer: &Peer,
     ) -> Result<Writer, Refusal> {
-        let mut out = message::accepted(call.xid);
+        let mut out = message::accepted(call.xid, Vec::new());
         let path = |input: &mut Reader<'_>| {
             let path = input.bytes(LONGEST_PATH).map_err(|_| Refusal::Arguments)?;
             Ok(String::from_utf8_lossy(path).into_owned())
@@ -42,12 +42,17 @@ impl Gateway {
             Ok((export, handle)) => {
                 tracing::info!("nfs: {} mounts {}", peer.address, export.path);
                 out.number(NfsStatus::OK.0);
-                out.bytes(&handle);
+                out.bytes_of(&handle);
                 out.number(1);
                 out.number(AUTH_SYS);
             }
             Err(status) => {
-                let why = if status == NfsStatus::ACCES { "not allowed" } else { "not exported" };
+                let why = match status {
+                    NfsStatus::ACCES => "it is none of the export's clients",
+                    NfsStatus::NOENT => "it is not exported, or not there",
+                    NfsStatus::NOTDIR => "it is no directory",
+                    _ => "it could not be looked up",
+                };
                 tracing::warn!("nfs: {} may not mount {path:?}: {why}", peer.address);
                 out.number(status.0);
             }
@@ -87,10 +92,10 @@ impl Gateway {
     fn tell_exports(&self, out: &mut Writer) {
         for known in self.files.exports.all().iter() {
             out.boolean(true);
-            out.bytes(known.export.path.as_bytes());
+            out.bytes_of(known.export.path.as_bytes());
             for client in &known.export.clients {
                 out.boolean(true);
-                out.bytes(client.host.to_string().as_bytes());
+                out.bytes_of(client.host.to_string().as_bytes());
             }
             out.boolean(false);
         }

@@ -122,7 +122,7 @@ impl Files {
         self.change(node, new)?;
         self.make_durable(node.ino())?;
         out.number(NfsStatus::OK.0);
-        self.wcc(node).write(out);
+        self.wcc(node, 1).write(out);
         Ok(())
     }
 

@@ -70,6 +70,7 @@ impl Files {
         let taken = if is_root { Privileges::Capabilities } else { Privileges::All };
         let place = (node.ino(), file.fh);
         let wrote = self.client.write(place, Position::At(offset), data, taken)?;
+        self.opened.writes(&file);
         match stable {
             Stable::Later => {}
             Stable::Data => self.opened.sync(&file, Sync::Data)?,
@@ -85,10 +86,10 @@ impl Files {
 
     pub(super) fn commit(&self, node: &Node, out: &mut Writer) -> Result<(), NfsStatus> {
         self.check_is_file(node)?;
-        self.opened.commit(node.ino(), Sync::All)?;
+        let verifier = self.opened.commit(node.ino(), Sync::All)?;
         out.number(NfsStatus::OK.0);
         self.after_data(node).write(out);
-        out.fixed(&self.opened.verifier());
+        out.fixed(&verifier);
         Ok(())
     }
 }

@@ -120,7 +120,7 @@ impl Files {
 
     fn write_entry(&self, dir: &Node, entry: &ListingEntry, plus: Plus, out: &mut Writer) {
         out.long(entry.ino.0);
-        out.bytes(&entry.name);
+        out.bytes_of(&entry.name);
         out.long(entry.cookie);
         if plus == Plus::No {
             return;
@@ -131,7 +131,7 @@ impl Files {
         write_after(attr.map(|attr| dir.told(&attr)).as_ref(), out);
         out.boolean(attr.is_some());
         if attr.is_some() {
-            out.bytes(&self.handle(dir, entry.ino));
+            out.bytes_of(&self.handle(dir, entry.ino));
         }
     }
 }

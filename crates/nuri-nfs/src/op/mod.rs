@@ -237,11 +237,11 @@ impl Files {
         self.key.seal(Handle { export: node.export.id, ino })
     }
 
-    /// The file as it was before a change and as it is now. What was before counts only if this
-    /// change was the only one in between.
-    fn wcc(&self, node: &Node) -> Wcc {
+    /// The file as it was before a change of so many steps and as it is now. What was before counts
+    /// only if nothing else changed it in between.
+    fn wcc(&self, node: &Node, steps: u64) -> Wcc {
         let Ok(after) = self.client.getattr(node.ino()) else { return Wcc::default() };
-        let is_alone = after.change <= node.attr.change + 1;
+        let is_alone = after.change == node.attr.change + steps;
         let before = is_alone.then(|| node.told(&node.attr));
         Wcc { before, after: Some(node.told(&after)) }
     }

@@ -63,7 +63,7 @@ impl Files {
             }
         };
         out.number(NfsStatus::OK.0);
-        out.bytes(&self.handle(dir, ino));
+        out.bytes_of(&self.handle(dir, ino));
         write_after(Some(&dir.told(&attr)), out);
         write_after(self.client.getattr(dir.ino()).ok().map(|attr| dir.told(&attr)).as_ref(), out);
         Ok(())
@@ -108,7 +108,7 @@ impl Files {
         let to = self.client.readlink(node.ino())?;
         out.number(NfsStatus::OK.0);
         write_after(Some(&node.told(&node.attr)), out);
-        out.bytes(&to);
+        out.bytes_of(&to);
         Ok(())
     }
 
@@ -121,23 +121,24 @@ impl Files {
     ) -> Result<(), NfsStatus> {
         self.check_names(dir)?;
         check_name(name)?;
-        let entry = match how {
+        let found = match how {
             How::Unchecked(new) => self.create_or_find(dir, name, &new)?,
-            How::Guarded(new) => self.make(dir, name, (MakeKind::File, NEW_FILE), &new)?,
+            How::Guarded(new) => (self.make(dir, name, (MakeKind::File, NEW_FILE), &new)?, 1),
             How::Exclusive(verifier) => self.create_once(dir, name, verifier)?,
         };
-        self.tell_made(dir, &entry, out)
+        self.tell_found(dir, (&found.0, found.1), out)
     }
 
+    /// The file, and in how many steps that changed the directory.
     fn create_or_find(
         &self,
         dir: &Node,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<Entry, NfsStatus> {
+    ) -> Result<(Entry, u64), NfsStatus> {
         match self.make(dir, name, (MakeKind::File, NEW_FILE), new) {
             Err(NfsStatus::EXIST) => {}
-            outcome => return outcome,
+            outcome => return outcome.map(|entry| (entry, 1)),
         }
         // Between both it may have gone: then the client asks again.
         let found = self.find(dir, name)?.ok_or(NfsStatus::JUKEBOX)?;
@@ -149,12 +150,17 @@ impl Files {
             self.check_data(&node, WRITE)?;
             self.change(&node, &NewAttributes { size: new.size, ..NewAttributes::default() })?;
         }
-        Ok(Entry { ino: found.ino, attr: self.attr(found.ino)? })
+        Ok((Entry { ino: found.ino, attr: self.attr(found.ino)? }, 0))
     }
 
     /// All eight bytes of the client's number are kept, in the times of the new file. The client
     /// sets them to true ones when it has its answer.
-    fn create_once(&self, dir: &Node, name: &[u8], verifier: [u8; 8]) -> Result<Entry, NfsStatus> {
+    fn create_once(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        verifier: [u8; 8],
+    ) -> Result<(Entry, u64), NfsStatus> {
         let number = u64::from_be_bytes(verifier);
         let at = |sec: u64| SetTime::At(Time { sec: sec as i64, nsec: 0 });
         let (atime, mtime) = (Some(at(number >> 32)), Some(at(number & 0xffff_ffff)));
@@ -162,13 +168,13 @@ impl Files {
             Ok(made) => {
                 let ino = made.ino;
                 self.client.setattr(&SetAttr { ino, atime, mtime, ..SetAttr::default() })?;
-                Ok(Entry { ino, attr: self.attr(ino)? })
+                Ok((Entry { ino, attr: self.attr(ino)? }, 1))
             }
             Err(NfsStatus::EXIST) => {
                 let found = self.find(dir, name)?.ok_or(NfsStatus::EXIST)?;
                 let own = |time: Time, is: Option<SetTime>| is == Some(SetTime::At(time));
                 let is_own = own(found.attr.atime, atime) && own(found.attr.mtime, mtime);
-                if is_own { Ok(found) } else { Err(NfsStatus::EXIST) }
+                if is_own { Ok((found, 0)) } else { Err(NfsStatus::EXIST) }
             }
             Err(status) => Err(status),
         }
@@ -259,12 +265,22 @@ impl Files {
     }
 
     fn tell_made(&self, dir: &Node, entry: &Entry, out: &mut Writer) -> Result<(), NfsStatus> {
+        self.tell_found(dir, (entry, 1), out)
+    }
+
+    /// An entry that was found, or made: a change of the directory of so many steps.
+    fn tell_found(
+        &self,
+        dir: &Node,
+        (entry, steps): (&Entry, u64),
+        out: &mut Writer,
+    ) -> Result<(), NfsStatus> {
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
         out.boolean(true);
-        out.bytes(&self.handle(dir, entry.ino));
+        out.bytes_of(&self.handle(dir, entry.ino));
         write_after(Some(&dir.told(&entry.attr)), out);
-        self.wcc(dir).write(out);
+        self.wcc(dir, steps).write(out);
         Ok(())
     }
 
@@ -293,17 +309,18 @@ impl Files {
             What::Directory => RemoveKind::Directory,
         };
         self.client.remove(dir.ino(), name, kind)?;
-        self.forget_lost(&found);
+        self.forget_lost(found.ino);
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
-        self.wcc(dir).write(out);
+        self.wcc(dir, 1).write(out);
         Ok(())
     }
 
     /// It lost a name: where that was the last one, nothing is kept of it here.
-    fn forget_lost(&self, entry: &Entry) {
-        if entry.attr.nlink <= 1 {
-            self.opened.close(entry.ino);
+    fn forget_lost(&self, ino: Ino) {
+        let has_others = self.client.getattr(ino).is_ok_and(|attr| attr.nlink > 0);
+        if !has_others {
+            self.opened.close(ino);
         }
     }
 
@@ -325,7 +342,12 @@ impl Files {
                 status => status,
             })?;
         }
-        self.leaving(from, old)?;
+        let moved = self.leaving(from, old)?;
+        let moves_up = from.ino() != to.ino() && from.of(moved.attr).is_directory();
+        if moves_up {
+            // Its name for what is above it changes.
+            self.check(&from.of(moved.attr), WRITE)?;
+        }
         let replaced = match self.leaving(to, new) {
             Err(NfsStatus::NOENT) => None,
             found => Some(found?),
@@ -333,12 +355,14 @@ impl Files {
         let (here, there) = ((from.ino(), old), (to.ino(), new));
         self.client.rename(here, there, RenameMode::Replace)?;
         if let Some(replaced) = &replaced {
-            self.forget_lost(replaced);
+            self.forget_lost(replaced.ino);
         }
         self.make_durable(to.ino())?;
         out.number(NfsStatus::OK.0);
-        self.wcc(from).write(out);
-        self.wcc(to).write(out);
+        // Two names of one file: nothing is moved.
+        let steps = u64::from(replaced.is_none_or(|replaced| replaced.ino != moved.ino));
+        self.wcc(from, steps).write(out);
+        self.wcc(to, steps).write(out);
         Ok(())
     }
 
@@ -364,7 +388,7 @@ impl Files {
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
         write_after(Some(&file.told(&entry.attr)), out);
-        self.wcc(dir).write(out);
+        self.wcc(dir, 1).write(out);
         Ok(())
     }
 }

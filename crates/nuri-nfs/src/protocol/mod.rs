@@ -1,6 +1,8 @@
 //! NFS version 3 (RFC 1813) and what goes with it, as they lie on the wire: [`call`] is what
 //! clients ask, [`attributes`] what they are told of files, [`status`] why they do not get it.
 
+use std::ops::RangeInclusive;
+
 pub mod attributes;
 pub mod call;
 pub mod status;
@@ -11,7 +13,7 @@ pub const MOUNT: u32 = 100_005;
 pub const PORT_MAPPER: u32 = 100_000;
 pub const NFS_VERSION: u32 = 3;
 pub const MOUNT_VERSION: u32 = 3;
-pub const PORT_MAPPER_VERSION: u32 = 2;
+pub const PORT_MAPPER_VERSIONS: RangeInclusive<u32> = 2..=4;
 
 /// Bytes of a handle, at most.
 pub const LONGEST_HANDLE: usize = 64;

@@ -134,16 +134,16 @@ impl Refusal {
 }
 
 /// The head of a reply, behind which the results go.
-pub(crate) fn accepted(xid: u32) -> Writer {
-    let mut out = begun(xid, ACCEPTED);
+pub(crate) fn accepted(xid: u32, buffer: Vec<u8>) -> Writer {
+    let mut out = begun(xid, ACCEPTED, buffer);
     out.number(AUTH_NONE);
-    out.bytes(&[]);
+    out.bytes_of(&[]);
     out.number(0);
     out
 }
 
-fn begun(xid: u32, outcome: u32) -> Writer {
-    let mut out = Writer::after(record::begun());
+fn begun(xid: u32, outcome: u32, buffer: Vec<u8>) -> Writer {
+    let mut out = record::begun(buffer);
     [xid, REPLY, outcome].into_iter().for_each(|word| out.number(word));
     out
 }
@@ -153,9 +153,9 @@ pub(crate) fn refused(xid: u32, why: Refusal) -> Writer {
     if why == Refusal::TooWeak {
         return denied(xid, &[AUTH_ERROR, 5]);
     }
-    let mut out = begun(xid, ACCEPTED);
+    let mut out = begun(xid, ACCEPTED, Vec::new());
     out.number(AUTH_NONE);
-    out.bytes(&[]);
+    out.bytes_of(&[]);
     out.number(why.code());
     if let Refusal::Version { lowest, highest } = why {
         out.number(lowest);
@@ -174,7 +174,7 @@ pub(crate) fn answer_to(no: NoCall) -> Option<Writer> {
 }
 
 fn denied(xid: u32, words: &[u32]) -> Writer {
-    let mut out = begun(xid, DENIED);
+    let mut out = begun(xid, DENIED, Vec::new());
     words.iter().for_each(|word| out.number(*word));
     out
 }
@@ -226,11 +226,10 @@ mod tests {
     #[test]
     fn replies_are_understood_elsewhere() {
         let read = |out: Writer| {
-            let bytes = out.into_bytes();
-            let (message, _) = rpc_msg::unpack(&mut &bytes[4..]).unwrap();
+            let (message, _) = rpc_msg::unpack(&mut &out.bytes()[4..]).unwrap();
             format!("{:?}", message.body)
         };
-        assert!(read(accepted(1)).contains("SUCCESS"));
+        assert!(read(accepted(1, vec![7; 9])).contains("SUCCESS"));
         assert!(read(refused(1, Refusal::Program)).contains("PROG_UNAVAIL"));
         let version = Refusal::Version { lowest: 3, highest: 3 };
         assert!(read(refused(1, version)).contains("PROG_MISMATCH { low: 3, high: 3 }"));

@@ -5,6 +5,8 @@
 //! lies there, without a copy. At most the record that is coming is held, and no more than so much
 //! of it as came.
 
+use super::xdr::Writer;
+
 /// A record that is too long, or has no end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
@@ -45,8 +47,12 @@ impl Records {
         self.filled
     }
 
-    /// Room for what comes next; [`Records::received`] says how much came.
-    pub fn room(&mut self) -> &mut [u8] {
+    /// Room for what comes next; [`Records::received`] says how much came. Where nothing is held
+    /// it is in `spare`'s buffer.
+    pub fn room(&mut self, spare: impl FnOnce() -> Vec<u8>) -> &mut [u8] {
+        if self.filled == 0 && self.buffer.is_empty() {
+            self.buffer = spare();
+        }
         let more = match self.look() {
             // Half of what is there at most: what is only announced costs nothing.
             Ok(Look::More(more)) => more.min(CHUNK.max(self.filled)),
@@ -98,47 +104,62 @@ impl Records {
     pub fn take(&mut self) -> Result<Option<Record>, TooLong> {
         let Look::Whole { bytes, fragments } = self.look()? else { return Ok(None) };
         let rest = self.buffer[bytes..self.filled].to_vec();
-        let mut record = std::mem::replace(&mut self.buffer, rest);
+        let mut buffer = std::mem::replace(&mut self.buffer, rest);
         self.filled -= bytes;
-        record.truncate(bytes);
         if fragments > 1 {
-            join(&mut record);
+            buffer = joined(&buffer[..bytes]);
         }
-        Ok(Some(Record(record)))
+        let end = if fragments > 1 { buffer.len() } else { bytes };
+        Ok(Some(Record { buffer, end }))
+    }
+
+    /// The buffer, where nothing is held.
+    pub fn idle(&mut self) -> Option<Vec<u8>> {
+        (self.filled == 0).then(|| std::mem::take(&mut self.buffer))
     }
 }
 
-/// Takes the marks out, all but the first.
-fn join(record: &mut Vec<u8>) {
+/// Without the marks, all but the first.
+fn joined(record: &[u8]) -> Vec<u8> {
     let mut joined = record[..MARK].to_vec();
-    let mut left = record.as_slice();
+    let mut left = record;
     while let Some((mark, rest)) = left.split_at_checked(MARK) {
         let len = (mark.try_into().map_or(0, u32::from_be_bytes) & !LAST) as usize;
         joined.extend_from_slice(&rest[..len]);
         left = &rest[len..];
     }
-    *record = joined;
+    joined
 }
 
 /// A message that came.
 #[derive(Debug)]
-pub struct Record(Vec<u8>);
+pub struct Record {
+    buffer: Vec<u8>,
+    end: usize,
+}
 
 impl Record {
     pub fn bytes(&self) -> &[u8] {
-        &self.0[MARK..]
+        &self.buffer[MARK..self.end]
+    }
+
+    /// Its buffer, for another one.
+    pub fn into_inner(self) -> Vec<u8> {
+        self.buffer
     }
 }
 
-/// A message to be sent: its mark is written before it.
-pub(crate) fn begun() -> Vec<u8> {
-    vec![0; MARK]
+/// A message to be sent, in this buffer: its mark goes before it.
+pub(crate) fn begun(buffer: Vec<u8>) -> Writer {
+    let mut out = Writer::into_buffer(buffer);
+    out.number(0);
+    out
 }
 
 /// Writes the mark of what was begun by [`begun`].
-pub(crate) fn finish(message: &mut [u8]) {
+pub(crate) fn finish(message: &mut Writer) {
     let len = (message.len() - MARK) as u32;
-    message[..MARK].copy_from_slice(&(len | LAST).to_be_bytes());
+    message.put(0, len | LAST);
 }
 
 #[cfg(test)]
@@ -154,7 +175,7 @@ mod tests {
     fn all(bytes: &[u8], piece: usize, most: usize) -> Result<Vec<Vec<u8>>, TooLong> {
         let (mut records, mut found, mut left) = (Records::new(most), Vec::new(), bytes);
         while !left.is_empty() {
-            let room = records.room();
+            let room = records.room(|| vec![0xff; 100]);
             let len = room.len().min(piece).min(left.len());
             room[..len].copy_from_slice(&left[..len]);
             records.received(len);
@@ -189,9 +210,10 @@ mod tests {
     fn a_length_alone_costs_nothing_and_too_much_is_refused() {
         let mut records = Records::new(1 << 20);
         let head = (1u32 << 20 | LAST).to_be_bytes();
-        records.room()[..4].copy_from_slice(&head);
+        records.room(Vec::new)[..4].copy_from_slice(&head);
         records.received(4);
-        assert!(records.take().unwrap().is_none() && records.room().len() <= CHUNK);
+        assert!(records.take().unwrap().is_none() && records.room(Vec::new).len() <= CHUNK);
+        assert!(records.idle().is_none());
         assert_eq!(all(&u32::MAX.to_be_bytes(), 4, 1 << 20), Err(TooLong));
         let endless: Vec<u8> = fragment(b"", false).repeat(FRAGMENTS + 1);
         assert_eq!(all(&endless, 4096, 1 << 20), Err(TooLong));
@@ -199,9 +221,9 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_received() {
-        let mut message = begun();
-        message.extend_from_slice(b"answer");
+        let mut message = begun(vec![0xff; 100]);
+        message.fixed(b"answer88");
         finish(&mut message);
-        assert_eq!(all(&message, 5, 10).unwrap(), [b"answer"]);
+        assert_eq!(all(message.bytes(), 5, 10).unwrap(), [b"answer88"]);
     }
 }

@@ -65,35 +65,55 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes values one after the other.
+/// Writes values one after the other, into a buffer that may hold anything.
 #[derive(Debug, Default)]
-pub struct Writer(Vec<u8>);
+pub struct Writer {
+    buffer: Vec<u8>,
+    /// Written of it.
+    len: usize,
+}
 
 impl Writer {
-    /// Behind what is there.
-    pub fn after(bytes: Vec<u8>) -> Writer {
-        Writer(bytes)
+    /// From the buffer's begin on.
+    pub fn into_buffer(buffer: Vec<u8>) -> Writer {
+        Writer { buffer, len: 0 }
     }
 
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.0
+    /// What was written.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// The buffer, for what is written next.
+    pub fn into_inner(self) -> Vec<u8> {
+        self.buffer
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.len
     }
 
     /// Takes back what was written beyond `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+        self.len = self.len.min(len);
+    }
+
+    /// Room for so many bytes more, which count as written.
+    fn extend(&mut self, more: usize) -> &mut [u8] {
+        let (at, end) = (self.len, self.len + more);
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        self.len = end;
+        &mut self.buffer[at..end]
     }
 
     pub(crate) fn number(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_be_bytes());
+        self.extend(4).copy_from_slice(&value.to_be_bytes());
     }
 
     pub(crate) fn long(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_be_bytes());
+        self.extend(8).copy_from_slice(&value.to_be_bytes());
     }
 
     pub(crate) fn boolean(&mut self, value: bool) {
@@ -102,11 +122,11 @@ impl Writer {
 
     /// Bytes whose length is known to both.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.extend(bytes.len()).copy_from_slice(bytes);
         self.pad();
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes_of(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u32);
         self.fixed(bytes);
     }
@@ -117,11 +137,10 @@ impl Writer {
         most: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        let at = self.0.len();
+        let at = self.len;
         self.number(0);
-        self.0.resize(at + 4 + most, 0);
-        let len = fill(&mut self.0[at + 4..])?;
-        self.0.truncate(at + 4 + len);
+        let len = fill(self.extend(most))?;
+        self.truncate(at + 4 + len);
         self.put(at, len as u32);
         self.pad();
         Ok(len)
@@ -129,11 +148,12 @@ impl Writer {
 
     /// Another number in place of one that was written at `at`.
     pub(crate) fn put(&mut self, at: usize, value: u32) {
-        self.0[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        self.buffer[..self.len][at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
     fn pad(&mut self) {
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        let more = self.len.next_multiple_of(4) - self.len;
+        self.extend(more).fill(0);
     }
 }
 
@@ -143,18 +163,18 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let mut out = Writer::default();
+        let mut out = Writer::into_buffer(vec![0xff; 1000]);
         out.number(7);
         out.long(1 << 40);
         out.boolean(true);
-        out.bytes(b"hello");
+        out.bytes_of(b"hello");
         out.fixed(&[1, 2, 3]);
         out.filled(8, |room| {
             room[..2].copy_from_slice(b"ab");
             Ok::<_, Garbage>(2)
         })
         .unwrap();
-        let bytes = out.into_bytes();
+        let bytes = out.bytes().to_vec();
         assert_eq!(bytes.len() % 4, 0);
         let mut input = Reader::new(&bytes);
         assert_eq!((input.number(), input.long()), (Ok(7), Ok(1 << 40)));

@@ -6,11 +6,13 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 
+use super::buffers::Buffers;
 use crate::rpc::record::{Record, Records};
 
 /// A peer that sends nothing is asked whether it lives after so long, and so often.
@@ -26,6 +28,9 @@ const IN_FLIGHT: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: IpAddr,
+    pub port: u16,
+    /// Which of this machine's addresses it connected to.
+    pub local: IpAddr,
     /// As long as the connection lives somebody has it.
     pub life: Arc<()>,
 }
@@ -50,6 +55,15 @@ pub(super) enum Found {
     End,
 }
 
+/// What became of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    Whole,
+    /// The client does not take the rest yet.
+    Part,
+    Failed,
+}
+
 /// See the module's text.
 pub(super) struct Connection {
     socket: TcpStream,
@@ -58,6 +72,8 @@ pub(super) struct Connection {
     output: Mutex<Output>,
     /// Held from looking at what to wait for until the kernel knows it.
     pub(super) arming: Mutex<()>,
+    /// Nobody waits for anything of it: who has carried a call out looks again.
+    pub(super) is_paused: AtomicBool,
 }
 
 struct Input {
@@ -70,8 +86,9 @@ struct Input {
 
 #[derive(Default)]
 struct Output {
-    /// Not taken yet.
+    /// Not taken yet, behind what was.
     left: Vec<u8>,
+    taken: usize,
     since: Option<Instant>,
 }
 
@@ -83,12 +100,14 @@ impl Connection {
         sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
         sockopt::set_tcp_keepintvl(&socket, PROBE)?;
         sockopt::set_tcp_keepcnt(&socket, PROBES)?;
-        let address = socket.peer_addr()?.ip().to_canonical();
+        let peer = socket.peer_addr()?;
+        let (address, port) = (peer.ip().to_canonical(), peer.port());
         let records = Records::new(most);
         let input = Input { records, in_flight: 0, half: None, is_ended: false };
-        let peer = Peer { address, life: Arc::default() };
-        let (output, arming) = Default::default();
-        Ok(Connection { socket, peer, input: Mutex::new(input), output, arming })
+        let local = socket.local_addr()?.ip().to_canonical();
+        let peer = Peer { address, port, local, life: Arc::default() };
+        let (input, (output, arming, is_paused)) = (Mutex::new(input), Default::default());
+        Ok(Connection { socket, peer, input, output, arming, is_paused })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -96,7 +115,7 @@ impl Connection {
     }
 
     /// Takes what came, until a message is whole. It counts as in flight then.
-    pub(super) fn look(&self) -> Found {
+    pub(super) fn look(&self, buffers: &Buffers) -> Found {
         let mut input = self.input.lock();
         if input.in_flight >= IN_FLIGHT || input.is_ended {
             return Found::Nothing;
@@ -111,7 +130,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(_) => return Found::End,
             }
-            match (&self.socket).read(input.records.room()) {
+            match (&self.socket).read(input.records.room(|| buffers.take())) {
                 Ok(0) => {
                     input.is_ended = true;
                     return Found::End;
@@ -121,6 +140,9 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let is_half = input.records.held() > 0;
                     input.half = is_half.then(|| input.half.unwrap_or_else(Instant::now));
+                    if let Some(buffer) = input.records.idle() {
+                        buffers.give(buffer);
+                    }
                     return Found::Nothing;
                 }
                 Err(_) => return Found::End,
@@ -153,29 +175,33 @@ impl Connection {
     }
 
     /// Sends an answer, as much of it as the client takes.
-    pub(super) fn send(&self, message: Vec<u8>) -> io::Result<()> {
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<Sent> {
         let mut output = self.output.lock();
         if output.left.is_empty() {
-            let sent = self.send_some(&message)?;
+            let sent = self.send_some(message)?;
             if sent < message.len() {
-                output.left = if sent == 0 { message } else { message[sent..].to_vec() };
+                output.left = message[sent..].to_vec();
                 output.since = Some(Instant::now());
             }
         } else {
-            output.left.extend_from_slice(&message);
+            output.left.extend_from_slice(message);
         }
-        Ok(())
+        Ok(if output.left.is_empty() { Sent::Whole } else { Sent::Part })
     }
 
     /// Sends what is left, as much as the client takes.
-    pub(super) fn send_rest(&self) -> io::Result<()> {
+    pub(super) fn send_rest(&self) -> io::Result<Sent> {
         let mut output = self.output.lock();
-        let sent = self.send_some(&output.left)?;
-        if sent > 0 {
-            output.left.drain(..sent);
-            output.since = (!output.left.is_empty()).then(Instant::now);
+        let sent = self.send_some(&output.left[output.taken..])?;
+        output.taken += sent;
+        if output.taken == output.left.len() {
+            *output = Output::default();
+            return Ok(Sent::Whole);
         }
-        Ok(())
+        if sent > 0 {
+            output.since = Some(Instant::now());
+        }
+        Ok(Sent::Part)
     }
 
     fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {

@@ -5,6 +5,7 @@
 //! goes as soon as it is there. So an idle client costs memory alone, a slow one nobody's time, and
 //! calls of one client pass each other.
 
+mod buffers;
 mod connection;
 mod watch;
 
@@ -21,7 +22,10 @@ use rustix::fd::OwnedFd;
 
 pub use connection::Peer;
 
-use connection::{Connection, Found, Interest};
+use buffers::Buffers;
+use connection::{Connection, Found, Interest, Sent};
+
+use crate::rpc::xdr::Writer;
 
 /// Between two looks whether the server ends.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -31,13 +35,13 @@ const STACK: usize = 512 << 10;
 
 /// Who carries calls out.
 pub trait Service: Send + Sync + 'static {
-    /// The whole answer to a message. Called by many threads at once.
-    fn answer(&self, message: &[u8], peer: &Peer) -> Answer;
+    /// The whole answer to a message, in this buffer or another one. Many threads call it at once.
+    fn answer(&self, message: &[u8], peer: &Peer, buffer: Vec<u8>) -> Answer;
 }
 
 /// What is done with a message.
 pub enum Answer {
-    Reply(Vec<u8>),
+    Reply(Writer),
     /// Nothing is said.
     Silence,
     /// Nothing can be said to such a client.
@@ -60,6 +64,7 @@ pub struct Limits {
 pub struct Server {
     service: Arc<dyn Service>,
     limits: Limits,
+    buffers: Buffers,
     epoll: OwnedFd,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     last: AtomicU64,
@@ -79,6 +84,7 @@ impl Server {
         let server = Arc::new(Server {
             service,
             limits,
+            buffers: Buffers::default(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             connections: Mutex::default(),
             last: AtomicU64::new(0),
@@ -164,24 +170,39 @@ impl Server {
 
     /// Something can be done for a connection.
     fn serve(&self, number: u64, connection: &Connection) {
-        if connection.send_rest().is_err() {
-            return self.end(number);
+        match connection.send_rest() {
+            Ok(Sent::Whole) => {}
+            // Nothing more is read from it meanwhile.
+            Ok(_) => return self.arm(number, connection),
+            Err(_) => return self.end(number),
         }
-        match connection.look() {
+        match connection.look(&self.buffers) {
             Found::Nothing => self.arm(number, connection),
             Found::End => self.end(number),
             Found::Message(record) => {
                 self.arm(number, connection);
-                let answer = self.service.answer(record.bytes(), &connection.peer);
-                drop(record);
+                let answer =
+                    self.service.answer(record.bytes(), &connection.peer, self.buffers.take());
+                self.buffers.give(record.into_inner());
                 connection.done();
-                let sent = match answer {
-                    Answer::Reply(bytes) => connection.send(bytes).is_ok(),
-                    Answer::Silence => true,
-                    Answer::Close => false,
-                };
-                if sent { self.arm(number, connection) } else { self.end(number) }
+                match self.send(connection, answer) {
+                    Sent::Whole if !connection.is_paused.load(Ordering::SeqCst) => {}
+                    Sent::Whole | Sent::Part => self.arm(number, connection),
+                    Sent::Failed => self.end(number),
+                }
             }
+        }
+    }
+
+    fn send(&self, connection: &Connection, answer: Answer) -> Sent {
+        match answer {
+            Answer::Reply(out) => {
+                let sent = connection.send(out.bytes());
+                self.buffers.give(out.into_inner());
+                sent.unwrap_or(Sent::Failed)
+            }
+            Answer::Silence => Sent::Whole,
+            Answer::Close => Sent::Failed,
         }
     }
 
@@ -189,6 +210,7 @@ impl Server {
     fn arm(&self, number: u64, connection: &Connection) {
         let _arming = connection.arming.lock();
         let interest = connection.interest();
+        connection.is_paused.store(interest == Interest::Nothing, Ordering::SeqCst);
         if interest == Interest::Nothing {
             return;
         }

@@ -11,17 +11,25 @@ use super::*;
 struct Echo;
 
 impl Service for Echo {
-    fn answer(&self, message: &[u8], _peer: &Peer) -> Answer {
+    fn answer(&self, message: &[u8], _peer: &Peer, buffer: Vec<u8>) -> Answer {
         match message {
             [b'Z', ..] => Answer::Close,
             [b'S', ..] => Answer::Silence,
             [wait, ..] => {
                 std::thread::sleep(Duration::from_millis((*wait).into()));
-                Answer::Reply(framed(message))
+                Answer::Reply(reply(message, buffer))
             }
-            [] => Answer::Reply(framed(message)),
+            [] => Answer::Reply(reply(message, buffer)),
         }
     }
+}
+
+fn reply(message: &[u8], buffer: Vec<u8>) -> Writer {
+    let mut out = Writer::into_buffer(buffer);
+    out.number(message.len() as u32 | 1 << 31);
+    out.fixed(message);
+    out.truncate(4 + message.len());
+    out
 }
 
 fn framed(message: &[u8]) -> Vec<u8> {
@@ -117,7 +125,7 @@ fn who_takes_no_answers_gets_no_more_and_is_left_when_too_much_is_held() {
 #[test]
 fn messages_that_are_too_long_end_the_connection() {
     let (server, address) = server(LIMITS);
-    for bad in [framed(&[b'Z']), (1u32 << 31 | 2 << 20).to_be_bytes().to_vec()] {
+    for bad in [framed(b"Z"), (1u32 << 31 | 2 << 20).to_be_bytes().to_vec()] {
         let mut client = TcpStream::connect(address).unwrap();
         client.write_all(&bad).unwrap();
         assert_eq!(receive(&mut client), None);

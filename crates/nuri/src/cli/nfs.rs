@@ -18,6 +18,8 @@ pub(crate) enum Nfs {
 pub(crate) enum NfsExport {
     /// Export a directory to clients
     Add(NfsExportAdd),
+    /// Give an export other clients; those that have it mounted and still may go on
+    Set(NfsExportAdd),
     /// List the exports
     List(NfsExportList),
     /// End an export: clients that have it mounted get stale handles

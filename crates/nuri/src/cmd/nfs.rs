@@ -2,10 +2,9 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use nuri_client::{Client, ClientConfig};
-use nuri_nfs::export::{Export, Store};
+use nuri_nfs::export::{Export, ExportError, Store};
 use nuri_nfs::gateway::Gateway;
 use nuri_nfs::protocol::LONGEST_CALL;
 use nuri_nfs::server::{Limits, Server};
@@ -28,7 +27,12 @@ const HELD: usize = 64 << 20;
 
 pub(super) fn run(verb: &Nfs) -> Result<(), Failure> {
     match verb {
-        Nfs::Export(NfsExport::Add(args)) => add(args),
+        Nfs::Export(NfsExport::Add(args)) => {
+            change(args, |store| store.add(&args.path, args.clients.clone()))
+        }
+        Nfs::Export(NfsExport::Set(args)) => {
+            change(args, |store| store.set(&args.path, args.clients.clone()))
+        }
         Nfs::Export(NfsExport::List(args)) => {
             in_store(&args.whence, |store| list(store, args.json))
         }
@@ -67,10 +71,12 @@ fn in_store(
     outcome
 }
 
-fn add(args: &NfsExportAdd) -> Result<(), Failure> {
+fn change(
+    args: &NfsExportAdd,
+    act: impl FnOnce(&Store) -> Result<Export, ExportError>,
+) -> Result<(), Failure> {
     in_store(&args.whence, |store| {
-        let export = store.add(&args.path, args.clients.clone()).map_err(Failure::new)?;
-        show(&export);
+        show(&act(store).map_err(Failure::new)?);
         Ok(())
     })
 }
@@ -116,7 +122,7 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     let client = start_client(&cluster, format!("{}: {place}", host()))?;
     let gateway = Gateway::new(client.clone(), args.exports.clone(), port);
     let gateway = Arc::new(gateway.map_err(Failure::new)?);
-    check_exports(args, &gateway)?;
+    check_exports(&gateway)?;
     let connections = args.max_connections.into();
     let limits = Limits { connections, threads: THREADS, message: LONGEST_CALL, held: HELD };
     let server = Server::start(gateway.clone(), limits).map_err(at("no thread"))?;
@@ -127,15 +133,12 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     }
     let reported = Reported { host: host(), place };
     report_client(&cluster, &client, reported, Default::default);
-    let running = Arc::new(AtomicBool::new(true));
-    let watched = (gateway.clone(), running.clone());
-    let watch =
-        std::thread::spawn(move || watched.0.look_after(|| watched.1.load(Ordering::SeqCst)));
+    let watched = gateway.clone();
+    // Nobody waits for its end: where the space does not answer that would take long.
+    std::thread::spawn(move || watched.look_after());
     signals.forever().next();
     tracing::info!("nfs: ends: what clients had begun is finished first");
     server.stop();
-    running.store(false, Ordering::SeqCst);
-    let _ = watch.join();
     gateway.close();
     client.close().map_err(at("bytes that clients wrote and did not commit are lost"))
 }
@@ -157,12 +160,10 @@ fn listeners(addresses: &[String]) -> Result<Vec<TcpListener>, Failure> {
 }
 
 /// Says what a person must know of the exports before clients come.
-fn check_exports(args: &NfsServe, gateway: &Gateway) -> Result<(), Failure> {
+fn check_exports(gateway: &Gateway) -> Result<(), Failure> {
     let all = gateway.exports().all();
-    for path in &args.exports {
-        if !all.iter().any(|known| known.export.path == *path) {
-            return Err(Failure(format!("{path} is not exported: nuri nfs export list")));
-        }
+    if let Some(path) = gateway.exports().missing().first() {
+        return Err(Failure(format!("{path} is not exported: nuri nfs export list")));
     }
     if all.is_empty() {
         tracing::warn!("nfs: nothing is exported: nuri nfs export add PATH CLIENT");

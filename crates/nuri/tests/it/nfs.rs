@@ -287,7 +287,7 @@ fn squashed_users_and_other_clients(space: &Space, server: &Server, client: &mut
         client.attributes(&squash).err() == Some(STALE)
     });
     assert!(server.said().contains("/squash is not exported any more"), "{}", server.said());
-    // From another address the same handle is refused.
+    // From another address the same handle is refused; and from this one when it loses its right.
     let mut other = Client::connect_from(server, [127, 0, 0, 2]);
     export(space, &["add", "/squash", "127.0.0.1(rw)"]);
     wait("the server knows it", Duration::from_secs(5), || client.mount("/squash").is_ok());
@@ -295,6 +295,11 @@ fn squashed_users_and_other_clients(space: &Space, server: &Server, client: &mut
     assert!(matches!(other.mount("/squash").unwrap_err(), mountstat3::MNT3ERR_ACCES));
     assert_eq!(other.attributes(&squash).unwrap_err(), nfsstat3::NFS3ERR_ACCES);
     client.attributes(&squash).unwrap();
+    export(space, &["set", "/squash", "127.0.0.2(rw)"]);
+    wait("the server knows it", Duration::from_secs(5), || {
+        client.attributes(&squash).err() == Some(nfsstat3::NFS3ERR_ACCES)
+    });
+    other.attributes(&squash).unwrap();
 }
 
 /// What was answered is there after the server and all nodes were killed.
@@ -593,6 +598,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
         (&["export", "add", "/../etc", "*"], "is no path of the space"),
         (&["export", "add", "/home", "*"], "/home is exported already"),
         (&["export", "rm", "/none"], "/none is not exported: nuri nfs export list"),
+        (&["export", "set", "/none", "*"], "/none is not exported: nuri nfs export list"),
         (&["serve", "--listen", "127.0.0.1:0", "--export", "/none"], "/none is not exported"),
         (&["serve", "--listen", &taken], "Address already in use"),
     ] {

@@ -59,17 +59,30 @@ impl Room {
         self.nodes.push(command.spawn().unwrap());
     }
 
-    /// Starts a server of volumes, which stays.
-    fn serves(&mut self, machine: usize, line: &str) {
+    /// Starts a server, which stays until [`Room::serves_no_more`]; waits until it says `words`.
+    fn serves(&mut self, machine: usize, line: &str, words: &str) {
         self.typed.insert(line.into());
-        let log = self.path(machine, "root/volumes.log");
-        let line =
-            format!("{line} </dev/null >/root/volumes.log 2>&1 & echo $! >>/root/volumes.pid");
-        self.machines.run(machine, &line);
-        wait("volumes are served", SOON, || {
+        let log = self.path(machine, "root/server.log");
+        // What the one before it said is not its own.
+        let _ = fs::remove_file(&log);
+        let behind = "</dev/null >/root/server.log 2>&1 & echo $! >>/root/server.pid";
+        self.machines.run(machine, &format!("{line} {behind}"));
+        wait(&format!("it says {words}"), SOON, || {
             let said = fs::read_to_string(&log).unwrap_or_default();
-            if said.contains("serves volumes at") { Ok(()) } else { Err(said) }
+            if said.contains(words) { Ok(()) } else { Err(said) }
         });
+    }
+
+    /// Ends all servers of a machine, and waits until they have ended.
+    fn serves_no_more(&mut self, machine: usize) {
+        self.machines.run(machine, "kill $(cat /root/server.pid)");
+        // Nobody collects them: what is left of each then has no program.
+        let left = "for p in $(cat /root/server.pid); do readlink /proc/$p/exe; done; true";
+        wait("the servers end", SOON, || {
+            let said = self.machines.run(machine, left);
+            if said.is_empty() { Ok(()) } else { Err(said) }
+        });
+        fs::remove_file(self.path(machine, "root/server.pid")).unwrap();
     }
 
     fn stops(&mut self, machine: usize) {
@@ -191,6 +204,7 @@ fn several_machines(room: &mut Room) {
     room.wait_says(1, "nuri target list | grep /srv/nuri-target", " up ");
     target_lost(room);
     volumes(room);
+    nfs(room);
     room.types(3, "nuri fs mount 10.0.0.1:7000 /mnt/nuri --token-file /root/nuri.token");
     room.types(3, "mkdir /mnt/nuri/scratch /mnt/nuri/vm");
     room.types(1, "nuri fs layout set /mnt/nuri/scratch --shape stripe");
@@ -216,7 +230,7 @@ fn volumes(room: &mut Room) {
         "nuri volume serve --listen 127.0.0.1:10809",
         "nuri volume serve vm1 --socket /run/vm1.sock",
     ] {
-        room.serves(1, line);
+        room.serves(1, line, "serves volumes at");
     }
     room.types(1, "nbdinfo nbd://127.0.0.1:10809/vm1");
     encrypted(room);
@@ -225,7 +239,7 @@ fn volumes(room: &mut Room) {
     room.types(1, "nuri volume accept-loss vm1");
     room.types(1, "nuri volume rename vm1 web");
     room.types(1, "nuri volume rm web");
-    room.machines.run(1, "kill $(cat /root/volumes.pid)");
+    room.serves_no_more(1);
     // There are no such disks: the sentence says so.
     for line in [
         "nuri disk serve /dev/sdb",
@@ -241,8 +255,53 @@ fn volumes(room: &mut Room) {
     let serve = "nuri disk serve 1:/dev/sdb --at 10.0.0.1:7000 --token-file /root/nuri.token";
     let said = text(&room.try_type(3, serve).stderr);
     assert!(said.contains("node 1: /dev/sdb: No such file or directory"), "{said}");
-    room.serves(3, "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token");
-    room.machines.run(3, "kill $(cat /root/volumes.pid)");
+    let serve = "nuri volume serve --at 10.0.0.1:7000 --token-file /root/nuri.token";
+    room.serves(3, serve, "serves volumes at");
+    room.serves_no_more(3);
+}
+
+/// Two directories are exported, and served by the first machine and by the third.
+fn nfs(room: &mut Room) {
+    room.types(1, "mkdir /mnt/nuri/home");
+    room.types(1, "mkdir /mnt/nuri/work && chown 1000:1000 /mnt/nuri/work");
+    room.types(1, "nuri nfs export add /home '10.0.0.0/24(rw)'");
+    room.types(
+        1,
+        "nuri nfs export add /work '10.0.0.7(rw,no_root_squash)' \
+         '10.0.0.0/24(rw,all_squash,anonuid=1000,anongid=1000)' '*(ro)'",
+    );
+    let list = room.types(1, "nuri nfs export list");
+    assert!(list.contains("10.0.0.0/24(rw,root_squash)"), "{list}");
+    room.serves(1, "nuri nfs serve --listen 10.0.0.1:2049", "serves at 10.0.0.1:2049");
+    let serve = "nuri nfs serve --listen 10.0.0.3:2049 --at 10.0.0.1:7000 \
+                 --token-file /root/nuri.token";
+    room.serves(3, serve, "serves at 10.0.0.3:2049");
+    room.types(2, "nfs-ls \"nfs://10.0.0.1/home?nfsport=2049&mountport=2049\"");
+    room.types(2, "echo bytes > /root/disk.raw");
+    let ports = "?nfsport=2049&mountport=2049";
+    let copy = format!("cd /root && nfs-cp disk.raw \"nfs://10.0.0.1/work/disk.raw{ports}\"");
+    room.types(2, &copy);
+    assert_eq!(room.types(1, "stat -c %u:%g /mnt/nuri/work/disk.raw"), "1000:1000\n");
+    // The other server has it at once.
+    let other = format!("nfs-cat \"nfs://10.0.0.3/work/disk.raw{ports}\"");
+    assert_eq!(room.types(2, &other), "bytes\n");
+    // Root of a client is nobody in a directory of root.
+    let copy = format!("cd /root && nfs-cp disk.raw \"nfs://10.0.0.1/home/disk.raw{ports}\"");
+    let said = text(&room.try_type(2, &copy).stderr);
+    assert!(said.contains("ACCES"), "{said}");
+    let status = room.types(1, "nuri status");
+    assert!(status.contains("nfs at 10.0.0.3:2049"), "{status}");
+    room.serves_no_more(3);
+    room.serves_no_more(1);
+    // With a port mapper the client finds the ports.
+    let serve = "nuri nfs serve --listen 10.0.0.1:2049 --listen 10.0.0.1:111";
+    room.serves(1, serve, "serves at 10.0.0.1:111");
+    assert_eq!(room.types(2, "nfs-cat nfs://10.0.0.1/work/disk.raw"), "bytes\n");
+    let set = room.types(1, "nuri nfs export set /home '10.0.0.0/24(rw)' '10.0.1.0/24'");
+    assert_eq!(set.lines().count(), 2, "{set}");
+    room.types(1, "nuri nfs export rm /home");
+    assert!(!room.types(1, "nuri nfs export list").contains("/home"));
+    room.serves_no_more(1);
 }
 
 /// This machine's kernel may have no NBD client: a guest plays it (`cargo xtask guest`).
@@ -266,7 +325,8 @@ fn encrypted(room: &mut Room) {
     for line in certificates {
         room.types(1, &line);
     }
-    room.serves(1, "nuri volume serve --listen 127.0.0.1:10811 --tls-cert /root/tls");
+    let serve = "nuri volume serve --listen 127.0.0.1:10811 --tls-cert /root/tls";
+    room.serves(1, serve, "serves volumes at");
     let info = "nbdinfo \"nbds://localhost:10811/vm1?tls-certificates=/root/tls\"";
     assert!(room.types(1, info).contains("with TLS"));
     room.types(
@@ -297,6 +357,8 @@ fn target_lost(room: &mut Room) {
     room.types(1, "rm -r /srv/nuri/target2");
     room.types(1, "nuri up --dir /srv/nuri");
     room.wait_says(1, "nuri target list", "failed");
+    // The node of the second machine may not have come back to the first one yet.
+    room.wait_says(1, "nuri target list | grep /srv/nuri-target", " up ");
     room.types(1, "nuri target replace 3 5");
     wait("its data is elsewhere", SOON, || {
         let out = room.try_type(1, "nuri target remove 3");
