@@ -61,6 +61,7 @@ const STRANGERS: &[(&str, &[&str])] = &[
 
 /// Files that may hold unsafe code.
 const UNSAFE_FILES: &[&str] = &[
+    "crates/nuri-io/src/announce.rs",
     "crates/nuri-io/src/buf.rs",
     "crates/nuri-io/src/daemon.rs",
     "crates/nuri-io/src/uring.rs",

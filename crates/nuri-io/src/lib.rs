@@ -3,6 +3,7 @@
 //! Everything above reaches storage through [`disk::Disk`], so the same store runs on a file, a
 //! block device and the simulator's faulty disk.
 
+pub mod announce;
 pub mod buf;
 pub mod clock;
 pub mod daemon;

@@ -3,11 +3,14 @@
 //! [`server`] has connections and threads. [`rpc`] reads and writes what goes over them,
 //! [`protocol`] what is in it. [`gateway`] is the service: it takes calls apart, and [`op`] carries
 //! them out on the files of the space. [`export`] says which directories clients may mount and what
-//! they may there, [`handle`] what clients keep of a file, [`permission`] who may do what. What a
+//! they may there, [`handle`] what clients keep of a file, [`permission`] who may do what.
+//! [`floating`] moves an address from one server to another. What a
 //! server remembers of its clients' calls is in [`opened`], [`remembered`] and [`repeated`].
 
 #[cfg(feature = "space")]
 pub mod export;
+#[cfg(feature = "space")]
+pub mod floating;
 mod fuzz;
 #[cfg(feature = "space")]
 pub mod gateway;

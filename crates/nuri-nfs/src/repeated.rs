@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
-use crate::server::Peer;
+use crate::server::{Life, Peer};
 
 /// Calls that are remembered.
 const MOST: usize = 4096;
@@ -32,7 +32,7 @@ struct Key {
 
 struct Entry {
     number: u64,
-    asker: Weak<()>,
+    asker: Weak<dyn Life>,
     /// Of the asker: a client that connects anew comes from the same one, where it can.
     port: u16,
     /// Once it was carried out.
@@ -83,7 +83,9 @@ impl Repeated {
                 return Seen::First(First { repeated: self, key, number });
             };
             let asker = entry.asker.upgrade();
-            let is_another = |asker| !Arc::ptr_eq(&asker, &peer.life) && entry.port != peer.port;
+            let is_another = |asker: Arc<dyn Life>| {
+                !Arc::ptr_eq(&asker, &peer.life) && entry.port != peer.port && !asker.is_over()
+            };
             if asker.is_some_and(is_another) {
                 // Two clients have the same address and gave the same number to the same call.
                 table.forget(&key);
@@ -150,11 +152,19 @@ mod tests {
 
     use super::*;
 
+    struct Alive;
+
+    impl Life for Alive {
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
     fn peer(last: u8) -> Peer {
         static PORT: AtomicU16 = AtomicU16::new(0);
         let port = PORT.fetch_add(1, Ordering::SeqCst);
         let (address, local) = ([192, 0, 2, last].into(), [192, 0, 2, 0].into());
-        Peer { address, port, local, life: Arc::default() }
+        Peer { address, port, local, life: Arc::new(Alive) }
     }
 
     fn answer(repeated: &Repeated, peer: &Peer, xid: u32, message: &[u8]) -> Option<Vec<u8>> {
@@ -200,7 +210,7 @@ mod tests {
         carry_out(&repeated, &one, 9, b"call");
         assert_eq!(answer(&repeated, &two, 9, b"call"), None);
         // It connects anew, from the same port, and its old connection is believed to live.
-        let again = Peer { life: Arc::default(), ..one.clone() };
+        let again = Peer { life: Arc::new(Alive), ..one.clone() };
         carry_out(&repeated, &one, 10, b"call");
         assert!(answer(&repeated, &again, 10, b"call").is_some());
     }

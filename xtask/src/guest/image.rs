@@ -8,7 +8,7 @@ use crate::shell::{script, target};
 
 const SETUP: Duration = Duration::from_secs(600);
 /// Programs of Debian that the guest gets, with their libraries.
-const PROGRAMS: &[&str] = &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm"];
+const PROGRAMS: &[&str] = &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm", "fsx"];
 /// In the order in which they are loaded.
 const MODULES: &[&str] = &[
     "virtio_ring",
@@ -43,6 +43,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
     let (modules, programs) = (MODULES.join(" "), PROGRAMS.join(" "));
     format!(
         "cd {dir}
+         own=${{CARGO_HOME:-$HOME/.cargo}}/bin
          package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')
          if [ ! -e $package ]; then
              rm -rf package root
@@ -53,7 +54,8 @@ fn recipe(dir: &str, nuri: &str) -> String {
              touch $package
          fi
          version=$(ls package/lib/modules)
-         if [ ! -d root ]; then
+         if [ \"$(cat root/made-of 2>/dev/null)\" != \"{modules} {programs}\" ]; then
+             rm -rf root new
              depmod -b package $version
              mkdir -p new/bin new/proc new/sys new/dev new/tmp new/lib/modules/$version
              cp package/lib/modules/$version/modules.* new/lib/modules/$version/
@@ -66,7 +68,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
              done
              cp /bin/busybox new/bin/
              for program in {programs}; do
-                 path=$(PATH=/sbin:/usr/sbin:/bin:/usr/bin command -v $program)
+                 path=$(PATH=/sbin:/usr/sbin:/bin:/usr/bin:$own command -v $program)
                  cp $path new/bin/
                  ldd $path | grep -o '/[^ ]*' | while read library; do
                      mkdir -p new$(dirname $library)
@@ -74,6 +76,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
                  done
              done
              echo {modules} > new/modules
+             echo {modules} {programs} > new/made-of
              mv new root
          fi
          strip -o root/bin/nuri {nuri}

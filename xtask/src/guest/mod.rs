@@ -217,7 +217,9 @@ fn exported<'h>(host: &'h Host<'_>) -> Result<(Space<'h>, [String; 4]), String> 
 fn nfs_files(host: &Host<'_>) -> Result<(), String> {
     let (_space, words) = exported(host)?;
     let server = host.serve(&words.each_ref().map(String::as_str))?;
-    host.boot("nfs_files", &format!("port={}", server.port))?.ends_well()
+    let seed = std::process::id();
+    println!("nfs-files: fsx runs with the seed {seed}");
+    host.boot("nfs_files", &format!("port={} seed={seed}", server.port))?.ends_well()
 }
 
 /// The server is killed twice, and started anew at the same port.

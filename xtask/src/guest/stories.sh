@@ -201,6 +201,7 @@ nfs_files() {
     cp /bin/busybox echo
     [ "$(./echo runs)" = runs ]
     nfs_many
+    nfs_exercise
     [ "$(df -m /nfs | tail -1 | awk '{ print $2 }')" -gt 100 ]
     cd /
     umount /nfs
@@ -266,6 +267,26 @@ nfs_many() {
     [ "$(ls many | wc -l)" = 3000 ]
     [ "$(ls -l many | wc -l)" = 3001 ]
     rm -r many
+}
+
+# Random reads, writes, maps and truncations of one file, checked by fsx. Version 3 has no calls for
+# holes and copies.
+nfs_exercise() {
+    cat > /tmp/fsx.toml <<TOML
+flen = 262144
+[weights]
+close_open = 1
+invalidate = 1
+truncate = 2
+fsync = 1
+fdatasync = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+TOML
+    fsx -q -f /tmp/fsx.toml -N 1500 -S "$(word seed)" exercised
+    rm exercised*
 }
 
 # The server is killed in the middle of writes, and comes back: programs only wait.

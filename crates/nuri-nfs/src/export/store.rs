@@ -1,6 +1,7 @@
 //! Where exports are kept: small files beside the volumes, which no mount sees. Each holds one
 //! export, and is there as a whole or not at all; so is the key for handles.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use nuri_client::{Access, Client, Position, Privileges, Sync};
@@ -17,6 +18,8 @@ const PREFIX: &str = "%nfs-";
 /// What takes the place of another one, for a moment.
 const NEW: &str = "%new-";
 const KEY: &str = "%nfs.key";
+/// Whose lock says which server has an address that moves.
+const ADDRESS: &str = "%at-";
 /// Of one export.
 const LONGEST: usize = 64 << 10;
 /// Names asked for at once.
@@ -183,6 +186,23 @@ impl Store {
         }
         let found = self.get(KEY).map_err(&failed)?.and_then(|key| key.try_into().ok());
         found.map(HandleKey).ok_or_else(|| failed(Status::CORRUPT))
+    }
+
+    /// The file whose lock says who has an address.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn address(&self, address: Ipv4Addr) -> Result<Ino, ExportError> {
+        let (name, failed) =
+            (format!("{ADDRESS}{address}"), at("there is no lock for the address"));
+        match self.put(&name, b"nfs") {
+            Ok(()) | Err(Status::EXIST) => {}
+            Err(status) => return Err(failed(status)),
+        }
+        let found = self.client.lookup(Ino::VOLUMES, name.as_bytes()).map_err(&failed)?;
+        let entry = found.ok_or_else(|| failed(Status::NOENT))?;
+        self.client.forget(entry.ino, 1);
+        Ok(entry.ino)
     }
 
     /// The directory of a path, if it is one.

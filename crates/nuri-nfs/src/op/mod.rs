@@ -22,7 +22,7 @@ use crate::export::{Access, Export, Table};
 use crate::handle::{Handle, HandleKey};
 use crate::opened::Opened;
 use crate::permission::{self, Caller};
-use crate::protocol::attributes::{Attributes, Wcc};
+use crate::protocol::attributes::{Attributes, Wcc, write_after};
 use crate::protocol::call::{RawHandle, Request};
 use crate::protocol::status::NfsStatus;
 use crate::remembered::Remembered;
@@ -94,8 +94,14 @@ impl Files {
         if let Err(status) = self.carry_out(request, asker, out) {
             out.truncate(start);
             out.number(status.0);
-            // Attributes that may be left out, after a failure.
-            (0..left_out(request)).for_each(|_| out.boolean(false));
+            for (handle, form) in told_anyway(request).into_iter().flatten() {
+                if form == Form::BeforeAndAfter {
+                    // Nothing was changed, or nobody knows by whom.
+                    out.boolean(false);
+                }
+                let node = self.enter(handle, asker).ok();
+                write_after(node.map(|node| node.told(&node.attr)).as_ref(), out);
+            }
         }
     }
 
@@ -247,14 +253,42 @@ impl Files {
     }
 }
 
-/// How many attributes that may be left out an answer has that is a failure.
-fn left_out(request: &Request<'_>) -> u32 {
-    match request {
-        Request::Null | Request::GetAttributes(_) => 0,
-        Request::Rename { .. } => 4,
-        Request::Link { .. } => 3,
-        Request::Write { .. } | Request::Commit(_) => 2,
-        request if request.is_remembered() => 2,
-        _ => 1,
+/// How attributes stand in an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    After,
+    BeforeAndAfter,
+}
+
+/// Of which files attributes are told also where the call failed.
+fn told_anyway<'a>(request: &Request<'a>) -> [Option<(RawHandle<'a>, Form)>; 2] {
+    let one = |handle, form| [Some((handle, form)), None];
+    match *request {
+        Request::Null | Request::GetAttributes(_) => [None, None],
+        Request::Lookup(place) => one(place.dir, Form::After),
+        Request::List(listing) | Request::ListWithAttributes(listing) => {
+            one(listing.dir, Form::After)
+        }
+        Request::Access { file, .. }
+        | Request::Read { file, .. }
+        | Request::ReadLink(file)
+        | Request::SpaceStatistics(file)
+        | Request::SpaceInformation(file)
+        | Request::PathLimits(file) => one(file, Form::After),
+        Request::SetAttributes { file, .. }
+        | Request::Write { file, .. }
+        | Request::Commit(file) => one(file, Form::BeforeAndAfter),
+        Request::Create { place, .. }
+        | Request::MakeDirectory { place, .. }
+        | Request::MakeLink { place, .. }
+        | Request::MakeSpecial { place, .. }
+        | Request::Remove(place)
+        | Request::RemoveDirectory(place) => one(place.dir, Form::BeforeAndAfter),
+        Request::Rename { from, to } => {
+            [Some((from.dir, Form::BeforeAndAfter)), Some((to.dir, Form::BeforeAndAfter))]
+        }
+        Request::Link { file, place } => {
+            [Some((file, Form::After)), Some((place.dir, Form::BeforeAndAfter))]
+        }
     }
 }

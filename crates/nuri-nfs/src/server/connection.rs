@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::buffers::Buffers;
@@ -24,15 +25,32 @@ const STUCK: Duration = Duration::from_secs(30);
 /// Calls of one connection that are carried out at once.
 const IN_FLIGHT: usize = 16;
 
+/// Whether somebody is at the other end still.
+pub trait Life: Send + Sync {
+    fn is_over(&self) -> bool;
+}
+
+/// The socket of a connection.
+struct Line(TcpStream);
+
+impl Life for Line {
+    fn is_over(&self) -> bool {
+        let mut look = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let found = poll(&mut look, Some(&Timespec::default()));
+        let over = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        found.is_ok() && look[0].revents().intersects(over)
+    }
+}
+
 /// Who is at the other end.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Peer {
     pub address: IpAddr,
     pub port: u16,
     /// Which of this machine's addresses it connected to.
     pub local: IpAddr,
     /// As long as the connection lives somebody has it.
-    pub life: Arc<()>,
+    pub life: Arc<dyn Life>,
 }
 
 /// What a connection wants to hear of next.
@@ -66,7 +84,7 @@ pub(super) enum Sent {
 
 /// See the module's text.
 pub(super) struct Connection {
-    socket: TcpStream,
+    socket: Arc<Line>,
     pub(super) peer: Peer,
     input: Mutex<Input>,
     output: Mutex<Output>,
@@ -105,13 +123,14 @@ impl Connection {
         let records = Records::new(most);
         let input = Input { records, in_flight: 0, half: None, is_ended: false };
         let local = socket.local_addr()?.ip().to_canonical();
-        let peer = Peer { address, port, local, life: Arc::default() };
+        let socket = Arc::new(Line(socket));
+        let peer = Peer { address, port, local, life: socket.clone() };
         let (input, (output, arming, is_paused)) = (Mutex::new(input), Default::default());
         Ok(Connection { socket, peer, input, output, arming, is_paused })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
+        &self.socket.0
     }
 
     /// Takes what came, until a message is whole. It counts as in flight then.
@@ -130,7 +149,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(_) => return Found::End,
             }
-            match (&self.socket).read(input.records.room(|| buffers.take())) {
+            match (&self.socket.0).read(input.records.room(|| buffers.take())) {
                 Ok(0) => {
                     input.is_ended = true;
                     return Found::End;
@@ -207,7 +226,7 @@ impl Connection {
     fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
-            match (&self.socket).write(&bytes[sent..]) {
+            match (&self.socket.0).write(&bytes[sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(len) => sent += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -229,6 +248,6 @@ impl Connection {
     pub(super) fn shut(&self) {
         self.input.lock().is_ended = true;
         // It may be shut already.
-        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.socket.0.shutdown(Shutdown::Both);
     }
 }

@@ -11,7 +11,7 @@ mod watch;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
-pub use connection::Peer;
+pub use connection::{Life, Peer};
 
 use buffers::Buffers;
 use connection::{Connection, Found, Interest, Sent};
@@ -224,6 +224,15 @@ impl Server {
             let _ = epoll::delete(&self.epoll, connection.socket());
             connection.shut();
         }
+    }
+
+    /// Ends connections to an address that this machine does not have any more.
+    pub fn end_at(&self, local: IpAddr) {
+        let all = self.connections.lock();
+        let there = all.iter().filter(|(_, connection)| connection.peer.local == local);
+        let numbers: Vec<u64> = there.map(|(number, _)| *number).collect();
+        drop(all);
+        numbers.into_iter().for_each(|number| self.end(number));
     }
 
     fn is_stopping(&self) -> bool {

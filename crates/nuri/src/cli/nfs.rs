@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use nuri_nfs::export::Client;
+use nuri_nfs::floating::FloatingAddress;
 
 use super::Whence;
 
@@ -63,6 +64,11 @@ pub(crate) struct NfsServe {
     /// Only these exports (default: all)
     #[arg(long = "export", value_name = "PATH")]
     pub(crate) exports: Vec<String>,
+    /// Also at this address, if no other server has it: it moves to another server that was told
+    /// the same when this one ends or its machine is lost. With the bits of its network:
+    /// 10.0.0.100/24
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    pub(crate) floating: Vec<FloatingAddress>,
     /// Connections served at once
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..=32768))]
     pub(crate) max_connections: u16,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nuri_client::{Client, ClientConfig};
 use nuri_nfs::export::{Export, ExportError, Store};
+use nuri_nfs::floating::{Floating, listen_anyway};
 use nuri_nfs::gateway::Gateway;
 use nuri_nfs::protocol::LONGEST_CALL;
 use nuri_nfs::server::{Limits, Server};
@@ -131,6 +132,7 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
         server.listen(listener).map_err(at("no thread"))?;
         tracing::info!("nfs: serves at {address}");
     }
+    let floating = floating(args, &client, (&server, port))?;
     let reported = Reported { host: host(), place };
     report_client(&cluster, &client, reported, Default::default);
     let watched = gateway.clone();
@@ -140,7 +142,27 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     tracing::info!("nfs: ends: what clients had begun is finished first");
     server.stop();
     gateway.close();
+    floating.iter().for_each(|address| address.leave());
     client.close().map_err(at("bytes that clients wrote and did not commit are lost"))
+}
+
+/// Addresses that this server takes when no other one has them.
+fn floating(
+    args: &NfsServe,
+    client: &Arc<Client>,
+    (server, port): (&Arc<Server>, u16),
+) -> Result<Vec<Arc<Floating>>, Failure> {
+    let mut all = Vec::new();
+    for wanted in &args.floating {
+        let listener = listen_anyway(wanted.address, port).map_err(at(wanted))?;
+        let floating = Floating::new(client.clone(), server.clone(), *wanted);
+        let floating = Arc::new(floating.map_err(Failure::new)?);
+        server.listen(listener).map_err(at("no thread"))?;
+        let runs = floating.clone();
+        std::thread::spawn(move || runs.run());
+        all.push(floating);
+    }
+    Ok(all)
 }
 
 fn listeners(addresses: &[String]) -> Result<Vec<TcpListener>, Failure> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
@@ -79,7 +79,7 @@ fn servers_killed_under_load_lose_nothing_that_was_synced() {
 fn everything_killed_at_once_keeps_what_was_synced() {
     for round in 0..3u64 {
         let space = Space::up(&[]);
-        let stop = AtomicBool::new(false);
+        let (stop, synced) = (AtomicBool::new(false), AtomicU64::new(0));
         let log = space.mnt().join("log");
         let acknowledged = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -91,9 +91,13 @@ fn everything_killed_at_once_keeps_what_was_synced() {
                         return done;
                     }
                     done += 1;
+                    synced.store(done, Ordering::Relaxed);
                 }
             });
             std::thread::sleep(Duration::from_millis(500 + 170 * round));
+            wait("enough is synced", Duration::from_secs(30), || {
+                synced.load(Ordering::Relaxed) > 50
+            });
             for role in ["supervisor", "node0", "mount"] {
                 space.kill(role);
             }

@@ -395,7 +395,7 @@ fn the_example_units_are_units() {
         fs::write(&path, unit.replace("/usr/local/bin/nuri", NURI)).unwrap();
         paths.push(path);
     }
-    assert_eq!(paths.len(), 4);
+    assert_eq!(paths.len(), 5);
     let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output();
     // Not every machine that builds has it.
     if let Ok(out) = verify {

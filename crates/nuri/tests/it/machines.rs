@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{NURI, text, wait};
 
@@ -59,6 +62,26 @@ impl Machines {
         must("ip", &format!("-n {net} addr add 10.0.0.{machine}/24 dev eth0"));
         must("ip", &format!("-n {net} link set eth0 up"));
         must("ip", &format!("-n {switch} link set p{machine} master br0 up"));
+    }
+
+    /// Does something in a machine's network.
+    pub fn in_network<T: Send>(&self, machine: usize, act: impl FnOnce() -> T + Send) -> T {
+        let net = format!("/run/netns/{}", self.net(&machine.to_string()));
+        let net = fs::File::open(net).unwrap();
+        std::thread::scope(|scope| {
+            let there = scope.spawn(move || {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(net.as_fd(), kind).unwrap();
+                act()
+            });
+            there.join().unwrap()
+        })
+    }
+
+    /// Plugs a machine's cable in (`up`) or pulls it (`down`), at the switch.
+    pub fn cable(&self, machine: usize, state: &str) {
+        let switch = self.net("switch");
+        must("ip", &format!("-n {switch} link set p{machine} {state}"));
     }
 
     /// Where a file of a machine lies, seen from outside.

@@ -31,6 +31,8 @@ mod nbd;
 mod network;
 mod nfs;
 mod nfs_client;
+mod nfs_errors;
+mod nfs_floating;
 mod operate;
 mod parts;
 mod paused;

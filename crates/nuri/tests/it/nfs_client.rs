@@ -111,7 +111,9 @@ pub fn failed<T, E>(result: Nfs3Result<T, E>) -> nfsstat3 {
 
 impl Client {
     pub fn connect(server: &Server) -> Client {
-        Client::over(TcpStream::connect(("127.0.0.1", server.port)).unwrap())
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Client::over(stream)
     }
 
     /// From another address of this machine.
@@ -123,8 +125,7 @@ impl Client {
         Client::over(socket.into())
     }
 
-    fn over(stream: TcpStream) -> Client {
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    pub fn over(stream: TcpStream) -> Client {
         Client { stream, xid: std::process::id() << 12, user: auth_unix::default() }
     }
 
@@ -138,8 +139,13 @@ impl Client {
         let verf = opaque_auth::default();
         let call = call_body { rpcvers: 2, prog: program, vers: 3, proc: procedure, cred, verf };
         let head = packed(&rpc_msg { xid: self.xid, body: msg_body::CALL(call) });
-        let mark = (head.len() + args.len()) as u32 | 1 << 31;
-        self.stream.write_all(&[&mark.to_be_bytes()[..], &head, args].concat()).unwrap();
+        self.send_raw(&[&head, args].concat());
+    }
+
+    /// A message as it is.
+    pub fn send_raw(&mut self, message: &[u8]) {
+        let mark = message.len() as u32 | 1 << 31;
+        self.stream.write_all(&[&mark.to_be_bytes()[..], message].concat()).unwrap();
     }
 
     /// The whole of the next answer, without its mark.
@@ -162,6 +168,23 @@ impl Client {
         let (result, _) = R::unpack(&mut results).unwrap();
         assert!(results.is_empty(), "{of:?}: {} bytes more", results.len());
         result
+    }
+
+    /// As [`Client::nfs`], where the server may go away; the call's number stays the same then.
+    pub fn try_nfs<R: Unpack>(&mut self, procedure: u32, args: &impl Pack) -> Option<R> {
+        let cred = opaque_auth::auth_unix(&self.user);
+        let verf = opaque_auth::default();
+        let call = call_body { rpcvers: 2, prog: NFS, vers: 3, proc: procedure, cred, verf };
+        let head = packed(&rpc_msg { xid: self.xid, body: msg_body::CALL(call) });
+        let message = [head, packed(args)].concat();
+        let mark = message.len() as u32 | 1 << 31;
+        self.stream.write_all(&[&mark.to_be_bytes()[..], &message].concat()).ok()?;
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark).ok()?;
+        let mut answer = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+        self.stream.read_exact(&mut answer).ok()?;
+        self.xid += 1;
+        R::unpack(&mut &answer[24..]).ok().map(|(result, _)| result)
     }
 
     /// NFS version 3.

@@ -300,6 +300,13 @@ fn nfs(room: &mut Room) {
     let set = room.types(1, "nuri nfs export set /home '10.0.0.0/24(rw)' '10.0.1.0/24'");
     assert_eq!(set.lines().count(), 2, "{set}");
     room.types(1, "nuri nfs export rm /home");
+    room.serves_no_more(1);
+    let serve = "nuri nfs serve --listen 10.0.0.1:2049 --floating 10.0.0.100/24";
+    room.serves(1, serve, "has 10.0.0.100/24 now");
+    assert_eq!(
+        room.types(2, &format!("nfs-cat \"nfs://10.0.0.100/work/disk.raw{ports}\"")),
+        "bytes\n"
+    );
     assert!(!room.types(1, "nuri nfs export list").contains("/home"));
     room.serves_no_more(1);
 }
