@@ -13,6 +13,9 @@ use crate::client::Client;
 use crate::inode::{Entry, FileData};
 use crate::writeback::SyncScope;
 
+/// Names that are asked for at once, of all that a directory has.
+const NAMES: u32 = 1024;
+
 /// A file that was opened by its name, made if it was not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
@@ -337,6 +340,25 @@ impl Client {
         let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
         self.inodes.learn(&reply.inode);
         reply.symlink.ok_or(Status::INVAL)
+    }
+
+    /// All names of a directory that may never have been made: then there are none.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn all_names(&self, dir: Ino) -> Result<Vec<Vec<u8>>, Status> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = match self.readdir(dir, cookie, NAMES, WithAttrs::No) {
+                Err(Status::STALE) => return Ok(names),
+                page => page?,
+            };
+            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
+            names.extend(page.entries.into_iter().map(|entry| entry.name));
+            if page.end {
+                return Ok(names);
+            }
+        }
     }
 
     /// Lists a directory after `cookie`.

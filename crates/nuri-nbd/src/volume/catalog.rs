@@ -8,9 +8,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::layout::{LayoutPolicy, Shape};
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::lock::{LockClass, LockMode};
-use nuri_proto::op::meta::{
-    Attr, LayoutReply, MakeUnnamed, RemoveKind, RenameMode, SetAttr, WithAttrs,
-};
+use nuri_proto::op::meta::{Attr, LayoutReply, MakeUnnamed, RemoveKind, RenameMode, SetAttr};
 use nuri_proto::range_map::Span;
 
 use super::device::Volume;
@@ -23,8 +21,6 @@ use crate::order::Order;
 const UNIT: u64 = 4096;
 const SMALLEST: u64 = 1 << 20;
 const LONGEST_NAME: usize = 128;
-/// Names asked for at once.
-const PAGE: u32 = 1024;
 
 /// Why something cannot be done with a volume.
 #[derive(Debug, thiserror::Error)]
@@ -153,25 +149,14 @@ impl Catalog {
     /// # Errors
     /// The server's.
     pub fn names(&self) -> Result<Vec<String>, VolumeError> {
-        let (mut names, mut cookie) = (Vec::new(), 0);
-        loop {
-            let page = match self.client.readdir(Ino::VOLUMES, cookie, PAGE, WithAttrs::No) {
-                // There never was one.
-                Err(Status::STALE) => return Ok(names),
-                page => page.map_err(at("the volumes could not be listed"))?,
-            };
-            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
-            let name = |entry: &nuri_client::ListingEntry| {
-                String::from_utf8_lossy(&entry.name).into_owned()
-            };
-            // Beside them are other things that the space keeps for itself.
-            let is_volume = |name: &String| check_name(name).is_ok();
-            names.extend(page.entries.iter().map(name).filter(is_volume));
-            if page.end {
-                names.sort();
-                return Ok(names);
-            }
-        }
+        let all = self.client.all_names(Ino::VOLUMES);
+        let all = all.map_err(at("the volumes could not be listed"))?;
+        // Beside them are other things that the space keeps for itself.
+        let name = |name: Vec<u8>| String::from_utf8(name).ok();
+        let volumes = all.into_iter().filter_map(name).filter(|name| check_name(name).is_ok());
+        let mut names: Vec<String> = volumes.collect();
+        names.sort();
+        Ok(names)
     }
 
     /// All volumes, by name.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nuri_client::{Access, Client, Position, Privileges, Sync};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::meta::{MakeUnnamed, RemoveKind, RenameMode, WithAttrs};
+use nuri_proto::op::meta::{MakeUnnamed, RemoveKind, RenameMode};
 use sha2::{Digest, Sha256};
 
 use super::Export;
@@ -22,8 +22,6 @@ const KEY: &str = "%nfs.key";
 const ADDRESS: &str = "%at-";
 /// Of one export.
 const LONGEST: usize = 64 << 10;
-/// Names asked for at once.
-const PAGE: u32 = 1024;
 
 /// Why something cannot be done with an export.
 #[derive(Debug, thiserror::Error)]
@@ -153,21 +151,11 @@ impl Store {
     }
 
     fn names(&self) -> Result<Vec<String>, ExportError> {
-        let (mut names, mut cookie) = (Vec::new(), 0);
-        loop {
-            let page = match self.client.readdir(Ino::VOLUMES, cookie, PAGE, WithAttrs::No) {
-                // There never was one.
-                Err(Status::STALE) => return Ok(names),
-                page => page.map_err(at("the exports could not be listed"))?,
-            };
-            cookie = page.entries.last().map_or(cookie, |entry| entry.cookie);
-            let name = |entry: &nuri_client::ListingEntry| String::from_utf8(entry.name.clone());
-            let own = |name: &String| name.starts_with(PREFIX);
-            names.extend(page.entries.iter().filter_map(|entry| name(entry).ok()).filter(own));
-            if page.end {
-                return Ok(names);
-            }
-        }
+        let all = self.client.all_names(Ino::VOLUMES);
+        let all = all.map_err(at("the exports could not be listed"))?;
+        let name = |name: Vec<u8>| String::from_utf8(name).ok();
+        let own = |name: &String| name.starts_with(PREFIX);
+        Ok(all.into_iter().filter_map(name).filter(own).collect())
     }
 
     /// The space's key for handles: the first that asks for it makes it.

@@ -1,6 +1,7 @@
 //! One file per noun or verb.
 
 mod attach;
+mod client;
 mod disk;
 mod doctor;
 mod down;

@@ -9,11 +9,11 @@ use nuri_nfs::floating::{Floating, listen_anyway};
 use nuri_nfs::gateway::Gateway;
 use nuri_nfs::protocol::LONGEST_CALL;
 use nuri_nfs::server::{Limits, Server};
-use nuri_volume::Cluster;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::client;
 use super::fs::mount::{Reported, report_client};
 use crate::cli::{self, Nfs, NfsExport, NfsExportAdd, NfsServe};
 use crate::show::print_json;
@@ -46,18 +46,8 @@ pub(super) fn run(verb: &Nfs) -> Result<(), Failure> {
     }
 }
 
-fn connect(whence: &cli::Whence) -> Result<Cluster, Failure> {
-    let (address, secret) = super::status::way(whence)?;
-    Cluster::connect(&address, &secret.for_mounts()).map_err(Failure::new)
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn start_client(cluster: &Cluster, name: String) -> Result<Arc<Client>, Failure> {
-    let config = ClientConfig { name, inodes: INODES, marks_reads: true };
-    Client::start(cluster, &config).map(Arc::new).map_err(at("no session"))
+fn config() -> ClientConfig {
+    ClientConfig { name: String::new(), inodes: INODES, marks_reads: true }
 }
 
 /// Does something with the exports.
@@ -65,11 +55,7 @@ fn in_store(
     whence: &cli::Whence,
     act: impl FnOnce(&Store) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let cluster = connect(whence)?;
-    let client = start_client(&cluster, format!("{}: nuri nfs", host()))?;
-    let outcome = act(&Store::new(client.clone()));
-    client.close().map_err(at("what was changed may be lost"))?;
-    outcome
+    client::with(whence, (" nuri nfs", config()), |client| act(&Store::new(client)))
 }
 
 fn change(
@@ -118,9 +104,9 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
     let listeners = listeners(&args.listen)?;
     let port = listeners[0].local_addr().map_err(at("no address"))?.port();
-    let cluster = connect(&args.whence)?;
+    let cluster = client::connect(&args.whence)?;
     let place = format!("nfs at {}", args.listen.join(" "));
-    let client = start_client(&cluster, format!("{}: {place}", host()))?;
+    let client = client::start(&cluster, &format!(" {place}"), config())?;
     let gateway = Gateway::new(client.clone(), args.exports.clone(), port);
     let gateway = Arc::new(gateway.map_err(Failure::new)?);
     check_exports(&gateway)?;
@@ -133,7 +119,7 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
         tracing::info!("nfs: serves at {address}");
     }
     let floating = floating(args, &client, (&server, port))?;
-    let reported = Reported { host: host(), place };
+    let reported = Reported { host: client::host(), place };
     report_client(&cluster, &client, reported, Default::default);
     let watched = gateway.clone();
     // Nobody waits for its end: where the space does not answer that would take long.

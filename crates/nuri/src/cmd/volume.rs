@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use nuri_client::{Client, ClientConfig};
+use nuri_client::ClientConfig;
 use nuri_nbd::peer::Door;
 use nuri_nbd::server::{Limits, Listener, Server};
 use nuri_nbd::volume::{Catalog, Serving, Shrink, VolumeView};
@@ -11,6 +11,7 @@ use nuri_volume::Cluster;
 use serde::Serialize;
 
 use super::attach;
+use super::client;
 use super::fs::mount::{Reported, report_client};
 use super::nbd::NbdDoor;
 use crate::cli::{self, Volume, VolumeServe};
@@ -56,19 +57,8 @@ pub(super) fn run(verb: &Volume) -> Result<(), Failure> {
     }
 }
 
-/// How the space is reached: what a mount needs, and no more.
-fn connect(whence: &cli::Whence) -> Result<Cluster, Failure> {
-    let (address, secret) = super::status::way(whence)?;
-    Cluster::connect(&address, &secret.for_mounts()).map_err(Failure::new)
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn start_client(cluster: &Cluster, name: String) -> Result<Arc<Client>, Failure> {
-    let config = ClientConfig { name, inodes: INODES, marks_reads: false };
-    Client::start(cluster, &config).map(Arc::new).map_err(at("no session"))
+fn config() -> ClientConfig {
+    ClientConfig { name: String::new(), inodes: INODES, marks_reads: false }
 }
 
 /// Does something with the volumes.
@@ -76,11 +66,7 @@ fn in_catalog(
     whence: &cli::Whence,
     act: impl FnOnce(&Catalog) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let cluster = connect(whence)?;
-    let client = start_client(&cluster, format!("{}: nuri volume", host()))?;
-    let outcome = act(&Catalog::new(client.clone()));
-    client.close().map_err(at("what was changed may be lost"))?;
-    outcome
+    client::with(whence, (" nuri volume", config()), |client| act(&Catalog::new(client)))
 }
 
 /// `nuri volume list --json`.
@@ -134,8 +120,8 @@ fn list(volumes: &Catalog, json: bool) -> Result<(), Failure> {
 
 fn serve(args: &VolumeServe) -> Result<(), Failure> {
     let server = NbdDoor::open(&args.server)?;
-    let cluster = connect(&args.whence)?;
-    let client = start_client(&cluster, format!("{}:{}", host(), server.place()))?;
+    let cluster = client::connect(&args.whence)?;
+    let client = client::start(&cluster, &server.place(), config())?;
     let catalog = Arc::new(Catalog::new(client.clone()));
     let (door, forwarders) = open_door(&cluster)?;
     let mut volumes = Serving::new(catalog.clone(), door.clone());
@@ -148,7 +134,7 @@ fn serve(args: &VolumeServe) -> Result<(), Failure> {
     }
     let others = Server::new(door, FORWARDERS);
     others.listen(forwarders).map_err(at("no thread"))?;
-    let reported = Reported { host: host(), place: server.place() };
+    let reported = Reported { host: client::host(), place: server.place() };
     report_client(&cluster, &client, reported, Default::default);
     let served = server.serve("volumes", Arc::new(volumes));
     others.stop();
