@@ -349,6 +349,7 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
     }
     if let Some(inline) = &mut file.inline {
         inline.resize(size as usize, 0);
+        file.allocated = file.allocated.min(size.next_multiple_of(512));
     }
     (file.size, file.published_size) = (size, size);
     file.extending = false;

@@ -313,6 +313,12 @@ fn counters_follow_and_survive() {
     let counts = c.get(StatFs {}).unwrap();
     assert_eq!(counts, StatFsReply { inodes: 3, allocated: 16384 });
     c.resize(g, 0).unwrap();
+    let data = PublishData::Inline;
+    let publish = Publish { ino: g, size: 5000, allocated: 5120, mtime: None, data };
+    c.put_with(publish, &[1; 5000]).unwrap();
+    c.resize(g, 10).unwrap();
+    assert_eq!(c.attr(g).unwrap().allocated, 512, "of what lies with the metadata");
+    c.resize(g, 0).unwrap();
     c.unlink(ROOT, "f").unwrap();
     c.put(OrphanRelease { inos: vec![f] }).unwrap();
     assert_eq!(c.get(StatFs {}).unwrap(), StatFsReply { inodes: 2, allocated: 0 });

@@ -235,6 +235,17 @@ fn a_file_with_bytes_has_blocks() {
     cut.set_len(8192).unwrap();
     assert!(cut.metadata().unwrap().blocks() >= 16, "what is left of one that was cut");
     drop(cut);
+    // A small one, which lies with the metadata.
+    let small = open(&a.join("small"));
+    small.write_all_at(&[7; 5000], 0).unwrap();
+    small.sync_all().unwrap();
+    small.set_len(10).unwrap();
+    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+    assert_eq!([blocks(&a.join("small")), blocks(&b.join("small"))], [1, 1]);
+    small.write_all_at(&[7; 5], 10).unwrap();
+    small.sync_all().unwrap();
+    assert_eq!([blocks(&a.join("small")), blocks(&b.join("small"))], [1, 1]);
+    drop(small);
     space.down_clean();
 }
 

@@ -61,12 +61,21 @@ fn truncate(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Statu
         file.grown_from = file.grown_from.map(|_| size);
     }
     if size == 0 {
-        txn.counters.allocated -= inode.attr.allocated.min(txn.counters.allocated);
-        inode.attr.allocated = 0;
+        set_allocated(txn, inode, 0);
+    } else if inode.as_file_mut()?.inline {
+        // Data on the targets is given back when it is punched.
+        let left = inode.attr.allocated.min(size.next_multiple_of(512));
+        set_allocated(txn, inode, left);
     }
     inode.attr.size = size;
     txn.touch(inode);
     Ok(())
+}
+
+fn set_allocated(txn: &mut Txn<'_>, inode: &mut Inode, left: u64) {
+    let given_back = inode.attr.allocated - left;
+    txn.counters.allocated -= given_back.min(txn.counters.allocated);
+    inode.attr.allocated = left;
 }
 
 fn shrink(
