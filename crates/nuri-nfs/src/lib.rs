@@ -4,8 +4,8 @@
 //! [`protocol`] what is in it. [`gateway`] is the service: it takes calls apart, and [`op`] carries
 //! them out on the files of the space. [`export`] says which directories clients may mount and what
 //! they may there, [`handle`] what clients keep of a file, [`permission`] who may do what.
-//! [`floating`] moves an address from one server to another. What a
-//! server remembers of its clients' calls is in [`opened`], [`remembered`] and [`repeated`].
+//! [`floating`] moves an address from one server to another. What a server remembers of its
+//! clients' calls is in [`opened`], [`remembered`] and [`repeated`].
 
 #[cfg(feature = "space")]
 pub mod export;

@@ -2,9 +2,9 @@
 //! To make a directory twice would say that it exists already.
 //!
 //! An entry is made before the call is carried out. It is known by the client's address, the number
-//! that the client gave the call, and a checksum of all of it; another connection gets the answer
-//! only where the one that asked is gone, since two clients behind one address may give the same
-//! numbers.
+//! that the client gave the call, and a checksum of all of it. Two clients behind one address may
+//! give the same numbers: another connection gets the answer only where the one that asked is gone,
+//! or where it comes from the same port, as a client's does that connects anew.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

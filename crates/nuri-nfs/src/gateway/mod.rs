@@ -120,7 +120,7 @@ impl Gateway {
     ) -> Answer {
         match self.repeated.see(peer, call.xid, whole) {
             Seen::Again(answer) => {
-                let mut out = Writer::into_buffer(buffer);
+                let mut out = Writer::over(buffer);
                 out.fixed(&answer);
                 Answer::Reply(out)
             }

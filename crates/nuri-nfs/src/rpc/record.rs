@@ -151,7 +151,7 @@ impl Record {
 
 /// A message to be sent, in this buffer: its mark goes before it.
 pub(crate) fn begun(buffer: Vec<u8>) -> Writer {
-    let mut out = Writer::into_buffer(buffer);
+    let mut out = Writer::over(buffer);
     out.number(0);
     out
 }

@@ -75,7 +75,7 @@ pub struct Writer {
 
 impl Writer {
     /// From the buffer's begin on.
-    pub fn into_buffer(buffer: Vec<u8>) -> Writer {
+    pub fn over(buffer: Vec<u8>) -> Writer {
         Writer { buffer, len: 0 }
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let mut out = Writer::into_buffer(vec![0xff; 1000]);
+        let mut out = Writer::over(vec![0xff; 1000]);
         out.number(7);
         out.long(1 << 40);
         out.boolean(true);

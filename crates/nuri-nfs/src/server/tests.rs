@@ -25,7 +25,7 @@ impl Service for Echo {
 }
 
 fn reply(message: &[u8], buffer: Vec<u8>) -> Writer {
-    let mut out = Writer::into_buffer(buffer);
+    let mut out = Writer::over(buffer);
     out.number(message.len() as u32 | 1 << 31);
     out.fixed(message);
     out.truncate(4 + message.len());
