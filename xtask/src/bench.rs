@@ -13,6 +13,7 @@ mod meter;
 mod mix;
 pub(crate) mod near;
 pub(crate) mod nfs;
+pub(crate) mod ops;
 mod peers;
 pub(crate) mod rebuild;
 pub(crate) mod shapes;

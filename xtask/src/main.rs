@@ -202,6 +202,18 @@ enum Command {
         #[arg(long, default_value = "/var/tmp/nuri-bench")]
         dir: std::path::PathBuf,
     },
+    /// What single calls cost: names, links, attributes, sizes, locks
+    BenchOps {
+        /// Rounds of each measurement
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where to work; needs some GiB
+        #[arg(long, default_value = "/var/tmp/nuri-bench")]
+        dir: std::path::PathBuf,
+        /// Only the calls whose name contains this
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// What names and coherence between mounts cost
     BenchCoherence {
         /// Rounds of each measurement
@@ -290,6 +302,7 @@ fn main() -> std::process::ExitCode {
         Command::BenchNear { rounds, dir } => bench::near::run(rounds, &dir),
         Command::BenchBlock { rounds, dir } => bench::block::run(rounds, &dir),
         Command::BenchNfs { rounds, dir } => bench::nfs::run(rounds, &dir),
+        Command::BenchOps { rounds, dir, only } => bench::ops::run(rounds, &dir, &only),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::BenchCoherence { rounds, dir, only, quick } => {
             let extent = bench::coherence::Extent { rounds, only: &only, quick };

@@ -1,0 +1,94 @@
+//! What a call that changes names, attributes, sizes or locks costs one mount that has its
+//! directory alone, beside the local file system and a plain FUSE passthrough.
+
+mod call;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use call::Call;
+
+use super::measure::{Outcome, clear, told};
+use super::median;
+use super::peers::{Peer, Peers};
+
+const PEERS: [Peer; 3] = [Peer::Local, Peer::Passthrough, Peer::Nuri];
+/// How often each is done in a round.
+const TIMES: usize = 300;
+/// Done before, so that what a directory costs at first is not counted.
+const WARM: usize = 30;
+
+/// Measures the calls whose name contains `only` and prints the table.
+pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
+    let calls: Vec<Call> = Call::ALL.into_iter().filter(|c| c.name().contains(only)).collect();
+    if calls.is_empty() {
+        return Err(format!("no call's name contains '{only}'"));
+    }
+    let peers = Peers::start(dir)?;
+    println!("{}", peers.describe());
+    let mut found: BTreeMap<(usize, Peer), Vec<f64>> = BTreeMap::new();
+    let mut cpu: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for round in 0..rounds {
+        for (i, call) in calls.iter().enumerate() {
+            for peer in PEERS {
+                let before = peers.cpu_seconds();
+                let each = measure(&peers, peer, *call);
+                let each = each.map_err(|e| format!("{}: {peer:?}: {e}", call.name()))?;
+                let millis = each.map_or(f64::NAN, |each| each.as_secs_f64() * 1e3);
+                found.entry((i, peer)).or_default().push(millis);
+                if peer == Peer::Nuri {
+                    let used = (peers.cpu_seconds() - before) * 1e6 / (TIMES + WARM) as f64;
+                    cpu.entry(i).or_default().push(used);
+                }
+            }
+        }
+        eprintln!("round {} of {rounds} done", round + 1);
+    }
+    print(&calls, &found, &cpu);
+    Ok(())
+}
+
+/// How long one takes, in an empty directory, where there is such a call.
+fn measure(peers: &Peers, peer: Peer, call: Call) -> Outcome<Option<Duration>> {
+    let root = peers.path(peer);
+    clear(&root)?;
+    let (warm, dir) = (root.join("warm"), root.join("dir"));
+    // passthrough_ll has no extended attributes.
+    if peer == Peer::Passthrough && call == Call::SetXattr {
+        return Ok(None);
+    }
+    for (dir, times) in [(&warm, WARM), (&dir, 0)] {
+        told(std::fs::create_dir(dir))?;
+        told(call.repeat(dir, times))?;
+    }
+    let start = Instant::now();
+    told(call.repeat(&dir, TIMES))?;
+    let each = start.elapsed() / TIMES as u32;
+    // What is left to be written must not be written while the next one is measured.
+    peers.sync(peer)?;
+    Ok(Some(each))
+}
+
+fn print(
+    calls: &[Call],
+    found: &BTreeMap<(usize, Peer), Vec<f64>>,
+    cpu: &BTreeMap<usize, Vec<f64>>,
+) {
+    println!(
+        "\n{:<41} {:>8} {:>12} {:>8} {:>8} {:>8} {:>10}",
+        "ms for one", "local", "passthrough", "nuri", "/pass", "aim", "cpu us"
+    );
+    for (i, call) in calls.iter().enumerate() {
+        let value = |peer| median(found.get(&(i, peer)).cloned().unwrap_or_default());
+        let (local, pass, nuri) = (value(Peer::Local), value(Peer::Passthrough), value(Peer::Nuri));
+        let used = median(cpu.get(&i).cloned().unwrap_or_default());
+        let verdict = if nuri <= call.aim() { "ok" } else { ">" };
+        println!(
+            "{:<41} {local:>8.3} {pass:>12.3} {nuri:>8.3} {:>8.2} {:>5.2} {verdict:<2} {used:>10.0}",
+            call.name(),
+            nuri / pass,
+            call.aim(),
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! The calls that are measured: each is done in a directory of its own, again and again.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{
+    CWD, FileType, FlockOperation, Mode, XattrFlags, fcntl_lock, flock, mknodat, setxattr,
+};
+
+/// What programs do in one go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    CreateRenameUnlink,
+    SymlinkUnlink,
+    MakeAndRemoveDirectory,
+    ChangeModeAndTimes,
+    Fifo,
+    FifoOpened,
+    LinkUnlink,
+    CreateLinkUnlink,
+    LockFileByLink,
+    RenameDirectory,
+    SetXattr,
+    Flock,
+    RecordLock,
+    GrowAndCutToZero,
+    WriteAndCutShort,
+    OpenTruncated,
+    SmallFile(usize),
+}
+
+impl Call {
+    pub(super) const ALL: [Call; 18] = [
+        Call::CreateRenameUnlink,
+        Call::SymlinkUnlink,
+        Call::MakeAndRemoveDirectory,
+        Call::ChangeModeAndTimes,
+        Call::Fifo,
+        Call::FifoOpened,
+        Call::LinkUnlink,
+        Call::CreateLinkUnlink,
+        Call::LockFileByLink,
+        Call::RenameDirectory,
+        Call::SetXattr,
+        Call::Flock,
+        Call::RecordLock,
+        Call::GrowAndCutToZero,
+        Call::WriteAndCutShort,
+        Call::OpenTruncated,
+        Call::SmallFile(16 << 10),
+        Call::SmallFile(64 << 10),
+    ];
+
+    pub(super) fn name(self) -> String {
+        let name = match self {
+            Call::CreateRenameUnlink => "create, rename, unlink",
+            Call::SymlinkUnlink => "symlink, unlink",
+            Call::MakeAndRemoveDirectory => "mkdir, rmdir",
+            Call::ChangeModeAndTimes => "chmod, utimes",
+            Call::Fifo => "mkfifo, unlink",
+            Call::FifoOpened => "mkfifo, open, close, unlink",
+            Call::LinkUnlink => "link, unlink",
+            Call::CreateLinkUnlink => "create, link, 2 unlinks",
+            Call::LockFileByLink => "lock file: create, link, rename, unlink",
+            Call::RenameDirectory => "mkdir, rename, rmdir",
+            Call::SetXattr => "setxattr",
+            Call::Flock => "flock, unlock",
+            Call::RecordLock => "fcntl lock, unlock",
+            Call::GrowAndCutToZero => "write, grow, cut to 0",
+            Call::WriteAndCutShort => "write 9000, cut to 100",
+            Call::OpenTruncated => "open(O_TRUNC), write 10 kB, close",
+            Call::SmallFile(len) => return format!("create, write {} KiB, close", len >> 10),
+        };
+        name.into()
+    }
+
+    /// Milliseconds that it may take on an idle machine.
+    pub(super) fn aim(self) -> f64 {
+        match self {
+            Call::Flock | Call::RecordLock => 0.05,
+            Call::RenameDirectory | Call::WriteAndCutShort | Call::SmallFile(_) => 0.5,
+            Call::OpenTruncated => 1.0,
+            _ => 0.2,
+        }
+    }
+
+    /// Does it so many times below an empty directory.
+    pub(super) fn repeat(self, dir: &Path, times: usize) -> std::io::Result<()> {
+        let at = |name: &str| dir.join(name);
+        let (a, b, kept) = (at("a"), at("b"), at("kept"));
+        let file = open(&kept)?;
+        for i in 0..times {
+            match self {
+                Call::CreateRenameUnlink => {
+                    File::create(&a)?;
+                    fs::rename(&a, &b)?;
+                    fs::remove_file(&b)?;
+                }
+                Call::SymlinkUnlink => {
+                    symlink("kept", &a)?;
+                    fs::remove_file(&a)?;
+                }
+                Call::MakeAndRemoveDirectory => {
+                    fs::create_dir(&a)?;
+                    fs::remove_dir(&a)?;
+                }
+                Call::ChangeModeAndTimes => {
+                    fs::set_permissions(&kept, Permissions::from_mode(0o600 + (i as u32 & 7)))?;
+                    file.set_modified(std::time::SystemTime::now())?;
+                }
+                Call::Fifo => {
+                    make_fifo(&a)?;
+                    fs::remove_file(&a)?;
+                }
+                Call::FifoOpened => {
+                    make_fifo(&a)?;
+                    OpenOptions::new().read(true).write(true).open(&a)?;
+                    fs::remove_file(&a)?;
+                }
+                Call::LinkUnlink => {
+                    fs::hard_link(&kept, &a)?;
+                    fs::remove_file(&a)?;
+                }
+                Call::CreateLinkUnlink => {
+                    File::create(&a)?;
+                    fs::hard_link(&a, &b)?;
+                    fs::remove_file(&a)?;
+                    fs::remove_file(&b)?;
+                }
+                Call::LockFileByLink => {
+                    File::create(&a)?;
+                    fs::hard_link(&a, &b)?;
+                    fs::rename(&b, at("locked"))?;
+                    fs::remove_file(&a)?;
+                    fs::remove_file(at("locked"))?;
+                }
+                Call::RenameDirectory => {
+                    fs::create_dir(&a)?;
+                    fs::rename(&a, &b)?;
+                    fs::remove_dir(&b)?;
+                }
+                Call::SetXattr => {
+                    setxattr(&kept, "user.n", &i.to_le_bytes(), XattrFlags::empty())?;
+                }
+                Call::Flock => {
+                    flock(&file, FlockOperation::LockExclusive)?;
+                    flock(&file, FlockOperation::Unlock)?;
+                }
+                Call::RecordLock => {
+                    fcntl_lock(&file, FlockOperation::LockExclusive)?;
+                    fcntl_lock(&file, FlockOperation::Unlock)?;
+                }
+                Call::GrowAndCutToZero => {
+                    file.write_all_at(b"x", 20_000)?;
+                    file.set_len(50_000)?;
+                    file.set_len(0)?;
+                }
+                Call::WriteAndCutShort => {
+                    file.write_all_at(&[7; 9000], 0)?;
+                    file.set_len(100)?;
+                }
+                Call::OpenTruncated => fs::write(&kept, [7; 10_000])?,
+                Call::SmallFile(len) => {
+                    let mut new = File::create(at(&i.to_string()))?;
+                    new.write_all(&vec![7; len])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o644).open(path)
+}
+
+fn make_fifo(path: &Path) -> std::io::Result<()> {
+    Ok(mknodat(CWD, path, FileType::Fifo, Mode::from(0o644), 0)?)
+}
