@@ -77,7 +77,7 @@ fn arguments(op: Op, args: &[u8]) {
             Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
-            Accessed GroupUse SwapData;
+            Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;

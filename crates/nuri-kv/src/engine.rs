@@ -23,6 +23,15 @@ impl Batch {
         self.changes.push((key, None));
     }
 
+    /// Changes of keys under a prefix, in their order.
+    pub fn changes_under<'b>(
+        &'b self,
+        prefix: &'b [u8],
+    ) -> impl Iterator<Item = (&'b [u8], Option<&'b [u8]>)> {
+        let under = self.changes.iter().filter(move |(key, _)| key.starts_with(prefix));
+        under.map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -21,7 +21,7 @@ use nuri_proto::op::meta::{
     Accessed, Acquire, Event, Events, EventsReply, Extend, GetAttr, GroupUse, LayoutGet, LayoutSet,
     Link, Lookup, Make, MakeUnnamed, OrphanRelease, Publish, ReadDir, Release, Rename,
     SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, SwapData, Time, TruncateDone, Unlink,
-    XattrGet, XattrList, XattrRemove, XattrSet,
+    XattrAll, XattrGet, XattrList, XattrRemove, XattrSet,
 };
 use nuri_proto::op::part::AcquirePart;
 use nuri_proto::{Status, codec};
@@ -197,6 +197,7 @@ impl MetaServer {
             Op::Publish => self.run::<Publish>(request),
             Op::XattrGet => self.run::<XattrGet>(request),
             Op::XattrSet => self.run::<XattrSet>(request),
+            Op::XattrAll => self.run::<XattrAll>(request),
             Op::XattrList => self.run::<XattrList>(request),
             Op::XattrRemove => self.run::<XattrRemove>(request),
             Op::LayoutSet => self.run::<LayoutSet>(request),

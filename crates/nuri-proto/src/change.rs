@@ -97,6 +97,12 @@ impl Attr {
         self.touched(now);
     }
 
+    /// The inode got a further name.
+    pub fn link_added(&mut self, now: Time) {
+        self.nlink += 1;
+        self.changed(now);
+    }
+
     /// The inode lost a name; directories have one only.
     pub fn link_dropped(&mut self, now: Time) {
         self.nlink = if self.is_dir() { 0 } else { self.nlink.saturating_sub(1) };
@@ -113,6 +119,13 @@ impl Attr {
         self.atime = set.atime.map_or(self.atime, |time| time.at(now));
         self.changed(now);
         self.mtime = set.mtime.map_or(self.mtime, |time| time.at(now));
+    }
+
+    /// The file was cut to nothing, and what else `set` says.
+    pub fn emptied(&mut self, set: &SetAttr, now: Time) {
+        (self.size, self.allocated) = (0, 0);
+        self.touched(now);
+        self.set(set, now);
     }
 
     /// An inode made in the directory: `mode` with its type. Group and, for directories,

@@ -19,5 +19,6 @@ pub mod size;
 pub mod status;
 pub mod stripe;
 pub mod version;
+pub mod xattr;
 
 pub use status::Status;

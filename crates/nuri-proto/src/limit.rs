@@ -28,6 +28,8 @@ pub const MAX_INLINE: u64 = 8 << 10;
 pub const MAX_XATTR_VALUE: usize = 64 << 10;
 /// Most bytes of all extended attribute names of one inode.
 pub const MAX_XATTR_LIST: usize = 64 << 10;
+/// Most bytes of names and values of all extended attributes that are read at once.
+pub const MAX_XATTRS_READ: usize = 64 << 10;
 /// Most hard links to one inode.
 pub const MAX_LINKS: u32 = 65_000;
 /// Largest file: chunk rows are 32 bit, so the bound follows from the smallest chunk size.
@@ -64,6 +66,7 @@ const _: () = assert!(
 const _: () = assert!(DEFAULT_CHUNK >= MIN_CHUNK && DEFAULT_CHUNK <= MAX_CHUNK);
 const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOAD);
 const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);
+const _: () = assert!(2 * MAX_XATTRS_READ <= MAX_ARGS);
 const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
 const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS);
 const _: () = assert!(MAX_SESSIONS * 10 <= MAX_ARGS && MAX_FILE < MAX_ALLOCATED);

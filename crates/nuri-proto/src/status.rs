@@ -47,6 +47,7 @@ statuses! {
     INTR = 4, 4, Never, "interrupted";
     IO = 5, 5, Never, "input/output error";
     NXIO = 6, 6, Never, "no data there";
+    TOOBIG = 7, 7, Never, "too long for the store";
     BADF = 9, 9, Never, "bad file descriptor";
     AGAIN = 11, 11, Never, "try again";
     NOMEM = 12, 12, Never, "out of memory";

@@ -85,10 +85,11 @@ fn print(
         let used = median(cpu.get(&i).cloned().unwrap_or_default());
         let verdict = if nuri <= call.aim() { "ok" } else { ">" };
         println!(
-            "{:<41} {local:>8.3} {pass:>12.3} {nuri:>8.3} {:>8.2} {:>5.2} {verdict:<2} {used:>10.0}",
+            "{:<41} {local:>8.3} {pass:>12.3} {nuri:>8.3} {:>8.2} {:>5.2} {verdict:<2} {:>10.0}",
             call.name(),
             nuri / pass,
             call.aim(),
+            used,
         );
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
-use nuri_proto::limit::MAX_FILE;
+use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr};
 use nuri_rules::broken;
 use parking_lot::Mutex;
@@ -266,6 +266,16 @@ impl Client {
         outcome
     }
 
+    /// Makes durable what was changed of an inode here: attributes, its size too, and data.
+    ///
+    /// # Errors
+    /// The servers'.
+    pub fn sync_inode(&self, ino: Ino) -> Result<(), Status> {
+        self.journal.flush()?;
+        let Some(node) = self.inodes.find(ino) else { return Ok(()) };
+        self.writeback.sync_node(&node, SyncScope::All)
+    }
+
     /// Sets the size, with whatever else is to change.
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
         let node = self.inodes.with(change.ino, |node, _| node.clone());
@@ -281,6 +291,9 @@ impl Client {
         }
         let entered = self.leases.enter(change.ino, LeaseMode::Write)?;
         let node = &entered.0;
+        if let Some(attr) = self.truncate_here(node, change, size)? {
+            return Ok(attr);
+        }
         self.journal.flush()?;
         self.journal.ensure_placed(change.ino)?;
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
@@ -308,6 +321,32 @@ impl Client {
         }
         let state = node.state.lock();
         Ok(state.shown(reply.inode.attr))
+    }
+
+    /// Sets the size where the server need not be asked now: what changes is only here, or it is a
+    /// matter of the journal.
+    fn truncate_here(
+        &self,
+        node: &Arc<Inode>,
+        change: &SetAttr,
+        size: u64,
+    ) -> Result<Option<Attr>, Status> {
+        if *change != (SetAttr { ino: change.ino, size: Some(size), ..SetAttr::default() }) {
+            return Ok(None);
+        }
+        let is_empty = |file: &FileData| file.inline.as_ref().is_some_and(Vec::is_empty);
+        let needs_place =
+            size > MAX_INLINE && node.state.lock().file.as_deref().is_some_and(is_empty);
+        if needs_place {
+            self.journal.ensure_placed_to_grow(change.ino)?;
+        }
+        let resized = self.writeback.resize_buffered(node, size);
+        if resized.is_some() || size > 0 {
+            return Ok(resized);
+        }
+        let _no_publication = node.sync.lock();
+        self.writeback.drop_buffer(node);
+        Ok(self.journal.empty_journalled(change))
     }
 }
 
@@ -346,6 +385,7 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
     if size == 0 {
         // Whatever it was: nothing of this object is on the targets.
         (file.object, file.inline, file.allocated) = (object, Some(Vec::new()), 0);
+        file.buffer.note_cut(0);
     }
     if let Some(inline) = &mut file.inline {
         inline.resize(size as usize, 0);

@@ -233,8 +233,17 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
+        let call = Link { ino, parent, name: name.to_vec() };
+        let link = || {
+            self.journal.take_directory(parent);
+            self.journal.take_linked(ino, parent);
+            self.journal.link_journalled(&call)
+        };
+        if let Some(outcome) = self.journal.in_turns(&[parent], link) {
+            return outcome;
+        }
         let _direct = self.journal.begin_direct(&[parent])?;
-        let reply = self.session.change(&Link { ino, parent, name: name.to_vec() }, &[])?;
+        let reply = self.session.change(&call, &[])?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
         // A file that never had a name has one now.

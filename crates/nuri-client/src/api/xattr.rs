@@ -7,12 +7,13 @@
 use nuri_proto::Status;
 use nuri_proto::change::{CAPABILITY, S_IFDIR, S_IFMT, S_IFREG, S_ISGID};
 use nuri_proto::id::Ino;
+use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
 };
 
 use crate::client::Client;
-use crate::inode::absent_xattrs::AbsentXattrs;
+use crate::inode::InodeState;
 
 const S_ISUID: u32 = 0o4000;
 const S_IXGRP: u32 = 0o0010;
@@ -66,9 +67,10 @@ fn reduced(mode: u32, what: Privileges, is_member: impl FnOnce(Caller) -> bool) 
 }
 
 impl Client {
-    fn forget_absent(&self, ino: Ino) {
+    /// The server changes one: what is known counts no more.
+    fn doubt_xattrs(&self, ino: Ino) {
         if let Some(node) = self.inodes.find(ino) {
-            node.state.lock().absent = AbsentXattrs::in_doubt();
+            node.state.lock().xattrs.doubt();
         }
     }
 
@@ -77,26 +79,22 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_get(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Status> {
-        let call = XattrGet { ino, name: name.to_vec() };
-        let (Some(node), Some(one)) = (self.inodes.find(ino), AbsentXattrs::of(name)) else {
-            self.journal.flush_of(ino)?;
-            return self.session.call(&call);
+        if let Some(known) = self.journal.xattr_journalled(ino, name) {
+            return known.ok_or(Status::NODATA);
+        }
+        let node = self.inodes.with(ino, |node, _| node.clone());
+        let held = |state: &InodeState| {
+            let is_held = state.hold.mode.is_some() && !state.hold.revoking;
+            is_held.then_some((state.hold.number, state.xattrs.asked()))
         };
-        let leased = {
-            let state = node.state.lock();
-            if state.hold.mode.is_some() && state.absent.covers(one) && self.session.trusts_leases()
-            {
-                return Err(Status::NODATA);
-            }
-            state.hold.mode.map(|_| state.hold.number)
-        };
+        let before = held(&node.state.lock());
         self.journal.flush_of(ino)?;
-        let reply = self.session.call(&call);
+        let reply = self.session.call(&XattrGet { ino, name: name.to_vec() });
         let mut state = node.state.lock();
-        let held =
-            state.hold.mode.is_some() && !state.hold.revoking && leased == Some(state.hold.number);
-        if held && reply == Err(Status::NODATA) {
-            state.absent.note(one);
+        if let Some((_, asked)) = before.filter(|_| before == held(&state))
+            && reply == Err(Status::NODATA)
+        {
+            state.xattrs.note_absent(name, asked);
         }
         reply
     }
@@ -107,7 +105,7 @@ impl Client {
             && self.inodes.find(ino).is_some_and(|node| {
                 let state = node.state.lock();
                 let is_plain = |mode| reduced(mode, what, |_| false) == mode;
-                let bare = AbsentXattrs::of(CAPABILITY).is_some_and(|one| state.absent.covers(one));
+                let bare = state.xattrs.lacks(CAPABILITY);
                 let mode = match &state.parts {
                     Some(parts) => parts.mode,
                     None => state.attr.filter(|_| state.hold.mode.is_some()).map(|attr| attr.mode),
@@ -166,11 +164,20 @@ impl Client {
     ) -> Result<(), Status> {
         let (name, value) = (name.to_vec(), value.to_vec());
         let call = XattrSet { ino, name, value, mode, group_id };
-        self.forget_absent(ino);
+        self.journal.fetch_xattrs(ino);
+        if let Some(outcome) = self.journal.set_xattr_journalled(&call) {
+            return outcome;
+        }
+        self.change_xattr(ino, &call)
+    }
+
+    /// By the server.
+    fn change_xattr<C: Call<Reply = ()>>(&self, ino: Ino, call: &C) -> Result<(), Status> {
+        self.doubt_xattrs(ino);
         self.journal.flush()?;
-        let outcome = self.session.change(&call, &[]);
+        let outcome = self.session.change(call, &[]);
         // A reader of it may have noted its absence meanwhile.
-        self.forget_absent(ino);
+        self.doubt_xattrs(ino);
         self.leases.forget_attr(ino);
         outcome
     }
@@ -180,6 +187,9 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn xattr_list(&self, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
+        if let Some(names) = self.journal.xattr_names_journalled(ino) {
+            return Ok(names);
+        }
         self.journal.flush_of(ino)?;
         self.session.call(&XattrList { ino })
     }
@@ -189,10 +199,12 @@ impl Client {
     /// # Errors
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
-        self.journal.flush()?;
-        self.session.change(&XattrRemove { ino, name: name.to_vec() }, &[])?;
-        self.leases.forget_attr(ino);
-        Ok(())
+        let call = XattrRemove { ino, name: name.to_vec() };
+        self.journal.fetch_xattrs(ino);
+        if let Some(outcome) = self.journal.remove_xattr_journalled(&call) {
+            return outcome;
+        }
+        self.change_xattr(ino, &call)
     }
 }
 

@@ -3,10 +3,10 @@
 //! One lock per inode owns all of it. Operations enter under a lease and are counted while they
 //! run, so that a recall knows when nothing overlaps it.
 
-pub(crate) mod absent_xattrs;
 pub(crate) mod accesses;
 pub(crate) mod deferred_unlink;
 pub(crate) mod dentry_cache;
+pub(crate) mod known_xattrs;
 pub(crate) mod release;
 pub(crate) mod table;
 pub(crate) mod trim;
@@ -24,8 +24,8 @@ use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::inode::absent_xattrs::AbsentXattrs;
 use crate::inode::dentry_cache::{CachedNames, DirGeneration};
+use crate::inode::known_xattrs::KnownXattrs;
 use crate::journal::usage::DirUsage;
 use crate::lease::held_ranges::RangeLease;
 use crate::lease::state::{GrantValidity, LeaseState};
@@ -88,8 +88,8 @@ pub(crate) struct InodeState {
     pub(crate) forgotten: u64,
     /// How often a lease was lost.
     pub(crate) losses: u64,
-    /// Attributes known under the lease not to be set.
-    pub(crate) absent: AbsentXattrs,
+    /// Known under the lease.
+    pub(crate) xattrs: KnownXattrs,
     /// When it was read last, where that is newer than the server's word in `attr`.
     pub(crate) accessed: Option<Time>,
     /// Apart from the rest: a table of a million inodes holds it for few of them.
@@ -141,6 +141,9 @@ pub(crate) struct FileData {
     pub(crate) unpublished: Option<Instant>,
     /// Counts changes, to see whether a publication covered the last one.
     pub(crate) version: u64,
+    /// The step of the journal that cut it to nothing last: what is answered of earlier ones tells
+    /// nothing of its place and size any more.
+    pub(crate) emptied_at: u64,
     /// Size that the server knows.
     pub(crate) published_size: u64,
     /// The server knows that data may be pushed beyond that size.
@@ -164,6 +167,8 @@ impl FileData {
             buffer.write(0, 0, &data);
             unpublished = Some(Instant::now());
         }
+        // Whoever takes the file over to write it has cut off what lies beyond.
+        buffer.note_sent(if inline.is_some() { 0 } else { attr.size });
         FileData {
             session,
             object: record.object,
@@ -180,10 +185,25 @@ impl FileData {
             mtime: None,
             unpublished,
             version: 0,
+            emptied_at: 0,
             published_size: attr.size,
             extending: false,
             ahead: Ahead::default(),
         }
+    }
+
+    /// An empty file that has no place on the targets yet, to be written here.
+    pub(crate) fn empty(session: SessionId) -> FileData {
+        let layout = Layout { generation: 0, components: Vec::new() };
+        let (object, inline, truncate_version) = (ObjectId(0), Some(Vec::new()), 0);
+        let record = FileRecord { object, layout, truncate_version, inline, punch_from: None };
+        FileData { is_writable: true, ..FileData::new(session, record, &Attr::default()) }
+    }
+
+    /// Its data is gone by this step of the journal, with its place.
+    pub(crate) fn begin_anew(&mut self, emptied_at: u64) {
+        let version = self.version + 1;
+        *self = FileData { version, emptied_at, ..FileData::empty(self.session) };
     }
 
     /// Notes a change of data at `now`.
@@ -273,9 +293,9 @@ impl InodeState {
         if self.hold.mode.is_none() || is_old || is_void {
             return;
         }
-        // An inode that never changed has no attributes of that kind.
+        // An inode that never changed has no extended attributes.
         if attr.change == 1 {
-            self.absent.note_bare();
+            self.xattrs.note_bare();
         }
         if let Some(file) = &mut self.file
             && file.unpublished.is_none()
@@ -304,7 +324,7 @@ impl InodeState {
         self.forgotten += 1;
         self.losses += 1;
         (self.file, self.attr, self.accessed) = (None, None, None);
-        self.absent = AbsentXattrs::default();
+        self.xattrs = KnownXattrs::default();
         self.names_known = false;
         self.names_changed();
         self.forget_parts();

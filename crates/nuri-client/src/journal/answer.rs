@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use nuri_proto::Status;
-use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFREG};
-use nuri_proto::id::{Ino, ObjectId};
-use nuri_proto::layout::Layout;
+use nuri_proto::change::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    Attr, Extend, FileRecord, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
+    Attr, Extend, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
 };
 use parking_lot::MutexGuard;
 
@@ -20,6 +19,8 @@ use crate::inode::Entry;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::state::LeaseState;
 
+const SPECIAL: [u32; 4] = [S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK];
+
 /// Type and rights of what the log can make.
 fn mode_of(call: &Make) -> Option<u32> {
     let rights = call.mode & 0o7777 & !call.umask;
@@ -27,42 +28,45 @@ fn mode_of(call: &Make) -> Option<u32> {
         MakeKind::File => Some(S_IFREG | rights),
         MakeKind::Directory => Some(S_IFDIR | rights),
         MakeKind::Symlink(to) if (1..=MAX_SYMLINK).contains(&to.len()) => Some(S_IFLNK | 0o777),
+        MakeKind::Special { .. } if SPECIAL.contains(&(call.mode & S_IFMT)) => {
+            Some(call.mode & S_IFMT | rights)
+        }
         MakeKind::Symlink(_) | MakeKind::Special { .. } => None,
     }
 }
 
-fn is_plain_name(name: &[u8]) -> bool {
+pub(super) fn is_plain_name(name: &[u8]) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name != b"." && name != b".."
 }
 
 impl InodeState {
     /// Attributes, while the inode is here alone and stays so.
-    fn alone(&mut self) -> Option<&mut Attr> {
+    pub(crate) fn alone(&mut self) -> Option<&mut Attr> {
         let is_alone = self.hold.is_alone();
         self.attr.as_mut().filter(|_| is_alone)
     }
 
     /// As `alone`, of a directory whose names are known.
-    fn known_directory(&mut self) -> Option<&mut Attr> {
+    pub(super) fn known_directory(&mut self) -> Option<&mut Attr> {
         if self.names_known { self.alone() } else { None }
     }
 }
 
 impl JournalState {
-    fn names(&mut self, dir: Ino) -> Option<&mut Names> {
+    pub(super) fn names(&mut self, dir: Ino) -> Option<&mut Names> {
         self.directories.get_mut(&dir)
     }
 }
 
 impl Journal {
     /// The log, where it may answer now.
-    fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
+    pub(super) fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
         let log = self.session.trusts_leases().then(|| self.state.lock())?;
         log.queue.has_room().then_some(log)
     }
 
     /// By the server's clock, and not before `floor`.
-    fn stamp(&self, floor: Time) -> Time {
+    pub(super) fn stamp(&self, floor: Time) -> Time {
         self.session.now().max(floor)
     }
 
@@ -106,12 +110,13 @@ impl Journal {
         }
         let mut parent = dir.state.lock();
         let now = self.stamp(parent.attr?.ctime);
-        let is_bare = parent.absent.hands_down_nothing();
+        let is_bare = parent.xattrs.hands_down_nothing();
         let attr = parent.known_directory().filter(|attr| attr.nlink > 0 && is_bare)?;
         let ino = log.take_number()?;
         let is_dir = call.kind == MakeKind::Directory;
         let size = if let MakeKind::Symlink(to) = &call.kind { to.len() as u64 } else { 0 };
-        let made = Attr { ino, size, ..attr.made(mode, (call.uid, call.gid), now) };
+        let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
+        let made = Attr { ino, size, rdev, ..attr.made(mode, (call.uid, call.gid), now) };
         attr.name_added(is_dir, now);
         let step = Step { at: now, change: Change::Make(ino, call.clone()) };
         let step = log.append(Logged::new(step, &[ino, call.parent]));
@@ -130,16 +135,11 @@ impl Journal {
     fn hold_new(&self, attr: &Attr, step: u64) {
         self.inodes.with(attr.ino, |_, state| {
             (state.hold, state.attr, state.logged) = (LeaseState::own(), Some(*attr), step);
-            state.absent.note_bare();
+            state.xattrs.note_bare();
             state.lookups += 1;
             (state.names, state.names_known) = (attr.is_dir(), attr.is_dir());
-            if attr.mode & nuri_proto::change::S_IFMT == S_IFREG {
-                let layout = Layout { generation: 0, components: Vec::new() };
-                let (object, inline) = (ObjectId(0), Some(Vec::new()));
-                let record =
-                    FileRecord { object, layout, truncate_version: 0, inline, punch_from: None };
-                let data = FileData::new(self.session.id(), record, attr);
-                state.file = Some(Box::new(FileData { is_writable: true, ..data }));
+            if attr.mode & S_IFMT == S_IFREG {
+                state.file = Some(Box::new(FileData::empty(self.session.id())));
             }
         });
     }
@@ -164,7 +164,7 @@ impl Journal {
             _ => {}
         }
         let node = self.inodes.find(child.ino)?;
-        if child.is_dir && node.state.lock().known_directory()?.size > 0 {
+        if child.is_dir && self.has_names(child.ino)? {
             return Some(Err(Status::NOTEMPTY));
         }
         let step = log.queue.last() + 1;
@@ -247,6 +247,26 @@ impl Journal {
         state.view()
     }
 
+    /// Cuts a file to nothing. Its data gets another object, which is not known before it grows
+    /// again, as with a file that was made here.
+    pub(crate) fn empty_journalled(&self, change: &SetAttr) -> Option<Attr> {
+        let node = self.inodes.find(change.ino)?;
+        let mut log = self.open_journal()?;
+        let mut state = node.state.lock();
+        let now = self.stamp(state.alone()?.ctime);
+        let is_named = !state.orphan;
+        let file = state.file.as_mut().filter(|file| {
+            let is_idle = file.buffer.is_empty() && !file.is_written_through;
+            is_named && is_idle && file.is_writable && file.beside.is_none()
+        })?;
+        let step = Step { at: now, change: Change::SetAttr(change.clone()) };
+        let step = log.append(Logged::new(step, &[change.ino]));
+        file.begin_anew(step);
+        state.alone()?.emptied(change, now);
+        state.logged = step;
+        state.view()
+    }
+
     /// Says that a file gets too long to lie with its inode.
     pub(super) fn extend_journalled(&self, ino: Ino) -> Option<()> {
         let node = self.inodes.find(ino)?;
@@ -259,7 +279,8 @@ impl Journal {
         Some(())
     }
 
-    /// Moves a file or a link, over such or over nothing.
+    /// Moves a name, over another one or over nothing. Of a directory only where no rename that
+    /// another client asks for meanwhile makes a loop with it (JOURNAL-7).
     pub(crate) fn rename_journalled(&self, call: &Rename) -> Option<Result<(), Status>> {
         let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
         if matches!(call.mode, RenameMode::Exchange | RenameMode::Whiteout) || !are_plain {
@@ -276,11 +297,17 @@ impl Journal {
         match replaced {
             Some(_) if call.mode == RenameMode::NoReplace => return Some(Err(Status::EXIST)),
             Some(other) if other.ino == moved.ino => return Some(Ok(())),
-            Some(other) if other.is_dir => return None,
-            _ if moved.is_dir => return None,
+            Some(other) if !moved.is_dir && other.is_dir => return Some(Err(Status::ISDIR)),
+            Some(other) if moved.is_dir && !other.is_dir => return Some(Err(Status::NOTDIR)),
+            Some(other) if other.is_dir && self.has_names(other.ino)? => {
+                return Some(Err(Status::NOTEMPTY));
+            }
             _ => {}
         }
         let node = self.inodes.find(moved.ino)?;
+        if moved.is_dir && !self.may_move_directory(call, &node)? {
+            return None;
+        }
         let over = replaced.map(|other| self.inodes.find(other.ino).ok_or(())).transpose().ok()?;
         if let Some(over) = &over {
             over.state.lock().alone()?;
@@ -291,11 +318,15 @@ impl Journal {
         if let Some(over) = &over {
             fate = self.drop_name(over, &to, step, true)?.0;
         }
-        let now = self.move_name((&from, &to), &node, over.is_some(), step)?;
+        let replaced_dir = replaced.map(|other| other.is_dir);
+        let now = self.move_name((&from, &to), &node, replaced_dir, step)?;
         from.state.lock().usage.note_change();
         to.state.lock().usage.note_change();
         log.names(call.parent)?.remove(&call.name);
         log.names(call.new_parent)?.insert(&call.new_name, moved);
+        if let Some(Child { ino, is_dir: true }) = replaced {
+            log.directories.remove(&ino);
+        }
         let step = Step { at: now, change: Change::Rename(call.clone(), fate) };
         let replaced = replaced.map_or(moved.ino, |other| other.ino);
         log.append(Logged::new(step, &[call.parent, call.new_parent, moved.ino, replaced]));
@@ -303,6 +334,19 @@ impl Journal {
         let is_gone = |over: &Arc<Inode>| over.state.lock().orphan;
         over.filter(is_gone).iter().for_each(|over| self.deferred.defer(over.ino));
         Some(Ok(()))
+    }
+
+    /// Whether there is anything in a directory that is known here.
+    fn has_names(&self, dir: Ino) -> Option<bool> {
+        Some(self.inodes.find(dir)?.state.lock().known_directory()?.size > 0)
+    }
+
+    /// Whether the journal may move the directory: within its parent, or while there are no
+    /// directories in it.
+    fn may_move_directory(&self, call: &Rename, node: &Inode) -> Option<bool> {
+        let attr = *node.state.lock().alone()?;
+        let is_leaf = attr.nlink == 2 && node.ino != call.new_parent;
+        Some(call.parent == call.new_parent || is_leaf)
     }
 
     /// The file of a known directory, if it has unpublished data that the log does not take.
@@ -341,7 +385,7 @@ impl Journal {
         &self,
         (from, to): (&Arc<Inode>, &Arc<Inode>),
         node: &Arc<Inode>,
-        replaces: bool,
+        replaced_dir: Option<bool>,
         step: u64,
     ) -> Option<Time> {
         let latest = [from, to, node]
@@ -354,11 +398,12 @@ impl Journal {
             state.logged = step;
             state.attr.as_mut().map(change)
         };
-        if replaces {
-            alter(to, &|attr| attr.name_removed(false, now))?;
+        let is_dir = node.state.lock().attr?.is_dir();
+        if let Some(was_dir) = replaced_dir {
+            alter(to, &|attr| attr.name_removed(was_dir, now))?;
         }
-        alter(from, &|attr| attr.name_removed(false, now))?;
-        alter(to, &|attr| attr.name_added(false, now))?;
+        alter(from, &|attr| attr.name_removed(is_dir, now))?;
+        alter(to, &|attr| attr.name_added(is_dir, now))?;
         alter(node, &|attr| attr.changed(now))?;
         Some(now)
     }

@@ -5,7 +5,7 @@ use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Acquire, FileRecord, LeaseMode};
 
 use super::Journal;
-use crate::inode::{Inode, InodeState};
+use crate::inode::{FileData, Inode, InodeState};
 
 /// A direct change of directories; ends when dropped.
 pub(crate) struct Direct<'s> {
@@ -62,12 +62,17 @@ impl Journal {
         if self.is_placed(ino) {
             return Ok(());
         }
+        let emptied_at = |state: &InodeState| state.file.as_ref().map(|file| file.emptied_at);
+        let before = self.inodes.with(ino, |_, state| emptied_at(state));
         self.flush()?;
         let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Write })?;
         let record = reply.file.ok_or(Status::IO)?;
         self.inodes.with(ino, |_, state| {
             state.hold.take(reply.inode.lease, self.session.standing());
-            self.place(state, record);
+            let is_current = before == emptied_at(state);
+            if let Some(file) = state.file.as_mut().filter(|_| is_current) {
+                self.place(file, record);
+            }
         });
         Ok(())
     }
@@ -79,10 +84,8 @@ impl Journal {
     }
 
     /// Notes where the file's data goes, if that was not known.
-    pub(super) fn place(&self, state: &mut InodeState, record: FileRecord) {
-        if let Some(file) = &mut state.file
-            && !file.is_placed()
-        {
+    pub(super) fn place(&self, file: &mut FileData, record: FileRecord) {
+        if !file.is_placed() {
             self.data.groups().forget_object(record.object);
             (file.object, file.layout) = (record.object, record.layout.into());
         }

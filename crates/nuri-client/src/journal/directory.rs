@@ -293,7 +293,7 @@ impl Journal {
         let is_ours = state.hold.is_alone() && inode.lease.is_some_and(is_granted);
         let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
         if is_ours && is_untouched && state.attr.is_some() {
-            state.absent.note_no_default_list();
+            state.xattrs.note_no_default_list();
             (state.names, state.names_known) = (true, true);
             state.usage.counted = None;
             log.directories.insert(dir, names);
@@ -348,7 +348,13 @@ impl Journal {
     /// The inode of a name, to itself: who removes or moves it by the log has to have that too.
     pub(crate) fn take_child(&self, parent: Ino, name: &[u8]) {
         let child = self.state.lock().directories.get(&parent).and_then(|n| n.get(name));
-        let Some(Child { ino, is_dir: false }) = child else { return };
+        if let Some(Child { ino, is_dir: false }) = child {
+            self.take_inode(ino);
+        }
+    }
+
+    /// An inode, to itself.
+    pub(super) fn take_inode(&self, ino: Ino) {
         let is_alone = self.inodes.find(ino).is_some_and(|node| {
             let state = node.state.lock();
             state.hold.mode == Some(LeaseMode::Write) && state.attr.is_some()

@@ -18,9 +18,11 @@
 mod answer;
 mod direct;
 mod directory;
+mod links;
 pub mod queue;
 mod tell;
 pub(crate) mod usage;
+mod xattrs;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -109,6 +111,12 @@ impl JournalState {
     /// Appends a step; returns its number.
     fn append(&mut self, step: Logged) -> u64 {
         self.queue.append(step, Instant::now())
+    }
+
+    /// Whether something may be logged that takes room in the server's store. Each takes a number,
+    /// and who has none left asks for room by asking for numbers (ADR 0021).
+    fn may_grow(&self) -> bool {
+        !self.numbers.is_empty()
     }
 
     fn take_number(&mut self) -> Option<Ino> {

@@ -65,7 +65,8 @@ pub struct Batch<K> {
     /// Whose leases it relies on.
     pub session: SessionId,
     pub kept: K,
-    /// Number of its last step.
+    /// Numbers of its first and last step.
+    first: u64,
     last: u64,
 }
 
@@ -165,13 +166,14 @@ impl<K: Default> Queue<K> {
         }
         self.since = (!self.steps.is_empty()).then_some(now);
         let last = self.last - self.steps.len() as u64;
+        let first = last + 1 - steps.len() as u64;
         let made = |step: &Step| match &step.change {
             Change::Make(ino, _) => Some(*ino),
             _ => None,
         };
         let made = steps.iter().filter_map(made).collect();
         let (call, kept) = (Apply { steps }, K::default());
-        Batch { call, payload, made, touched, session, kept, last }
+        Batch { call, payload, made, touched, session, kept, first, last }
     }
 
     /// The batch is done, durably.
@@ -194,6 +196,20 @@ impl<K: Default> Queue<K> {
 }
 
 impl<K> Batch<K> {
+    /// Number of its last step.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Files that it says of that they grow, each with the number of the step that does.
+    pub fn grown(&self) -> impl Iterator<Item = (Ino, u64)> + '_ {
+        let numbered = self.call.steps.iter().zip(self.first..);
+        numbered.filter_map(|(step, number)| match &step.change {
+            Change::Extend(call) => Some((call.ino, number)),
+            _ => None,
+        })
+    }
+
     /// Adds what was not logged and may go along: its data is known only now.
     pub fn add(&mut self, step: Step, inline: Vec<u8>) {
         self.call.steps.push(step);
@@ -216,6 +232,9 @@ impl Logged {
             },
             Change::Unlink(call, _) => call.name.len(),
             Change::Rename(call, _) => call.name.len() + call.new_name.len(),
+            Change::Link(call) => call.name.len(),
+            Change::XattrSet(call) => call.name.len() + call.value.len(),
+            Change::XattrRemove(call) => call.name.len(),
             Change::SetAttr(_) | Change::Publish(_) => 0,
             Change::Extend(_) => LONGEST_RECORD,
         };

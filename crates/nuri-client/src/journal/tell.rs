@@ -12,7 +12,7 @@ use nuri_rules::broken;
 
 use super::Journal;
 use super::queue::{Batch, Logged, Lost, Outcome};
-use crate::inode::{Inode, InodeState};
+use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::drain::Drain;
 use crate::session::Slot;
 
@@ -136,21 +136,19 @@ impl Journal {
                 node.state.lock().hold.take(*grant, standing);
             }
         }
-        let grown = batch.call.steps.iter().filter_map(|step| match &step.change {
-            Change::Extend(call) => Some(call.ino),
-            _ => None,
-        });
-        for (ino, record) in grown.zip(&applied.placed) {
+        for ((ino, step), record) in batch.grown().zip(&applied.placed) {
             self.inodes.with(ino, |_, state| {
-                self.place(state, record.clone());
-                if let Some(file) = &mut state.file {
+                let is_current = |file: &&mut Box<FileData>| file.emptied_at < step;
+                if let Some(file) = state.file.as_mut().filter(is_current) {
+                    self.place(file, record.clone());
                     file.extending = true;
                 }
             });
         }
         for Published { node, size, version } in std::mem::take(&mut batch.kept.published) {
             let mut state = node.state.lock();
-            let Some(file) = &mut state.file else { continue };
+            let is_current = |file: &&mut Box<FileData>| file.emptied_at <= batch.last();
+            let Some(file) = state.file.as_mut().filter(is_current) else { continue };
             file.published_size = size;
             if file.version == version {
                 file.unpublished = None;

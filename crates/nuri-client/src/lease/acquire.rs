@@ -204,7 +204,7 @@ impl Leases {
             let granted = counts && state.hold.mode >= Some(mode);
             state.active += u32::from(granted);
             if granted && !has_capability {
-                state.absent.note_no_capability();
+                state.xattrs.note_no_capability();
             }
             granted.then(|| Entered(node.clone()))
         });

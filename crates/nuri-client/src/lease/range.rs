@@ -18,7 +18,7 @@ use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead, PartGrant};
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
 
-use crate::inode::absent_xattrs::AbsentXattrs;
+use crate::inode::known_xattrs::KnownXattrs;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::acquire::{Asked, Leases};
 use crate::lease::held_ranges::RangeLease;
@@ -117,7 +117,7 @@ impl InodeState {
     pub(crate) fn forget_parts(&mut self) {
         self.void_parts();
         if self.parts.take().is_some() && self.hold.mode.is_none() {
-            self.absent = AbsentXattrs::default();
+            self.xattrs = KnownXattrs::default();
         }
     }
 
@@ -138,7 +138,7 @@ impl InodeState {
             parts.mode = Some(attr.mode);
         }
         if !has_capability {
-            self.absent.note_no_capability();
+            self.xattrs.note_no_capability();
         }
     }
 

@@ -134,6 +134,8 @@ struct Block {
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
     blocks: BTreeMap<u64, Block>,
+    /// No target was given bytes of the file from here on.
+    sent_to: u64,
 }
 
 /// Bytes on their way to a target.
@@ -267,7 +269,9 @@ impl WriteBuffer {
             return None;
         }
         b.flying = std::mem::take(&mut b.dirty);
-        let (ranges, charge) = (b.flying.iter().collect(), b.charge.push());
+        let (ranges, charge): (Vec<_>, _) = (b.flying.iter().collect(), b.charge.push());
+        let end = ranges.last().map_or(0, |(_, end)| u64::from(*end));
+        self.sent_to = self.sent_to.max(block * BLOCK + end);
         Some(Push { block, data: b.data.clone(), ranges, charge })
     }
 
@@ -362,6 +366,36 @@ impl WriteBuffer {
         }
     }
 
+    /// Where bytes of the file that targets may have end.
+    pub(crate) fn sent_to(&self) -> u64 {
+        self.sent_to
+    }
+
+    /// Targets were given bytes up to there by other ways.
+    pub(crate) fn note_sent(&mut self, end: u64) {
+        self.sent_to = self.sent_to.max(end);
+    }
+
+    /// Targets have nothing from there on any more.
+    pub(crate) fn note_cut(&mut self, from: u64) {
+        self.sent_to = self.sent_to.min(from);
+    }
+
+    /// Forgets bytes from there on that no target was given; returns those no longer charged.
+    pub(crate) fn cut(&mut self, from: u64) -> u64 {
+        let blocks: Vec<u64> = self.blocks.range(from / BLOCK..).map(|(block, _)| *block).collect();
+        let mut freed = 0;
+        for block in blocks {
+            let start = from.saturating_sub(block * BLOCK) as u32;
+            if let Some(b) = self.blocks.get_mut(&block) {
+                b.dirty.remove(start, BLOCK as u32);
+                freed += b.valid.remove(start, BLOCK as u32);
+            }
+            freed += self.remove_empty(block);
+        }
+        freed
+    }
+
     /// Forgets everything; returns bytes no longer charged.
     pub(crate) fn clear(&mut self) -> u64 {
         let freed = self.blocks.values().map(|b| b.valid.total() + b.beside).sum();
@@ -391,6 +425,23 @@ mod tests {
         buffer.pushed(0, (10, 13));
         assert_eq!(buffer.durable(0, (10, 13)), 3);
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn what_was_not_sent_can_be_cut_off() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 10, &[1; 90]);
+        buffer.write(1, 0, &[2; 50]);
+        buffer.write(3, 200_000, &[3; 5]);
+        assert_eq!(buffer.sent_to(), 0);
+        assert_eq!(buffer.cut(60), 40 + 50 + 5 + SPARSE);
+        let mut out = [9; 100];
+        assert_eq!(buffer.read(0, 0, &mut out), [(0, 10), (60, 100)]);
+        assert_eq!(buffer.begin_push(0).unwrap().ranges, [(10, 60)]);
+        assert_eq!((buffer.sent_to(), buffer.pushable_blocks().len()), (60, 0));
+        buffer.note_sent(BLOCK);
+        buffer.note_cut(70);
+        assert_eq!(buffer.sent_to(), 70);
     }
 
     #[test]

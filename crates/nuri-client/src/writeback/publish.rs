@@ -5,9 +5,11 @@ use std::sync::Arc;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::meta::{Publish, PublishData, SetTime};
+use nuri_proto::op::meta::{Attr, InodeReply, Publish, PublishData, SetTime};
+use nuri_rules::broken;
 
-use crate::inode::{FileData, Inode};
+use crate::inode::{FileData, Inode, InodeState};
+use crate::lease::state::GrantValidity;
 use crate::writeback::{SyncScope, Writeback};
 
 impl Writeback {
@@ -38,7 +40,7 @@ impl Writeback {
                         file.unpublished = None;
                     }
                 }
-                state.apply(&reply.attr, reply.lease, self.session.standing());
+                state.published(&call, &reply, self.session.standing());
                 Ok(())
             }
             // Removed meanwhile: nothing is left to be kept.
@@ -50,6 +52,20 @@ impl Writeback {
             }
             Err(status) => Err(status),
         }
+    }
+}
+
+impl InodeState {
+    /// Takes over what a publication made of the attributes. Of an inode that is here alone it is
+    /// done here as the server did it: the answer knows nothing of what was logged since it was
+    /// sent.
+    fn published(&mut self, call: &Publish, reply: &InodeReply, standing: GrantValidity) {
+        let told = reply.attr;
+        let own = self.alone().filter(|_| !broken!("publication_hides_log")).map(|attr| {
+            attr.published(call.mtime.map(|mtime| mtime.at(told.mtime)));
+            Attr { size: told.size, allocated: told.allocated, ..*attr }
+        });
+        self.apply(&own.unwrap_or(told), reply.lease, standing);
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::Instant;
 use nuri_proto::Status;
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::meta::TruncateDone;
+use nuri_proto::op::meta::{Attr, TruncateDone};
+use nuri_rules::broken;
 
 use super::Writeback;
-use crate::inode::Inode;
+use crate::inode::{FileData, Inode};
 
 /// Bytes of a stripe, where the layout has redundancy.
 fn redundant_stripe(layout: &Layout) -> Option<u64> {
@@ -17,7 +18,58 @@ fn redundant_stripe(layout: &Layout) -> Option<u64> {
     Some(component.chunk_size.bytes() * component.shape.data() as u64)
 }
 
+impl FileData {
+    /// Sets the size where nothing but what is buffered here changes: no target was given bytes
+    /// beyond it. Returns bytes that are not buffered any more.
+    fn resize_unsent(&mut self, size: u64) -> Option<u64> {
+        let is_here = self.is_writable && self.beside.is_none() && !self.is_written_through;
+        if !is_here || self.has_failed {
+            return None;
+        }
+        let is_placed = self.is_placed();
+        let lies_inline = match &mut self.inline {
+            Some(inline) if size <= MAX_INLINE => {
+                inline.resize(size as usize, 0);
+                true
+            }
+            Some(inline) if !inline.is_empty() => return None,
+            _ if !is_placed => return None,
+            _ => false,
+        };
+        let mut freed = 0;
+        if !lies_inline && size < self.size {
+            let sent_to = if broken!("cut_what_was_sent") { 0 } else { self.buffer.sent_to() };
+            if size < sent_to {
+                return None;
+            }
+            freed = self.buffer.cut(size);
+        }
+        if !lies_inline {
+            self.inline = None;
+        }
+        self.size = size;
+        Some(freed)
+    }
+}
+
 impl Writeback {
+    /// Sets the size of a file that is here alone, where that is a matter of what is buffered.
+    /// `None`: others have to be asked.
+    pub(crate) fn resize_buffered(&self, node: &Arc<Inode>, size: u64) -> Option<Attr> {
+        let now = self.session.now();
+        let (freed, attr) = {
+            let mut state = node.state.lock();
+            state.alone()?;
+            let file = state.file.as_mut()?;
+            let freed = file.resize_unsent(size)?;
+            file.touch(now);
+            (freed, state.view()?)
+        };
+        self.unreserve(freed);
+        self.mark_dirty(node);
+        Some(attr)
+    }
+
     /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
     /// targets, and the server knows, before it grows: else others would look for them in vain.
     pub(crate) fn spill(&self, node: &Arc<Inode>, size: u64) {
@@ -61,6 +113,7 @@ impl Writeback {
         self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
+            file.buffer.note_cut(from);
             let beyond = match redundant_stripe(&file.layout) {
                 // Members give back more than was counted: versions too.
                 Some(stripe) => file.allocated.saturating_sub(file.size.next_multiple_of(stripe)),

@@ -117,6 +117,9 @@ impl Writeback {
     pub(crate) fn send(&self, node: &Arc<Inode>, row: &Row, done: &mut Progress) {
         let Some(Push { block, data, ranges, .. }) = row.pushes.first() else { return };
         let (base, how) = (block * BLOCK, (Durability::Stable, Room::Unpromised));
+        if let (Some(file), Some((_, end))) = (&mut node.state.lock().file, ranges.last()) {
+            file.buffer.note_sent(base + u64::from(*end));
+        }
         if let Err(status) = self.announce_growth(node, *block) {
             (done.to, done.outcome) = (base + u64::from(ranges[0].0), Err(status));
             return;

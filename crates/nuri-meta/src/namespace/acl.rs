@@ -7,12 +7,10 @@
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT};
 
 use crate::namespace::schema::xattr_key;
 use crate::namespace::txn::Txn;
-
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: [u8; 4] = [2, 0, 0, 0];
 const ENTRY: usize = 8;
@@ -112,9 +110,9 @@ fn stored(txn: &Txn<'_>, ino: Ino, name: &[u8]) -> Result<Option<Acl>, Status> {
 
 /// `chmod`: the inode's list follows its mode.
 pub(crate) fn follow_mode(txn: &mut Txn<'_>, ino: Ino, mode: u32) -> Result<(), Status> {
-    if let Some(mut acl) = stored(txn, ino, ACCESS)? {
+    if let Some(mut acl) = stored(txn, ino, ACL_ACCESS)? {
         acl.set_mode(mode);
-        txn.batch.put(xattr_key(ino, ACCESS), acl.encode());
+        txn.batch.put(xattr_key(ino, ACL_ACCESS), acl.encode());
     }
     Ok(())
 }
@@ -128,16 +126,16 @@ pub(crate) fn inherit(
     (mode, umask): (u32, u32),
     is_dir: bool,
 ) -> Result<Inherited, Status> {
-    let Some(default) = stored(txn, parent, DEFAULT)? else {
+    let Some(default) = stored(txn, parent, ACL_DEFAULT)? else {
         return Ok(Inherited { mode: mode & !(umask & 0o777), lists: false });
     };
     let mut acl = default.clone();
     acl.narrow(mode);
     if !acl.is_plain() {
-        txn.batch.put(xattr_key(ino, ACCESS), acl.encode());
+        txn.batch.put(xattr_key(ino, ACL_ACCESS), acl.encode());
     }
     if is_dir {
-        txn.batch.put(xattr_key(ino, DEFAULT), default.encode());
+        txn.batch.put(xattr_key(ino, ACL_DEFAULT), default.encode());
     }
     Ok(Inherited { mode: mode & !0o777 | acl.mode(), lists: is_dir || !acl.is_plain() })
 }

@@ -4,7 +4,7 @@
 //! until that one is durable. [`Reads`] alone knows the engine, so nothing is read past it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use nuri_kv::engine::{Batch, CommitId, Engine, KvError, Pair};
 use nuri_proto::Status;
@@ -136,7 +136,7 @@ pub fn kv_status(error: &KvError) -> Status {
         KvError::Stopped => Status::OUT_OF_SERVICE,
         KvError::Damaged(_) => Status::CORRUPT,
         // E2BIG.
-        KvError::TooLarge { .. } => Status(7),
+        KvError::TooLarge { .. } => Status::TOOBIG,
         _ => Status::IO,
     }
 }
@@ -157,6 +157,18 @@ impl Txn<'_> {
         limit: usize,
     ) -> Result<Vec<Pair>, Status> {
         self.reads.scan(prefix, after, limit)
+    }
+
+    /// All pairs under a prefix, with this transaction's changes.
+    pub(crate) fn scan_all(&self, prefix: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Status> {
+        let mut found = BTreeMap::from_iter(self.scan(prefix, prefix, usize::MAX)?);
+        for (key, value) in self.batch.changes_under(prefix) {
+            match value {
+                Some(value) => found.insert(key.to_vec(), value.to_vec()),
+                None => found.remove(key),
+            };
+        }
+        Ok(found)
     }
 
     /// The caller tells what every commit changes: the counters.

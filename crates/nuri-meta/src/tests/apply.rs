@@ -89,6 +89,12 @@ fn nothing_is_applied_without_the_leases() {
     assert_eq!(apply(&b, vec![unlink(Ino::ROOT, "own", Fate::Dropped)], &[]), Err(Status::STALE));
     let set = SetAttr { ino: own, mode: Some(0), ..SetAttr::default() };
     assert_eq!(apply(&b, vec![Change::SetAttr(set)], &[]), Err(Status::STALE));
+    let attribute = xattr(own, "user.a", b"1", XattrMode::Any);
+    let none = XattrRemove { ino: own, name: b"user.a".into() };
+    let link = Link { ino: own, parent: Ino::ROOT, name: b"l".into() };
+    for change in [attribute, Change::XattrRemove(none), Change::Link(link)] {
+        assert_eq!(apply(&b, vec![change], &[]), Err(Status::STALE));
+    }
     assert_eq!(world.fsck().inodes, 2);
 }
 
@@ -243,4 +249,100 @@ fn a_file_that_grows_in_the_log_gets_its_place_and_is_cleaned_behind_a_dead_writ
     let left = |ino| b.acquire(ino, LeaseMode::Write).unwrap().file.unwrap();
     assert_eq!((left(long).punch_from, left(long).object), (Some(0), record.object));
     assert_eq!(left(short).punch_from, None);
+}
+
+fn rename(from: (Ino, &str), to: (Ino, &str)) -> Change {
+    let (parent, name) = (from.0, from.1.into());
+    let (new_parent, new_name) = (to.0, to.1.into());
+    let mode = RenameMode::Replace;
+    Change::Rename(Rename { parent, name, new_parent, new_name, mode }, Fate::Dropped)
+}
+
+fn xattr(ino: Ino, name: &str, value: &[u8], mode: XattrMode) -> Change {
+    let (name, value, group_id) = (name.into(), value.to_vec(), SetGroupId::Keep);
+    Change::XattrSet(XattrSet { ino, name, value, mode, group_id })
+}
+
+#[test]
+fn links_special_files_and_attributes_of_one_log_are_as_if_the_server_had_made_them() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (file, pipe) = (next(), next());
+    let link = |name: &str| Change::Link(Link { ino: file, parent: Ino::ROOT, name: name.into() });
+    let fifo = Make { mode: 0o010_644, ..make(Ino::ROOT, "p", MakeKind::Special { rdev: 0 }) };
+    let steps = vec![
+        Change::Make(file, make(Ino::ROOT, "f", MakeKind::File)),
+        Change::Make(pipe, fifo),
+        link("g"),
+        link("h"),
+        xattr(file, "user.a", b"1", XattrMode::Create),
+        Change::XattrRemove(XattrRemove { ino: file, name: b"user.a".into() }),
+        xattr(file, "user.a", b"2", XattrMode::Create),
+        xattr(file, "user.b", b"3", XattrMode::Any),
+        unlink(Ino::ROOT, "f", Fate::Dropped),
+    ];
+    apply(&a, steps, &[]).unwrap();
+    let attr = a.attr(file).unwrap();
+    assert_eq!((attr.nlink, a.attr(pipe).unwrap().mode), (2, 0o010_644));
+    let all = a.get(XattrAll { ino: file }).unwrap();
+    assert_eq!(all, [(b"user.a".into(), b"2".into()), (b"user.b".into(), b"3".into())]);
+    assert_eq!(world.fsck().inodes, 3);
+    let rest = ["g", "h"].map(|name| unlink(Ino::ROOT, name, Fate::Dropped));
+    apply(&a, rest.into(), &[]).unwrap();
+    assert_eq!((a.attr(file), world.fsck().inodes), (Err(Status::STALE), 2));
+}
+
+#[test]
+fn attributes_that_come_and_go_with_their_inode_in_one_log_leave_nothing() {
+    let world = World::new();
+    let a = alone(&world);
+    let file = numbers(&a)();
+    let steps = vec![
+        Change::Make(file, make(Ino::ROOT, "f", MakeKind::File)),
+        xattr(file, "user.a", b"1", XattrMode::Any),
+        unlink(Ino::ROOT, "f", Fate::Dropped),
+    ];
+    apply(&a, steps, &[]).unwrap();
+    assert_eq!(world.fsck().inodes, 1);
+}
+
+/// Catches `broken!("log_moves_trees")`: another client may just move the new parent below it.
+#[test]
+fn a_directory_with_directories_in_it_leaves_its_parent_by_the_server_only() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let dir = |ino, parent, name: &str| Change::Make(ino, make(parent, name, MakeKind::Directory));
+    let (tree, below, other) = (next(), next(), next());
+    let made =
+        vec![dir(tree, Ino::ROOT, "tree"), dir(below, tree, "below"), dir(other, Ino::ROOT, "o")];
+    apply(&a, made, &[]).unwrap();
+    let away = rename((Ino::ROOT, "tree"), (other, "tree"));
+    assert_eq!(apply(&a, vec![away], &[]), Err(Status::INVAL));
+    apply(&a, vec![rename((Ino::ROOT, "tree"), (Ino::ROOT, "named"))], &[]).unwrap();
+    apply(&a, vec![rename((tree, "below"), (other, "leaf"))], &[]).unwrap();
+    apply(&a, vec![rename((Ino::ROOT, "named"), (other, "leaf"))], &[]).unwrap();
+    let links = |ino| a.attr(ino).unwrap().nlink;
+    assert_eq!((links(Ino::ROOT), links(other), a.find(other, "leaf").unwrap().ino), (3, 3, tree));
+    assert_eq!(world.fsck().inodes, 3);
+}
+
+#[test]
+fn a_file_that_is_cut_to_nothing_gets_another_object_when_it_grows_again() {
+    let world = World::new();
+    let a = alone(&world);
+    let file = numbers(&a)();
+    let extend = || Change::Extend(Extend { ino: file });
+    let cut = |size| Change::SetAttr(SetAttr { ino: file, size: Some(size), ..SetAttr::default() });
+    let steps = vec![Change::Make(file, make(Ino::ROOT, "f", MakeKind::File)), extend()];
+    let first = apply(&a, steps, &[]).unwrap().placed[0].object;
+    assert_eq!(apply(&a, vec![cut(1)], &[]), Err(Status::INVAL), "nobody punched the rest");
+    let (size, allocated, mtime) = (10_000, 12_288, None);
+    let (ino, data) = (file, PublishData::OnTargets);
+    a.put(Publish { ino, size, allocated, mtime, data }).unwrap();
+    let second = apply(&a, vec![cut(0), extend()], &[]).unwrap().placed[0].object;
+    let attr = a.attr(file).unwrap();
+    assert!(second != first && (attr.size, attr.allocated) == (0, 0));
+    assert_eq!(world.fsck().inodes, 2);
 }

@@ -283,7 +283,7 @@ fn extended_attributes_have_modes_and_limits() {
     set("user.a", b"3", XattrMode::Any).unwrap();
     set("user.b", &vec![9; MAX_XATTR_VALUE], XattrMode::Any).unwrap();
     assert_eq!((get("user.a").unwrap(), get("user.b").unwrap().len()), (b"3".to_vec(), 65536));
-    assert_eq!(set("user.c", &vec![9; MAX_XATTR_VALUE + 1], XattrMode::Any), Err(Status(7)));
+    assert_eq!(set("user.c", &vec![9; MAX_XATTR_VALUE + 1], XattrMode::Any), Err(Status::TOOBIG));
     assert_eq!(set(&"n".repeat(256), b"", XattrMode::Any), Err(Status::RANGE));
     assert_eq!(c.get(XattrList { ino: f }).unwrap(), [b"user.a", b"user.b"]);
     c.put(XattrRemove { ino: f, name: b"user.a".to_vec() }).unwrap();

@@ -175,6 +175,9 @@ impl Files {
         if change != (SetAttr { ino, ..SetAttr::default() }) {
             self.client.setattr(&change)?;
         }
+        if new.size.is_some() {
+            self.client.sync_inode(ino)?;
+        }
         Ok(())
     }
 }

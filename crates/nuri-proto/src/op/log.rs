@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::call;
 use super::meta::{
-    Extend, FileRecord, Grant, InodeReply, Make, Publish, Rename, SetAttr, Time, Unlink,
+    Extend, FileRecord, Grant, InodeReply, Link, Make, Publish, Rename, SetAttr, Time, Unlink,
+    XattrRemove, XattrSet,
 };
 use crate::id::Ino;
 
@@ -52,14 +53,19 @@ pub enum Change {
     /// Makes an inode of a reserved number.
     Make(Ino, Make),
     Unlink(Unlink, Fate),
-    /// Of files and links, and over such.
+    /// Without an exchange. A directory moves within its parent, or has no directories in it.
     Rename(Rename, Fate),
-    /// Without a size.
+    /// With no size but zero.
     SetAttr(SetAttr),
     /// Inline.
     Publish(Publish),
     /// Of a file that gets too long to lie with its inode.
     Extend(Extend),
+    /// Of what has a name.
+    Link(Link),
+    /// Of all but access control lists.
+    XattrSet(XattrSet),
+    XattrRemove(XattrRemove),
 }
 
 /// What becomes of an inode that loses its last name.

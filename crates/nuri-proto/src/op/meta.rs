@@ -572,6 +572,13 @@ pub struct XattrList {
 }
 call!(XattrList => Vec<Vec<u8>>);
 
+/// Reads all extended attributes, where they fit into an answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct XattrAll {
+    pub ino: Ino,
+}
+call!(XattrAll => Vec<(Vec<u8>, Vec<u8>)>);
+
 /// Removes an extended attribute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct XattrRemove {

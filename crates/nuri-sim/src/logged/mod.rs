@@ -205,9 +205,7 @@ impl World {
             };
             let attr = made.entry.inode.attr;
             self.top.push(attr.ino);
-            self.latest
-                .0
-                .insert(attr.ino, Item { attr, body: Body::Directory(Default::default()) });
+            self.latest.0.insert(attr.ino, Item::new(attr, Body::Directory(Default::default())));
         }
         self.durable = self.latest.clone();
         self.send(reply.session, None, &SessionClose {}, &[]).map(|_| ())

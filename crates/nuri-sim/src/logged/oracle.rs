@@ -8,7 +8,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::meta::{
     Acquire, AcquireReply, Attr, LeaseMode, Lookup, ReadDir, ReadDirReply, SessionClose,
-    SessionOpen, StatFs, WithAttrs,
+    SessionOpen, StatFs, WithAttrs, XattrAll,
 };
 
 use super::World;
@@ -259,7 +259,11 @@ impl World {
                 None => return Ok(None),
             },
         };
-        Ok(Some(Item { attr, body }))
+        let xattrs = match self.ask(c, &XattrAll { ino })? {
+            Some(Ok(all)) => all.into_iter().collect(),
+            _ => return Ok(None),
+        };
+        Ok(Some(Item { attr, body, xattrs }))
     }
 
     /// The end: all is told, the server crashes once more, all is there and nothing else.
@@ -320,7 +324,8 @@ fn body_of(reply: &AcquireReply) -> Option<Body> {
     match (&reply.symlink, &reply.file) {
         (Some(to), _) => Some(Body::Link(to.clone())),
         (None, Some(record)) => Some(Body::File(data(record).unwrap_or_default())),
-        (None, None) => None,
+        (None, None) if reply.inode.attr.is_dir() => None,
+        (None, None) => Some(Body::Special),
     }
 }
 

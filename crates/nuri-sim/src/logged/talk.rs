@@ -1,6 +1,8 @@
 //! What a client says to the server: its log, its leases, its errands. The order in which it does
 //! is that of `nuri-client`'s `log/tell.rs` and `recall.rs`.
 
+use std::collections::BTreeSet;
+
 use nuri_client::lease::state::Recalled;
 use nuri_client::queue::Outcome;
 use nuri_proto::Status;
@@ -161,7 +163,8 @@ impl World {
             return Ok(());
         }
         let client = &mut self.clients[c];
-        let alone: Vec<Ino> = names.values().copied().filter(|i| client.is_alone(*i)).collect();
+        let alone: BTreeSet<Ino> =
+            names.values().copied().filter(|i| client.is_alone(*i)).collect();
         let mut leases = Vec::new();
         for ino in alone {
             if let Some(Held { hold, .. }) = client.holds.get_mut(&ino) {

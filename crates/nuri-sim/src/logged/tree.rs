@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFREG};
+use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Step};
-use nuri_proto::op::meta::{Attr, Make, MakeKind, Publish, Rename, Time, Unlink};
+use nuri_proto::op::meta::{Attr, Link, Make, MakeKind, Publish, Rename, SetAttr, Time, Unlink};
 
 use crate::check::Wrong;
 
@@ -15,12 +15,21 @@ pub enum Body {
     Directory(BTreeMap<Vec<u8>, Ino>),
     File(Vec<u8>),
     Link(Vec<u8>),
+    Special,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Item {
     pub attr: Attr,
     pub body: Body,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Item {
+    /// Without extended attributes.
+    pub fn new(attr: Attr, body: Body) -> Item {
+        Item { attr, body, xattrs: BTreeMap::new() }
+    }
 }
 
 /// A step with its data, as the model keeps it.
@@ -46,9 +55,16 @@ impl Tree {
             Change::Make(ino, call) => self.make(*ino, call, at),
             Change::Unlink(call, _) => self.unlink(call, at),
             Change::Rename(call, _) => self.rename(call, at),
-            Change::SetAttr(call) => self.0.get_mut(&call.ino).map(|item| item.attr.set(call, at)),
+            Change::SetAttr(call) => self.set(call, at),
             Change::Publish(call) => self.publish(call, &note.inline, at),
             Change::Extend(call) => self.0.get(&call.ino).map(|_| ()),
+            Change::Link(call) => self.link(call, at),
+            Change::XattrSet(call) => self.changed(call.ino, at).map(|item| {
+                item.xattrs.insert(call.name.clone(), call.value.clone());
+            }),
+            Change::XattrRemove(call) => {
+                self.changed(call.ino, at).and_then(|item| item.xattrs.remove(&call.name)).map(drop)
+            }
         };
         done.ok_or_else(|| format!("the model cannot do {:?}", note.step))
     }
@@ -75,35 +91,71 @@ impl Tree {
             MakeKind::File => (S_IFREG | rights, Body::File(Vec::new()), 0),
             MakeKind::Directory => (S_IFDIR | rights, Body::Directory(BTreeMap::new()), 0),
             MakeKind::Symlink(to) => (S_IFLNK | 0o777, Body::Link(to.clone()), to.len() as u64),
-            MakeKind::Special { .. } => return None,
+            MakeKind::Special { .. } => (call.mode & S_IFMT | rights, Body::Special, 0),
         };
+        let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
         let (parent, names) = self.dir(call.parent)?;
-        let attr = Attr { ino, size, ..parent.made(mode, (call.uid, call.gid), at) };
+        let attr = Attr { ino, size, rdev, ..parent.made(mode, (call.uid, call.gid), at) };
         parent.name_added(attr.is_dir(), at);
         let is_new = names.insert(call.name.clone(), ino).is_none();
         is_new.then_some(())?;
-        self.0.insert(ino, Item { attr, body });
+        self.0.insert(ino, Item::new(attr, body));
         Some(())
     }
 
-    /// An inode with its last name is gone from here, whoever has it open.
+    fn changed(&mut self, ino: Ino, at: Time) -> Option<&mut Item> {
+        let item = self.0.get_mut(&ino)?;
+        item.attr.changed(at);
+        Some(item)
+    }
+
+    fn set(&mut self, call: &SetAttr, at: Time) -> Option<()> {
+        let item = self.0.get_mut(&call.ino)?;
+        if call.size.is_none() {
+            item.attr.set(call, at);
+            return Some(());
+        }
+        item.attr.emptied(call, at);
+        item.body = Body::File(Vec::new());
+        Some(())
+    }
+
+    fn link(&mut self, call: &Link, at: Time) -> Option<()> {
+        self.0.get_mut(&call.ino)?.attr.link_added(at);
+        let (dir, names) = self.dir(call.parent)?;
+        dir.name_added(false, at);
+        names.insert(call.name.clone(), call.ino).is_none().then_some(())
+    }
+
+    /// An inode with its last name is gone from here, whoever has it open. Whether it is a
+    /// directory.
+    fn lose_name(&mut self, ino: Ino, at: Time) -> Option<bool> {
+        let attr = &mut self.0.get_mut(&ino)?.attr;
+        attr.link_dropped(at);
+        let (is_dir, is_gone) = (attr.is_dir(), attr.nlink == 0);
+        if is_gone {
+            self.0.remove(&ino);
+        }
+        Some(is_dir)
+    }
+
     fn unlink(&mut self, call: &Unlink, at: Time) -> Option<()> {
         let ino = self.dir(call.parent)?.1.remove(&call.name)?;
-        let gone = self.0.remove(&ino)?;
-        self.dir(call.parent)?.0.name_removed(gone.attr.is_dir(), at);
+        let is_dir = self.lose_name(ino, at)?;
+        self.dir(call.parent)?.0.name_removed(is_dir, at);
         Some(())
     }
 
     fn rename(&mut self, call: &Rename, at: Time) -> Option<()> {
         let moved = self.dir(call.parent)?.1.remove(&call.name)?;
+        let is_dir = self.0.get(&moved)?.attr.is_dir();
         if let Some(over) = self.dir(call.new_parent)?.1.insert(call.new_name.clone(), moved) {
-            self.0.remove(&over)?;
-            self.dir(call.new_parent)?.0.name_removed(false, at);
+            let was_dir = self.lose_name(over, at)?;
+            self.dir(call.new_parent)?.0.name_removed(was_dir, at);
         }
-        self.dir(call.parent)?.0.name_removed(false, at);
-        self.dir(call.new_parent)?.0.name_added(false, at);
-        self.0.get_mut(&moved)?.attr.changed(at);
-        Some(())
+        self.dir(call.parent)?.0.name_removed(is_dir, at);
+        self.dir(call.new_parent)?.0.name_added(is_dir, at);
+        self.changed(moved, at).map(|_| ())
     }
 
     fn publish(&mut self, call: &Publish, inline: &[u8], at: Time) -> Option<()> {

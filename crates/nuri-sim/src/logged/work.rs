@@ -2,11 +2,12 @@
 
 use nuri_client::lease::state::LeaseState;
 use nuri_io::clock::Clock;
+use nuri_proto::change::S_IFCHR;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    Extend, LeaseMode, Make, MakeKind, Publish, PublishData, RemoveKind, Rename, RenameMode,
-    SetAttr, SetTime, Time, Unlink,
+    Extend, LeaseMode, Link, Make, MakeKind, Publish, PublishData, RemoveKind, Rename, RenameMode,
+    SetAttr, SetGroupId, SetTime, Time, Unlink, XattrMode, XattrRemove, XattrSet,
 };
 
 use super::client::{Held, Wish};
@@ -58,17 +59,22 @@ impl World {
         if !self.clients[c].queue.has_room() || self.clients[c].is_gone {
             return Ok(());
         }
-        let Some(ino) = child else { return self.log_make(c, dir, name) };
+        let Some(ino) = child else {
+            let is_linked = self.rng.one_in(5) && self.log_link(c, dir, &name)?;
+            return if is_linked { Ok(()) } else { self.log_make(c, dir, name) };
+        };
         if !self.clients[c].is_alone(ino) {
             // It needs the inode alone too.
             let wish = Wish { ino, mode: LeaseMode::Write, patience: PATIENCE };
             self.clients[c].wish.get_or_insert(wish);
             return Ok(());
         }
-        match self.rng.below(5) {
+        match self.rng.below(7) {
             0 => self.log_unlink(c, dir, name, ino),
             1 => self.log_rename(c, dir, name, ino),
             2 => self.log_setattr(c, ino),
+            3 => self.log_xattr(c, ino),
+            4 => self.log_cut(c, ino),
             _ => self.log_publish(c, ino),
         }
     }
@@ -98,16 +104,57 @@ impl World {
 
     fn log_make(&mut self, c: usize, dir: Ino, name: Vec<u8>) -> Result<(), Wrong> {
         let Some(ino) = self.clients[c].numbers.next().map(Ino) else { return Ok(()) };
-        let kind = match self.rng.below(6) {
-            0 => MakeKind::Directory,
-            1 => MakeKind::Symlink(name.clone()),
-            _ => MakeKind::File,
+        let (kind, bits) = match self.rng.below(7) {
+            0 => (MakeKind::Directory, 0),
+            1 => (MakeKind::Symlink(name.clone()), 0),
+            2 => (MakeKind::Special { rdev: self.rng.below(99) as u32 }, S_IFCHR),
+            _ => (MakeKind::File, 0),
         };
-        let call = Make { mode: 0o700 + self.rng.below(64) as u32, ..make(dir, name, kind) };
+        let mode = bits | (0o700 + self.rng.below(64) as u32);
+        let call = Make { mode, ..make(dir, name, kind) };
         self.log(c, Change::Make(ino, call), Vec::new(), &[ino, dir])?;
         let held = Held { hold: LeaseState::own(), is_known: true, ..Held::default() };
         self.clients[c].holds.insert(ino, held);
         Ok(())
+    }
+
+    /// Gives a file or link that it has alone a further name. Whether there was one.
+    fn log_link(&mut self, c: usize, parent: Ino, name: &[u8]) -> Result<bool, Wrong> {
+        let client = &self.clients[c];
+        let is_own = |ino: &Ino| self.latest.0.contains_key(ino) && client.is_alone(*ino);
+        let own = client.holds.keys().copied().filter(|ino| is_own(ino) && !self.is_dir(*ino));
+        let own: Vec<Ino> = own.collect();
+        let Some(ino) = self.pick(&own) else { return Ok(false) };
+        let call = Link { ino, parent, name: name.to_vec() };
+        self.log(c, Change::Link(call), Vec::new(), &[ino, parent]).map(|_| true)
+    }
+
+    /// Sets or removes an extended attribute.
+    fn log_xattr(&mut self, c: usize, ino: Ino) -> Result<(), Wrong> {
+        let name: Vec<u8> = format!("user.{}", self.rng.below(3)).into();
+        let is_set = self.latest.0.get(&ino).is_some_and(|item| item.xattrs.contains_key(&name));
+        let change = if is_set && self.rng.one_in(2) {
+            Change::XattrRemove(XattrRemove { ino, name })
+        } else {
+            let mut value = vec![0; self.rng.below(40) as usize];
+            self.rng.fill(&mut value);
+            let (mode, group_id) = (XattrMode::Any, SetGroupId::Keep);
+            Change::XattrSet(XattrSet { ino, name, value, mode, group_id })
+        };
+        self.log(c, change, Vec::new(), &[ino]).map(|_| ())
+    }
+
+    /// Cuts a file to nothing.
+    fn log_cut(&mut self, c: usize, ino: Ino) -> Result<(), Wrong> {
+        if !self.is_file(ino) {
+            return self.log_setattr(c, ino);
+        }
+        let call = SetAttr { ino, size: Some(0), ..SetAttr::default() };
+        self.log(c, Change::SetAttr(call), Vec::new(), &[ino]).map(|_| ())
+    }
+
+    fn is_file(&self, ino: Ino) -> bool {
+        self.latest.0.get(&ino).is_some_and(|item| matches!(item.body, Body::File(_)))
     }
 
     fn log_unlink(&mut self, c: usize, parent: Ino, name: Vec<u8>, ino: Ino) -> Result<(), Wrong> {
@@ -124,6 +171,10 @@ impl World {
     }
 
     fn note_removed(&mut self, c: usize, ino: Ino, fate: Fate, step: u64) {
+        if self.latest.0.contains_key(&ino) {
+            // It has other names.
+            return;
+        }
         let client = &mut self.clients[c];
         match (fate, client.holds.get_mut(&ino)) {
             (Fate::Dropped, Some(hold)) => hold.gone_at = Some(step),
@@ -137,8 +188,10 @@ impl World {
         let (Some(new_parent), new_name) = (self.pick(&own), self.name()) else { return Ok(()) };
         let over = self.latest.names(new_parent).and_then(|names| names.get(&new_name)).copied();
         let is_over_own = over.is_none_or(|over| over != ino && self.clients[c].is_alone(over));
-        let moves_dir = [Some(ino), over].into_iter().flatten().any(|i| self.is_dir(i));
-        if !is_over_own || moves_dir {
+        let fits = over.is_none_or(|over| self.is_dir(over) == self.is_dir(ino));
+        let is_full =
+            over.is_some_and(|over| self.latest.names(over).is_some_and(|n| !n.is_empty()));
+        if !is_over_own || !fits || is_full || !self.may_move(parent, new_parent, ino) {
             return Ok(());
         }
         let mode = RenameMode::Replace;
@@ -154,6 +207,13 @@ impl World {
         Ok(())
     }
 
+    /// JOURNAL-7
+    fn may_move(&self, parent: Ino, new_parent: Ino, ino: Ino) -> bool {
+        let Some(names) = self.latest.names(ino) else { return true };
+        let is_leaf = names.values().all(|child| !self.is_dir(*child));
+        parent == new_parent || is_leaf && ino != new_parent
+    }
+
     fn is_dir(&self, ino: Ino) -> bool {
         self.latest.names(ino).is_some()
     }
@@ -167,7 +227,7 @@ impl World {
     }
 
     fn log_publish(&mut self, c: usize, ino: Ino) -> Result<(), Wrong> {
-        if self.latest.0.get(&ino).is_none_or(|item| !matches!(item.body, Body::File(_))) {
+        if !self.is_file(ino) {
             return self.log_setattr(c, ino);
         }
         if self.rng.one_in(8) {

@@ -102,7 +102,7 @@ fn make(op: Op, stranger: &mut Stranger) -> Option<Status> {
             Lookup GetAttr SetAttr Make Link
             Unlink Rename ReadDir Acquire Release Publish XattrGet XattrSet XattrList XattrRemove
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
-            Accessed GroupUse SwapData;
+            Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alone;
 mod bad_input;
 mod boot;
 mod bytes;

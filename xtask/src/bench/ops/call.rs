@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     CWD, FileType, FlockOperation, Mode, XattrFlags, fcntl_lock, flock, mknodat, setxattr,
@@ -88,87 +88,123 @@ impl Call {
 
     /// Does it so many times below an empty directory.
     pub(super) fn repeat(self, dir: &Path, times: usize) -> std::io::Result<()> {
-        let at = |name: &str| dir.join(name);
-        let (a, b, kept) = (at("a"), at("b"), at("kept"));
-        let file = open(&kept)?;
-        for i in 0..times {
-            match self {
-                Call::CreateRenameUnlink => {
-                    File::create(&a)?;
-                    fs::rename(&a, &b)?;
-                    fs::remove_file(&b)?;
-                }
-                Call::SymlinkUnlink => {
-                    symlink("kept", &a)?;
-                    fs::remove_file(&a)?;
-                }
-                Call::MakeAndRemoveDirectory => {
-                    fs::create_dir(&a)?;
-                    fs::remove_dir(&a)?;
-                }
-                Call::ChangeModeAndTimes => {
-                    fs::set_permissions(&kept, Permissions::from_mode(0o600 + (i as u32 & 7)))?;
-                    file.set_modified(std::time::SystemTime::now())?;
-                }
-                Call::Fifo => {
-                    make_fifo(&a)?;
-                    fs::remove_file(&a)?;
-                }
-                Call::FifoOpened => {
-                    make_fifo(&a)?;
-                    OpenOptions::new().read(true).write(true).open(&a)?;
-                    fs::remove_file(&a)?;
-                }
-                Call::LinkUnlink => {
-                    fs::hard_link(&kept, &a)?;
-                    fs::remove_file(&a)?;
-                }
-                Call::CreateLinkUnlink => {
-                    File::create(&a)?;
-                    fs::hard_link(&a, &b)?;
-                    fs::remove_file(&a)?;
-                    fs::remove_file(&b)?;
-                }
-                Call::LockFileByLink => {
-                    File::create(&a)?;
-                    fs::hard_link(&a, &b)?;
-                    fs::rename(&b, at("locked"))?;
-                    fs::remove_file(&a)?;
-                    fs::remove_file(at("locked"))?;
-                }
-                Call::RenameDirectory => {
-                    fs::create_dir(&a)?;
-                    fs::rename(&a, &b)?;
-                    fs::remove_dir(&b)?;
-                }
-                Call::SetXattr => {
-                    setxattr(&kept, "user.n", &i.to_le_bytes(), XattrFlags::empty())?;
-                }
-                Call::Flock => {
-                    flock(&file, FlockOperation::LockExclusive)?;
-                    flock(&file, FlockOperation::Unlock)?;
-                }
-                Call::RecordLock => {
-                    fcntl_lock(&file, FlockOperation::LockExclusive)?;
-                    fcntl_lock(&file, FlockOperation::Unlock)?;
-                }
-                Call::GrowAndCutToZero => {
-                    file.write_all_at(b"x", 20_000)?;
-                    file.set_len(50_000)?;
-                    file.set_len(0)?;
-                }
-                Call::WriteAndCutShort => {
-                    file.write_all_at(&[7; 9000], 0)?;
-                    file.set_len(100)?;
-                }
-                Call::OpenTruncated => fs::write(&kept, [7; 10_000])?,
-                Call::SmallFile(len) => {
-                    let mut new = File::create(at(&i.to_string()))?;
-                    new.write_all(&vec![7; len])?;
-                }
+        let place = Place::of(dir)?;
+        (0..times).try_for_each(|i| match self {
+            Call::ChangeModeAndTimes | Call::SetXattr | Call::Flock | Call::RecordLock => {
+                self.change_attributes(&place, i)
+            }
+            Call::GrowAndCutToZero
+            | Call::WriteAndCutShort
+            | Call::OpenTruncated
+            | Call::SmallFile(_) => self.change_data(&place, i),
+            _ => self.change_names(&place),
+        })
+    }
+
+    /// What changes names.
+    fn change_names(self, place: &Place) -> std::io::Result<()> {
+        let Place { a, b, kept, .. } = place;
+        match self {
+            Call::CreateRenameUnlink => {
+                File::create(a)?;
+                fs::rename(a, b)?;
+                fs::remove_file(b)
+            }
+            Call::SymlinkUnlink => {
+                symlink("kept", a)?;
+                fs::remove_file(a)
+            }
+            Call::MakeAndRemoveDirectory => {
+                fs::create_dir(a)?;
+                fs::remove_dir(a)
+            }
+            Call::Fifo => {
+                make_fifo(a)?;
+                fs::remove_file(a)
+            }
+            Call::FifoOpened => {
+                make_fifo(a)?;
+                OpenOptions::new().read(true).write(true).open(a)?;
+                fs::remove_file(a)
+            }
+            Call::LinkUnlink => {
+                fs::hard_link(kept, a)?;
+                fs::remove_file(a)
+            }
+            Call::CreateLinkUnlink => {
+                File::create(a)?;
+                fs::hard_link(a, b)?;
+                fs::remove_file(a)?;
+                fs::remove_file(b)
+            }
+            Call::LockFileByLink => {
+                let locked = place.dir.join("locked");
+                File::create(a)?;
+                fs::hard_link(a, b)?;
+                fs::rename(b, &locked)?;
+                fs::remove_file(a)?;
+                fs::remove_file(&locked)
+            }
+            _ => {
+                fs::create_dir(a)?;
+                fs::rename(a, b)?;
+                fs::remove_dir(b)
             }
         }
-        Ok(())
+    }
+
+    /// What changes attributes and locks of a file.
+    fn change_attributes(self, Place { kept, file, .. }: &Place, i: usize) -> std::io::Result<()> {
+        match self {
+            Call::ChangeModeAndTimes => {
+                fs::set_permissions(kept, Permissions::from_mode(0o600 + (i as u32 & 7)))?;
+                file.set_modified(std::time::SystemTime::now())
+            }
+            Call::SetXattr => Ok(setxattr(kept, "user.n", &i.to_le_bytes(), XattrFlags::empty())?),
+            Call::Flock => {
+                flock(file, FlockOperation::LockExclusive)?;
+                Ok(flock(file, FlockOperation::Unlock)?)
+            }
+            _ => {
+                fcntl_lock(file, FlockOperation::LockExclusive)?;
+                Ok(fcntl_lock(file, FlockOperation::Unlock)?)
+            }
+        }
+    }
+
+    /// What changes data and sizes.
+    fn change_data(self, Place { dir, kept, file, .. }: &Place, i: usize) -> std::io::Result<()> {
+        match self {
+            Call::GrowAndCutToZero => {
+                file.write_all_at(b"x", 20_000)?;
+                file.set_len(50_000)?;
+                file.set_len(0)
+            }
+            Call::WriteAndCutShort => {
+                file.write_all_at(&[7; 9000], 0)?;
+                file.set_len(100)
+            }
+            Call::SmallFile(len) => File::create(dir.join(i.to_string()))?.write_all(&vec![7; len]),
+            _ => fs::write(kept, [7; 10_000]),
+        }
+    }
+}
+
+/// Where calls are done.
+struct Place {
+    dir: PathBuf,
+    a: PathBuf,
+    b: PathBuf,
+    /// A file that stays.
+    kept: PathBuf,
+    file: File,
+}
+
+impl Place {
+    fn of(dir: &Path) -> std::io::Result<Place> {
+        let [a, b, kept] = ["a", "b", "kept"].map(|name| dir.join(name));
+        let file = open(&kept)?;
+        Ok(Place { dir: dir.into(), a, b, kept, file })
     }
 }
 

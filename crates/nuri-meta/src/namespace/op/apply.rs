@@ -9,8 +9,9 @@ use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Applied, Apply, Change, Fate, Reserve, Reserved, Step};
 use nuri_proto::op::meta::{
-    Extend, FileRecord, Grant, LeaseMode, Make, Publish, PublishData, Rename, Unlink,
+    Extend, FileRecord, Grant, LeaseMode, Link, Make, Publish, PublishData, Rename, Unlink,
 };
+use nuri_proto::xattr::is_acl;
 use nuri_rules::broken;
 
 use super::MetaOp;
@@ -59,9 +60,21 @@ impl MetaOp for Apply {
                 Change::Rename(call, fate) => rename(txn, call, fate)?,
                 Change::SetAttr(call) => {
                     check_alone(txn, call.ino)?;
-                    if call.size.is_some() {
+                    if call.size.is_some_and(|size| size > 0) {
                         return Err(Status::INVAL);
                     }
+                    call.run(txn, &[])?;
+                }
+                Change::Link(call) => link(txn, call)?,
+                Change::XattrSet(call) => {
+                    check_alone(txn, call.ino)?;
+                    if is_acl(&call.name) {
+                        return Err(Status::INVAL);
+                    }
+                    call.run(txn, &[])?;
+                }
+                Change::XattrRemove(call) => {
+                    check_alone(txn, call.ino)?;
                     call.run(txn, &[])?;
                 }
                 Change::Publish(call) => inline = publish(txn, call, inline)?,
@@ -101,6 +114,16 @@ fn make(txn: &mut Txn<'_>, ino: Ino, call: &Make) -> Result<Option<Grant>, Statu
     Ok(txn.leases.grant(ino, txn.session, LeaseMode::Write))
 }
 
+/// What never had a name is given one by the server itself.
+fn link(txn: &mut Txn<'_>, call: Link) -> Result<(), Status> {
+    check_alone(txn, call.parent)?;
+    check_alone(txn, call.ino)?;
+    if txn.inode(call.ino)?.attr.nlink == 0 {
+        return Err(Status::INVAL);
+    }
+    call.run(txn, &[]).map(|_| ())
+}
+
 fn unlink(txn: &mut Txn<'_>, call: Unlink, fate: Fate) -> Result<(), Status> {
     check_alone(txn, call.parent)?;
     let entry = txn.entry(call.parent, &call.name)?.ok_or(Status::NOENT)?;
@@ -113,12 +136,22 @@ fn rename(txn: &mut Txn<'_>, call: Rename, fate: Fate) -> Result<(), Status> {
     check_alone(txn, call.new_parent)?;
     let moved = txn.entry(call.parent, &call.name)?.ok_or(Status::NOENT)?;
     check_alone(txn, moved.ino)?;
+    check_harmless(txn, &call, moved.ino)?;
     if let Some(replaced) = txn.entry(call.new_parent, &call.new_name)?
         && replaced.ino != moved.ino
     {
         lose_name(txn, replaced.ino, fate)?;
     }
     call.run(txn, &[]).map(|_| ())
+}
+
+/// JOURNAL-7 No journalled rename puts a directory where another client's rename, which the
+/// server may have done meanwhile, could make a loop of the two: it stays in its parent, or has no
+/// directories in it, and its lease keeps others from moving one there.
+fn check_harmless(txn: &Txn<'_>, call: &Rename, moved: Ino) -> Result<(), Status> {
+    let attr = txn.inode(moved)?.attr;
+    let is_harmless = !attr.is_dir() || call.parent == call.new_parent || attr.nlink == 2;
+    if is_harmless || broken!("log_moves_trees") { Ok(()) } else { Err(Status::INVAL) }
 }
 
 /// The inode is about to lose a name. If it is the last one and the session does not need the

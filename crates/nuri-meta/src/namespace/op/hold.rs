@@ -6,6 +6,7 @@ use nuri_proto::limit::{MAX_AHEAD, MAX_CHILDREN};
 use nuri_proto::op::log::{Children, ChildrenReply, DirectoryTaken, TakeDirectory};
 use nuri_proto::op::meta::{Acquire, AcquireReply, InodeReply, LeaseMode, Release};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead};
+use nuri_proto::xattr::ACL_DEFAULT;
 use nuri_rules::broken;
 
 use super::MetaOp;
@@ -13,7 +14,6 @@ use super::make::file_record;
 use super::remove::reap;
 use crate::lease::directory_delegation::Taken;
 use crate::lease::{Claim, Want};
-use crate::namespace::acl;
 use crate::namespace::schema::{Body, xattr_key};
 use crate::namespace::txn::Txn;
 
@@ -90,7 +90,7 @@ impl MetaOp for TakeDirectory {
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<DirectoryTaken, Status> {
         let TakeDirectory { ino: dir, known } = self;
         let attr = txn.directory(dir)?.attr;
-        let is_bare = txn.raw(&xattr_key(dir, acl::DEFAULT))?.is_none();
+        let is_bare = txn.raw(&xattr_key(dir, ACL_DEFAULT))?.is_none();
         // A directory that is taken once is nobody else's, mostly.
         if known.is_some() {
             txn.recent.follow(dir, attr.change);

@@ -237,8 +237,7 @@ impl MetaOp for Link {
         if inode.attr.nlink >= MAX_LINKS {
             return Err(Status::MLINK);
         }
-        inode.attr.nlink += 1;
-        txn.changed(&mut inode);
+        inode.attr.link_added(txn.now);
         txn.add_entry(&mut parent, &self.name, &inode)?;
         txn.put_inode(&parent)?;
         txn.put_inode(&inode)?;

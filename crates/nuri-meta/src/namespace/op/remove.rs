@@ -77,8 +77,8 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
         }
     }
     let prefix = xattr_prefix(ino);
-    let xattrs = txn.scan(&prefix, &prefix, usize::MAX)?;
-    xattrs.into_iter().for_each(|(key, _)| txn.delete(key));
+    let xattrs = txn.scan_all(&prefix)?;
+    xattrs.into_keys().for_each(|key| txn.delete(key));
     txn.counters.inodes = txn.counters.inodes.saturating_sub(1);
     txn.counters.allocated = txn.counters.allocated.saturating_sub(inode.attr.allocated);
     Ok(())

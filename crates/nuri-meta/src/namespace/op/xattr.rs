@@ -3,12 +3,13 @@
 use nuri_proto::Status;
 use nuri_proto::change::S_ISGID;
 use nuri_proto::id::Ino;
-use nuri_proto::limit::{MAX_NAME, MAX_XATTR_LIST, MAX_XATTR_VALUE};
-use nuri_proto::op::meta::{SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet};
+use nuri_proto::limit::MAX_XATTRS_READ;
+use nuri_proto::op::meta::{SetGroupId, XattrAll, XattrGet, XattrList, XattrRemove, XattrSet};
+use nuri_proto::xattr::{ACL_DEFAULT, is_acl};
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::namespace::acl::{self, Acl};
+use crate::namespace::acl::Acl;
 use crate::namespace::schema::{key_tail, xattr_key, xattr_prefix};
 use crate::namespace::txn::Txn;
 
@@ -17,9 +18,8 @@ fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
 }
 
 fn names(txn: &Txn<'_>, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
-    let prefix = xattr_prefix(ino);
-    let pairs = txn.scan(&prefix, &prefix, usize::MAX)?;
-    Ok(pairs.iter().map(|(key, _)| key_tail(key).to_vec()).collect())
+    let pairs = txn.scan_all(&xattr_prefix(ino))?;
+    Ok(pairs.keys().map(|key| key_tail(key).to_vec()).collect())
 }
 
 fn note_change(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
@@ -48,28 +48,13 @@ impl MetaOp for XattrSet {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
-        if self.name.is_empty() || self.name.len() > MAX_NAME {
-            return Err(Status::RANGE);
-        }
-        if self.value.len() > MAX_XATTR_VALUE {
-            return Err(Status(7));
-        }
-        if self.name == acl::ACCESS || self.name == acl::DEFAULT {
+        self.check_lengths()?;
+        if is_acl(&self.name) {
             return set_list(self, txn);
         }
-        let key = xattr_key(self.ino, &self.name);
-        match (self.mode, txn.raw(&key)?.is_some()) {
-            (XattrMode::Create, true) => return Err(Status::EXIST),
-            (XattrMode::Replace, false) => return Err(Status::NODATA),
-            (_, false) => {
-                let used: usize = names(txn, self.ino)?.iter().map(|n| n.len() + 1).sum();
-                if used + self.name.len() + 1 > MAX_XATTR_LIST {
-                    return Err(Status::NOSPC);
-                }
-            }
-            _ => {}
-        }
-        txn.batch.put(key, self.value);
+        let there = names(txn, self.ino)?;
+        self.check(there.iter().map(Vec::as_slice))?;
+        txn.batch.put(xattr_key(self.ino, &self.name), self.value);
         note_change(txn, self.ino)
     }
 }
@@ -79,7 +64,7 @@ fn set_list(call: XattrSet, txn: &mut Txn<'_>) -> Result<(), Status> {
     let acl = Acl::parse(&call.value)?;
     let mut inode = txn.inode(call.ino)?;
     let key = xattr_key(call.ino, &call.name);
-    if call.name == acl::DEFAULT {
+    if call.name == ACL_DEFAULT {
         inode.as_dir()?;
         txn.batch.put(key, acl.encode());
     } else {
@@ -105,6 +90,21 @@ impl MetaOp for XattrList {
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<Vec<u8>>, Status> {
         txn.inode(self.ino)?;
         names(txn, self.ino)
+    }
+}
+
+impl MetaOp for XattrAll {
+    fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
+        Ok(Vec::new())
+    }
+
+    fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Status> {
+        txn.inode(self.ino)?;
+        let pairs = txn.scan_all(&xattr_prefix(self.ino))?;
+        let pair = |(key, value): (Vec<u8>, Vec<u8>)| (key_tail(&key).to_vec(), value);
+        let all: Vec<_> = pairs.into_iter().map(pair).collect();
+        let bytes: usize = all.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes > MAX_XATTRS_READ { Err(Status::FBIG) } else { Ok(all) }
     }
 }
 

@@ -1,0 +1,117 @@
+//! Extended attributes that the journal answers for: all of an inode are known, and it is here
+//! alone. Access control lists go to the server, because modes and new inodes follow them.
+
+use nuri_proto::Status;
+use nuri_proto::id::Ino;
+use nuri_proto::op::log::{Change, Step};
+use nuri_proto::op::meta::{XattrAll, XattrRemove, XattrSet};
+use nuri_proto::xattr::is_acl;
+
+use super::Journal;
+use super::queue::Logged;
+use crate::inode::InodeState;
+use crate::inode::known_xattrs::Xattrs;
+
+/// Longer values go to the server, so that what waits in memory stays small.
+const LONGEST: usize = 4096;
+
+impl Journal {
+    /// Reads an attribute that is known, or known not to be set. `None`: the server is asked.
+    pub(crate) fn xattr_journalled(&self, ino: Ino, name: &[u8]) -> Option<Option<Vec<u8>>> {
+        self.with_xattrs(ino, |state| {
+            if state.xattrs.lacks(name) {
+                return Some(None);
+            }
+            Some(state.xattrs.all()?.get(name).cloned())
+        })
+    }
+
+    /// Names of all attributes, where they are known.
+    pub(crate) fn xattr_names_journalled(&self, ino: Ino) -> Option<Vec<Vec<u8>>> {
+        self.with_xattrs(ino, |state| Some(state.xattrs.all()?.keys().cloned().collect()))
+    }
+
+    fn with_xattrs<T>(
+        &self,
+        ino: Ino,
+        look: impl FnOnce(&mut InodeState) -> Option<T>,
+    ) -> Option<T> {
+        let node = self.inodes.find(ino).filter(|_| self.session.trusts_leases())?;
+        let mut state = node.state.lock();
+        if state.hold.mode.is_some() { look(&mut state) } else { None }
+    }
+
+    /// Reads all attributes of an inode that is here alone, before one is changed. What fails is
+    /// left as it is.
+    pub(crate) fn fetch_xattrs(&self, ino: Ino) {
+        let Some(node) = self.inodes.find(ino) else { return };
+        let held = |state: &mut InodeState| {
+            let (number, asked) = (state.hold.number, state.xattrs.asked());
+            state.alone().map(|_| (number, asked))
+        };
+        let before = {
+            let mut state = node.state.lock();
+            if state.xattrs.is_complete() {
+                return;
+            }
+            held(&mut state)
+        };
+        let Some((_, asked)) = before else { return };
+        if self.flush_of(ino).is_err() {
+            return;
+        }
+        let Ok(all) = self.session.call(&XattrAll { ino }) else { return };
+        let mut state = node.state.lock();
+        if held(&mut state) == before {
+            state.xattrs.note_all(Xattrs::from_iter(all), asked);
+        }
+    }
+
+    /// Sets an attribute.
+    pub(crate) fn set_xattr_journalled(&self, call: &XattrSet) -> Option<Result<(), Status>> {
+        if is_acl(&call.name) || call.value.len() > LONGEST {
+            return None;
+        }
+        self.provide_numbers();
+        self.change_xattrs(call.ino, Change::XattrSet(call.clone()), true, |all| {
+            call.check(all.keys().map(Vec::as_slice))?;
+            all.insert(call.name.clone(), call.value.clone());
+            Ok(())
+        })
+    }
+
+    /// Removes an attribute.
+    pub(crate) fn remove_xattr_journalled(&self, call: &XattrRemove) -> Option<Result<(), Status>> {
+        if is_acl(&call.name) {
+            return None;
+        }
+        self.change_xattrs(call.ino, Change::XattrRemove(call.clone()), false, |all| {
+            all.remove(&call.name).map(drop).ok_or(Status::NODATA)
+        })
+    }
+
+    fn change_xattrs(
+        &self,
+        ino: Ino,
+        change: Change,
+        grows: bool,
+        act: impl FnOnce(&mut Xattrs) -> Result<(), Status>,
+    ) -> Option<Result<(), Status>> {
+        let node = self.inodes.find(ino)?;
+        let mut log = self.open_journal()?;
+        let mut state = node.state.lock();
+        let now = self.stamp(state.alone()?.ctime);
+        let has_room = !grows || log.may_grow();
+        let all = state.xattrs.all().filter(|_| has_room)?;
+        if let Err(status) = act(all) {
+            return Some(Err(status));
+        }
+        if grows {
+            log.take_number();
+        }
+        state.xattrs.note_change();
+        state.alone()?.changed(now);
+        state.logged = log.append(Logged::new(Step { at: now, change }, &[ino]));
+        Some(Ok(()))
+    }
+}

@@ -1,0 +1,221 @@
+//! What one mount does alone, by its journal: links, special files, extended attributes, renamed
+//! directories, sizes. Another mount sees all of it, and none of it is undone by what the servers
+//! say meanwhile.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nuri_io::rng::Rng;
+use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+use rustix::io::Errno;
+
+use crate::log::{names, sync_dir};
+use crate::support::Space;
+
+/// Two mounts of a space, and one directory as each shows it.
+fn two() -> (Space, PathBuf, PathBuf) {
+    let mut space = Space::up(&[]);
+    let (here, there) = (space.mnt().join("d"), space.mount("there").join("d"));
+    fs::create_dir(&here).unwrap();
+    (space, here, there)
+}
+
+fn make_fifo(path: &Path) {
+    rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from(0o640), 0).unwrap();
+}
+
+fn set(path: &Path, name: &str, value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
+    rustix::fs::setxattr(path, name, value, flags)
+}
+
+fn get(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; 65_536];
+    let len = rustix::fs::getxattr(path, name, &mut value)?;
+    value.truncate(len);
+    Ok(value)
+}
+
+fn listed(path: &Path) -> Vec<String> {
+    let mut list = vec![0; 65_536];
+    let len = rustix::fs::listxattr(path, &mut list).unwrap();
+    let mut names: Vec<_> = list[..len].split(|byte| *byte == 0).collect();
+    names.retain(|name| !name.is_empty());
+    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+#[test]
+fn what_a_mount_did_alone_is_seen_from_another_and_survives_its_death() {
+    let (space, here, there) = two();
+    let own = here.join("own");
+    fs::create_dir(&own).unwrap();
+    let at = |name: &str| own.join(name);
+    make_fifo(&at("pipe"));
+    fs::write(at("a"), b"one").unwrap();
+    fs::hard_link(at("a"), at("b")).unwrap();
+    fs::create_dir(at("dir")).unwrap();
+    fs::hard_link(at("a"), at("dir/c")).unwrap();
+    fs::remove_file(at("a")).unwrap();
+    set(&at("b"), "user.kept", b"1", XattrFlags::CREATE).unwrap();
+    set(&at("b"), "user.gone", b"2", XattrFlags::CREATE).unwrap();
+    assert_eq!(set(&at("b"), "user.gone", b"3", XattrFlags::CREATE), Err(Errno::EXIST));
+    rustix::fs::removexattr(at("b"), "user.gone").unwrap();
+    assert_eq!(rustix::fs::removexattr(at("b"), "user.gone"), Err(Errno::NODATA));
+    assert_eq!(set(&at("b"), "user.gone", b"3", XattrFlags::REPLACE), Err(Errno::NODATA));
+    fs::rename(at("dir"), at("moved")).unwrap();
+    fs::create_dir(at("empty")).unwrap();
+    fs::rename(at("moved"), at("empty")).unwrap();
+    fs::create_dir(at("other")).unwrap();
+    let full = fs::rename(at("other"), at("empty")).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::DirectoryNotEmpty);
+    fs::remove_dir(at("other")).unwrap();
+    fs::write(at("cut"), vec![7; 20_000]).unwrap();
+    File::options().write(true).open(at("cut")).unwrap().set_len(5).unwrap();
+    fs::write(at("anew"), vec![7; 20_000]).unwrap();
+    fs::write(at("anew"), vec![8; 9000]).unwrap();
+    let look = |dir: &Path| {
+        assert_eq!(names(dir), ["anew", "b", "cut", "empty", "pipe"]);
+        assert_eq!(names(&dir.join("empty")), ["c"]);
+        assert!(fs::metadata(dir.join("pipe")).unwrap().file_type().is_fifo());
+        let (b, c) = (fs::metadata(dir.join("b")).unwrap(), dir.join("empty/c"));
+        assert_eq!((b.nlink(), b.ino()), (2, fs::metadata(&c).unwrap().ino()));
+        assert_eq!(fs::read(c).unwrap(), b"one");
+        assert_eq!(fs::metadata(dir).unwrap().nlink(), 3);
+        assert_eq!(listed(&dir.join("b")), ["user.kept"]);
+        assert_eq!(get(&dir.join("b"), "user.kept").unwrap(), b"1");
+        assert_eq!(get(&dir.join("b"), "user.gone"), Err(Errno::NODATA));
+        assert_eq!(fs::read(dir.join("cut")).unwrap(), [7; 5]);
+        assert_eq!(fs::read(dir.join("anew")).unwrap(), [8; 9000]);
+    };
+    look(&own);
+    look(&there.join("own"));
+    for name in ["cut", "anew", "b"] {
+        File::open(at(name)).unwrap().sync_all().unwrap();
+    }
+    fs::hard_link(at("b"), at("late")).unwrap();
+    fs::remove_file(at("late")).unwrap();
+    sync_dir(&own).unwrap();
+    space.kill("mount");
+    look(&there.join("own"));
+    space.down_clean();
+}
+
+/// Catches `broken!("publication_hides_log")`: what a sync brings back of the attributes is from
+/// before the names that came and went meanwhile.
+#[test]
+fn names_are_counted_right_beside_syncs_of_their_file() {
+    let space = Space::up(&[]);
+    let dir = space.mnt().join("d");
+    fs::create_dir(&dir).unwrap();
+    let at = |name: &str| dir.join(name);
+    let file = File::create(at("f")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0_u64.. {
+                file.write_all_at(&i.to_le_bytes(), 0).unwrap();
+                // The kernel keeps no names waiting for this one.
+                set(&space.mnt(), "nuri.sync", b"", XattrFlags::empty()).unwrap();
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut rng = Rng::new(7);
+        // A sync takes about as long as the pauses: some end between a name and the look at it.
+        let mut count = || {
+            std::thread::sleep(Duration::from_micros(rng.below(400)));
+            fs::metadata(at("f")).unwrap().nlink()
+        };
+        for round in 0..3000 {
+            fs::hard_link(at("f"), at("g")).unwrap();
+            let two = count();
+            fs::remove_file(at("g")).unwrap();
+            let one = count();
+            if (two, one) != (2, 1) {
+                stop.store(true, Ordering::Relaxed);
+                panic!("round {round}: {two} names, then {one}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(file);
+    space.down_clean();
+}
+
+/// One file as it must be, and what is done to it by chance.
+struct Cut {
+    path: PathBuf,
+    file: File,
+    wanted: Vec<u8>,
+    rng: Rng,
+}
+
+const LONGEST: u64 = 40_000;
+
+impl Cut {
+    fn step(&mut self) {
+        let len = self.rng.below(LONGEST) as usize;
+        match self.rng.below(8) {
+            0..=2 => {
+                let at = self.rng.below(LONGEST) as usize;
+                let mut data = vec![0; self.rng.below(12_000) as usize];
+                self.rng.fill(&mut data);
+                self.file.write_all_at(&data, at as u64).unwrap();
+                let end = (at + data.len()).max(self.wanted.len());
+                if !data.is_empty() {
+                    self.wanted.resize(end, 0);
+                    self.wanted[at..at + data.len()].copy_from_slice(&data);
+                }
+            }
+            3 | 4 => self.set_len(len),
+            5 => self.set_len(0),
+            6 => self.set_len(len / 10),
+            _ if self.rng.one_in(2) => self.file.sync_all().unwrap(),
+            _ => {
+                let open = || OpenOptions::new().read(true).write(true).open(&self.path);
+                self.file = open().unwrap();
+            }
+        }
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.file.set_len(len as u64).unwrap();
+        self.wanted.resize(len, 0);
+    }
+
+    fn check(&self, path: &Path) {
+        let found = fs::read(path).unwrap();
+        let meta = fs::metadata(path).unwrap();
+        assert_eq!((found.len(), meta.len()), (self.wanted.len(), self.wanted.len() as u64));
+        let differs = found.iter().zip(&self.wanted).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "at this byte of {}", path.display());
+    }
+}
+
+/// Catches `broken!("cut_what_was_sent")`.
+#[test]
+fn what_was_cut_off_never_comes_back() {
+    for shape in ["stripe", "mirror:2"] {
+        let mut space = Space::up(&["--nodes", "3", "--shape", shape]);
+        let (here, there) = (space.mnt(), space.mount("there"));
+        for seed in 0..6 {
+            let path = here.join(format!("{seed}"));
+            let file = File::create_new(&path).unwrap();
+            let mut cut = Cut { path, file, wanted: Vec::new(), rng: Rng::new(seed) };
+            for i in 0..120 {
+                cut.step();
+                if i % 10 == 9 {
+                    cut.check(&cut.path);
+                }
+                if i % 40 == 39 {
+                    cut.check(&there.join(format!("{seed}")));
+                }
+            }
+        }
+        space.down_clean();
+    }
+}
