@@ -213,6 +213,9 @@ enum Command {
         /// Only the calls whose name contains this
         #[arg(long, default_value = "")]
         only: String,
+        /// On the build that tests use, against what the calls usually cost
+        #[arg(long)]
+        short: bool,
     },
     /// What names and coherence between mounts cost
     BenchCoherence {
@@ -302,7 +305,8 @@ fn main() -> std::process::ExitCode {
         Command::BenchNear { rounds, dir } => bench::near::run(rounds, &dir),
         Command::BenchBlock { rounds, dir } => bench::block::run(rounds, &dir),
         Command::BenchNfs { rounds, dir } => bench::nfs::run(rounds, &dir),
-        Command::BenchOps { rounds, dir, only } => bench::ops::run(rounds, &dir, &only),
+        Command::BenchOps { short: true, .. } => bench::ops::run_short(),
+        Command::BenchOps { rounds, dir, only, .. } => bench::ops::run(rounds, &dir, &only),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::BenchCoherence { rounds, dir, only, quick } => {
             let extent = bench::coherence::Extent { rounds, only: &only, quick };

@@ -88,6 +88,7 @@ impl Client {
         let journal = Arc::new(Journal::new(JournalParts {
             inodes: inodes.clone(),
             session: session.clone(),
+            cluster: cluster.clone(),
             data: data.clone(),
             budget: budget.clone(),
             releaser: releaser.clone(),
@@ -334,6 +335,14 @@ impl Client {
     /// # Errors
     /// The server's, or a target's for a truncation.
     pub fn setattr(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let changed = self.set_attributes(change);
+        if change.mode.is_some() {
+            self.inodes.with(change.ino, |_, state| state.xattrs.note_mode_change());
+        }
+        changed
+    }
+
+    fn set_attributes(&self, change: &SetAttr) -> Result<Attr, Status> {
         if change.size.is_some() {
             return self.truncate(change);
         }

@@ -12,6 +12,8 @@ use call::Call;
 use super::measure::{Outcome, clear, told};
 use super::median;
 use super::peers::{Peer, Peers};
+use crate::apps::Mounted;
+use crate::shell::Build;
 
 const PEERS: [Peer; 3] = [Peer::Local, Peer::Passthrough, Peer::Nuri];
 /// How often each is done in a round.
@@ -49,25 +51,57 @@ pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// How long one takes, in an empty directory, where there is such a call.
+/// How long one takes, where there is such a call.
 fn measure(peers: &Peers, peer: Peer, call: Call) -> Outcome<Option<Duration>> {
-    let root = peers.path(peer);
-    clear(&root)?;
-    let (warm, dir) = (root.join("warm"), root.join("dir"));
     // passthrough_ll has no extended attributes.
     if peer == Peer::Passthrough && call == Call::SetXattr {
         return Ok(None);
     }
+    let each = measure_in(&peers.path(peer), call)?;
+    // What is left to be written must not be written while the next one is measured.
+    peers.sync(peer)?;
+    Ok(Some(each))
+}
+
+/// How long one takes in a new directory below an emptied one.
+fn measure_in(root: &Path, call: Call) -> Outcome<Duration> {
+    clear(root)?;
+    let (warm, dir) = (root.join("warm"), root.join("dir"));
     for (dir, times) in [(&warm, WARM), (&dir, 0)] {
         told(std::fs::create_dir(dir))?;
         told(call.repeat(dir, times))?;
     }
     let start = Instant::now();
     told(call.repeat(&dir, TIMES))?;
-    let each = start.elapsed() / TIMES as u32;
-    // What is left to be written must not be written while the next one is measured.
-    peers.sync(peer)?;
-    Ok(Some(each))
+    Ok(start.elapsed() / TIMES as u32)
+}
+
+/// Measures all calls on a small space of the build that tests use, each in units of one call that
+/// the journal takes, and fails where one costs three times what it usually does.
+pub(crate) fn run_short() -> Result<(), String> {
+    const ROUNDS: usize = 3;
+    const TOO_MUCH: f64 = 3.0;
+    let base = std::env::temp_dir();
+    let mounted = Mounted::up(Build::Tests, &base, "--nodes 2")?;
+    let mut found: Vec<Vec<f64>> = vec![Vec::new(); Call::ALL.len()];
+    for _ in 0..ROUNDS {
+        let one = |call: Call| Ok::<_, String>(measure_in(&mounted.mnt, call)?.as_secs_f64());
+        let unit = one(Call::UNIT)?;
+        for (call, found) in Call::ALL.into_iter().zip(&mut found) {
+            found.push(one(call).map_err(|e| format!("{}: {e}", call.name()))? / unit);
+        }
+    }
+    let mut slow = Vec::new();
+    println!("{:<41} {:>8} {:>8}", format!("in units of '{}'", Call::UNIT.name()), "now", "usual");
+    for (call, found) in Call::ALL.into_iter().zip(found) {
+        let (now, usual) = (median(found), call.usual());
+        println!("{:<41} {now:>8.1} {usual:>8.1}", call.name());
+        if now > TOO_MUCH * usual {
+            slow.push(format!("'{}' costs {now:.1}, usually {usual:.1}", call.name()));
+        }
+    }
+    drop(mounted);
+    if slow.is_empty() { Ok(()) } else { Err(slow.join(", ")) }
 }
 
 fn print(

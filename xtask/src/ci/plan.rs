@@ -80,6 +80,8 @@ fn long_ones() -> Vec<Job> {
     let fixed = [&litmus[..], &["--seed", LITMUS_SEED]].concat();
     jobs.push(Job::xtask("litmus tests", "the same rounds", &fixed).load(Load::Waits));
     jobs.push(Job::xtask("litmus tests", "fresh rounds", &litmus).load(Load::Waits));
+    let calls = ["bench-ops", "--short"];
+    jobs.push(Job::xtask("what single calls cost", "all", &calls).load(Load::Waits));
     let model = ["model", "--seconds", MODEL_SECONDS];
     let fixed = [&model[..], &["--seed", MODEL_SEED]].concat();
     jobs.push(Job::xtask("bytes against a model", "the same rounds", &fixed).load(Load::Works));

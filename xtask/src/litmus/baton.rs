@@ -5,7 +5,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use nuri_io::rng::Rng;
-use rustix::fs::{FallocateFlags, RenameFlags, fallocate};
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags, fallocate, lgetxattr,
+    mknodat, removexattr, setxattr,
+};
 
 use super::{Ground, said};
 
@@ -78,12 +81,18 @@ fn look(rng: &mut Rng, file: &File, model: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Changes of names, against a directory of the local file system where the same is done.
+/// Changes of names and attributes, against a directory of the local file system where the same is
+/// done. A mount goes on for a while, so that it takes the directories to itself.
 pub(super) fn names(ground: &Ground) -> Result<(), String> {
     let local = tempfile::tempdir().map_err(said("a directory for comparison"))?;
     let (mut rng, mut past) = (ground.rng(0), Vec::new());
+    let (mut mount, mut left) = (0, 0);
     for number in 0..STEPS {
-        let mount = rng.below(ground.dirs.len() as u64) as usize;
+        if left == 0 {
+            mount = rng.below(ground.dirs.len() as u64) as usize;
+            left = 1 + if rng.one_in(2) { rng.below(20) } else { 0 };
+        }
+        left -= 1;
         let step = Step::draw(&mut rng);
         let [wanted, found] = [local.path(), &ground.dirs[mount]].map(|dir| step.take(dir));
         past.push(format!("{number}: mount {mount} {step:?}"));
@@ -91,18 +100,23 @@ pub(super) fn names(ground: &Ground) -> Result<(), String> {
         if wanted != found {
             return Err(format!("{found:?}, not {wanted:?}; before: {}", before()));
         }
-        let reader = rng.below(ground.dirs.len() as u64) as usize;
-        let [wanted, found] = [local.path(), &ground.dirs[reader]].map(tree);
-        let (wanted, found) = (wanted?, found?);
-        if let Some(other) = wanted.iter().zip(&found).find(|(w, f)| w != f) {
-            return Err(format!("mount {reader} has {other:?}; before: {}", before()));
-        }
-        if wanted.len() != found.len() {
-            let (w, f) = (wanted.len(), found.len());
-            return Err(format!("mount {reader} has {f} names, not {w}; before: {}", before()));
-        }
+        let is_own = left > 0 && !rng.one_in(4);
+        let reader = if is_own { mount } else { rng.below(ground.dirs.len() as u64) as usize };
+        compare(local.path(), &ground.dirs[reader])
+            .map_err(|words| format!("mount {reader} {words}; before: {}", before()))?;
     }
     Ok(())
+}
+
+fn compare(local: &Path, dir: &Path) -> Result<(), String> {
+    let (wanted, found) = (tree(local)?, tree(dir)?);
+    if let Some(other) = wanted.iter().zip(&found).find(|(w, f)| w != f) {
+        return Err(format!("has {other:?}"));
+    }
+    match wanted.len() == found.len() {
+        true => Ok(()),
+        false => Err(format!("has {} names, not {}", found.len(), wanted.len())),
+    }
 }
 
 /// One change of names.
@@ -122,7 +136,7 @@ impl Step {
             _ => format!("n{}", rng.below(4)),
         };
         let (one, other) = (name(), name());
-        Step { what: rng.below(10), one, other }
+        Step { what: rng.below(15), one, other }
     }
 
     /// Its error number, if any.
@@ -135,7 +149,12 @@ impl Step {
             5 => std::fs::remove_dir(one),
             6 => std::fs::hard_link(one, other),
             7 => std::os::unix::fs::symlink(&self.other, one),
-            8 => std::fs::rename(one, other),
+            8 | 9 => std::fs::rename(one, other),
+            10 => fifo(&one),
+            11 => setxattr(&one, "user.n", self.other.as_bytes(), XattrFlags::empty())
+                .map_err(std::io::Error::from),
+            12 => removexattr(&one, "user.n").map_err(std::io::Error::from),
+            13 => cut(&one),
             _ => {
                 let (from, to) = (rustix::fs::CWD, rustix::fs::CWD);
                 let done = rustix::fs::renameat_with(from, &one, to, &other, RenameFlags::EXCHANGE);
@@ -146,15 +165,44 @@ impl Step {
     }
 }
 
-/// All names with their kinds and link counts, sorted.
-fn tree(dir: &Path) -> Result<Vec<(String, u32, u64)>, String> {
+/// A name as a program sees it.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Seen {
+    name: String,
+    kind: u32,
+    links: u64,
+    attribute: Option<Vec<u8>>,
+}
+
+/// Without waiting for a reader of a fifo.
+fn cut(path: &Path) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags, Mode::empty()).map(drop).map_err(std::io::Error::from)
+}
+
+fn fifo(path: &Path) -> std::io::Result<()> {
+    let mode = Mode::from(0o600);
+    mknodat(CWD, path, FileType::Fifo, mode, 0).map_err(std::io::Error::from)
+}
+
+fn attribute(path: &Path) -> Option<Vec<u8>> {
+    let mut value = vec![0; 64];
+    let len = lgetxattr(path, "user.n", &mut value).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+/// All names, sorted.
+fn tree(dir: &Path) -> Result<Vec<Seen>, String> {
     let (mut all, mut left) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(next) = left.pop() {
         for entry in std::fs::read_dir(&next).map_err(said("a directory"))? {
             let path = entry.map_err(said("an entry"))?.path();
             let meta = path.symlink_metadata().map_err(said(path.display()))?;
             let name = path.strip_prefix(dir).unwrap_or(&path).display().to_string();
-            all.push((name, meta.mode() & 0o170_000, meta.nlink()));
+            let (kind, links, attribute) =
+                (meta.mode() & 0o170_000, meta.nlink(), attribute(&path));
+            all.push(Seen { name, kind, links, attribute });
             if meta.is_dir() {
                 left.push(path);
             }

@@ -4,6 +4,7 @@ use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{LeaseMode, SetAttr};
+use nuri_rules::pause;
 use nuri_volume::punch::Room;
 
 use crate::client::Client;
@@ -43,7 +44,9 @@ impl Client {
             self.have_room(ino, at, end)?;
         }
         let extends = matches!(how, Allocate::Extend | Allocate::Zero);
-        if extends && self.getattr(ino)?.size < end {
+        let grows = extends && self.getattr(ino)?.size < end;
+        pause!("grow");
+        if grows {
             self.truncate_alone(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())

@@ -70,6 +70,7 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn mark_hidden(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Status> {
-        self.xattr_set(ino, name, value, (XattrMode::Any, SetGroupId::Keep))
+        self.xattr_set(ino, name, value, (XattrMode::Any, SetGroupId::Keep))?;
+        self.journal.flush()
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
-use nuri_proto::limit::{MAX_FILE, MAX_INLINE};
+use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr};
 use nuri_rules::broken;
 use parking_lot::Mutex;
@@ -218,6 +218,11 @@ impl Client {
             (len, read_buffered(file, offset, out), file.object, file.layout.clone())
         };
         for (start, end) in gaps {
+            if layout.components.is_empty() {
+                // It has no place yet: no target has anything of it.
+                out[start..end].fill(0);
+                continue;
+            }
             let (into, at) = (&mut out[start..end], offset + start as u64);
             let len = into.len() as u64;
             self.data.read(&layout, object, at, into).inspect_err(|status| {
@@ -234,14 +239,20 @@ impl Client {
         Ok(len)
     }
 
-    /// At `close`: what was written leaves this node, so that errors appear here.
+    /// At `close`: what was written leaves this node, so that errors appear here. Short new files
+    /// stay: no target can refuse them, and who makes many of them waits for none.
     ///
     /// # Errors
     /// Data of this file could not be kept (told once per open file).
     pub fn flush(&self, fh: u64) -> Result<(), Status> {
         let handle = self.handle(fh)?;
-        let orphan = handle.node.state.lock().orphan;
-        if !orphan {
+        let stays_here = {
+            let state = handle.node.state.lock();
+            // A file without a place is short, and has room wherever it will be.
+            let is_unplaced = |file: &FileData| !file.is_placed();
+            state.orphan || state.file.as_deref().is_some_and(is_unplaced)
+        };
+        if !stays_here {
             self.writeback.push_all(&handle.node);
         }
         report_error(&handle.node, &handle.told_at_close)
@@ -334,18 +345,12 @@ impl Client {
         if *change != (SetAttr { ino: change.ino, size: Some(size), ..SetAttr::default() }) {
             return Ok(None);
         }
-        let is_empty = |file: &FileData| file.inline.as_ref().is_some_and(Vec::is_empty);
-        let needs_place =
-            size > MAX_INLINE && node.state.lock().file.as_deref().is_some_and(is_empty);
-        if needs_place {
-            self.journal.ensure_placed_to_grow(change.ino)?;
-        }
         let resized = self.writeback.resize_buffered(node, size);
         if resized.is_some() || size > 0 {
             return Ok(resized);
         }
         let _no_publication = node.sync.lock();
-        self.writeback.drop_buffer(node);
+        self.writeback.wait_for_pushes(node);
         Ok(self.journal.empty_journalled(change))
     }
 }

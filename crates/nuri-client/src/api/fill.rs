@@ -24,7 +24,7 @@ use nuri_stripe::locate::pieces;
 use crate::api::write::KEPT;
 use crate::client::Client;
 use crate::inode::Inode;
-use crate::reservation::charge::CostEstimate;
+use crate::reservation::charge::{CostEstimate, Place};
 use crate::writeback::SyncScope;
 use crate::writeback::accept::RetryReason;
 use crate::writeback::buffer::{BLOCK, PAGE, WriteBuffer};
@@ -90,7 +90,7 @@ impl Client {
         self.journal.ensure_placed_to_grow(ino)?;
         self.writeback.spill(node, end);
         self.writeback.sync_node(node, SyncScope::All)?;
-        let bill = self.reservations.bill(node, Position::At(bytes.start), len)?;
+        let bill = self.reservations.bill(node, Position::At(bytes.start), len, Place::Now)?;
         self.reservations.return_surplus(&bill, &*self.writeback);
         let Some(_no_take_over) = node.taking_over.try_lock() else {
             return Ok(Step::Wait(RetryReason::Busy));

@@ -41,6 +41,15 @@ impl Client {
             if file.inline.is_some() {
                 return Ok(if what == Seek::Data { offset } else { file.size });
             }
+            if !file.is_placed() {
+                // No target has anything of it.
+                let has_data = !file.buffer.is_empty();
+                return match (what, has_data) {
+                    (Seek::Data, true) | (Seek::Hole, false) => Ok(offset),
+                    (Seek::Hole, true) => Ok(file.size),
+                    (Seek::Data, false) => Err(Status::NXIO),
+                };
+            }
             (file.size, file.object, file.layout.clone())
         };
         let mut at = offset;

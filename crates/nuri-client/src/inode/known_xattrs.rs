@@ -70,6 +70,13 @@ impl KnownXattrs {
         (self.absent, self.changes) = (0, self.changes + 1);
     }
 
+    /// The mode was changed: an access control list follows it.
+    pub(crate) fn note_mode_change(&mut self) {
+        if !self.lacks(ACL_ACCESS) {
+            (self.all, self.changes) = (None, self.changes + 1);
+        }
+    }
+
     /// Before a question is asked.
     pub(crate) fn asked(&self) -> Asked {
         Asked(self.changes)
@@ -122,6 +129,20 @@ mod tests {
         assert!(!known.lacks(b"user.a") && known.lacks(b"user.b") && known.lacks(ACL_DEFAULT));
         known.doubt();
         assert!(!known.lacks(b"user.b") && !known.lacks(ACL_DEFAULT));
+    }
+
+    #[test]
+    fn a_list_that_follows_the_mode_is_read_again() {
+        let mut known = KnownXattrs::default();
+        let asked = known.asked();
+        known.note_all(Xattrs::from([(ACL_ACCESS.to_vec(), b"list".to_vec())]), asked);
+        known.note_mode_change();
+        assert!(!known.is_complete());
+        known.note_all(Xattrs::new(), asked);
+        assert!(!known.is_complete(), "asked before");
+        known.note_all(Xattrs::new(), known.asked());
+        known.note_mode_change();
+        assert!(known.is_complete(), "there is no list");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
 use nuri_proto::op::log::{Change, Fate, Step};
 use nuri_proto::op::meta::{
-    Attr, Extend, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
+    Attr, Extend, LeaseMode, Make, MakeKind, RemoveKind, Rename, RenameMode, SetAttr, Time, Unlink,
 };
+use nuri_rules::broken;
 use parking_lot::MutexGuard;
 
 use super::directory::{Child, Names};
@@ -44,6 +45,21 @@ impl InodeState {
     pub(crate) fn alone(&mut self) -> Option<&mut Attr> {
         let is_alone = self.hold.is_alone();
         self.attr.as_mut().filter(|_| is_alone)
+    }
+
+    /// It lost its last name and is open here for nobody that this mount knows of: the server may
+    /// have dropped it. Directories, special files and what was opened by its path alone are open
+    /// in the kernel only.
+    pub(super) fn may_be_gone(&self) -> bool {
+        self.orphan && self.opens == 0 && !broken!("gone_is_journalled")
+    }
+
+    /// When a file changed last that has bytes here and no place on the targets yet.
+    pub(super) fn waits_for_place(&self) -> Option<Time> {
+        let is_held = self.hold.mode == Some(LeaseMode::Write) && !self.orphan;
+        let waits = |file: &&FileData| !file.is_placed() && !file.buffer.is_empty();
+        self.file.as_deref().filter(|_| is_held).filter(waits)?;
+        self.attr.map(|attr| attr.ctime)
     }
 
     /// As `alone`, of a directory whose names are known.
@@ -228,7 +244,7 @@ impl Journal {
         // A publication on its way must not overwrite the times that are set here. One that comes
         // later tells the log first.
         let no_publication = node.sync.try_lock()?;
-        if change.size.is_some() {
+        if change.size.is_some() || state.may_be_gone() {
             return None;
         }
         let now = self.stamp(state.attr?.ctime);
@@ -240,6 +256,9 @@ impl Journal {
         }
         if change.atime.is_some() {
             state.accessed = None;
+        }
+        if change.mode.is_some() {
+            state.xattrs.note_mode_change();
         }
         let step = Step { at: now, change: Change::SetAttr(change.clone()) };
         state.logged = log.append(Logged::new(step, &[change.ino]));
@@ -256,15 +275,19 @@ impl Journal {
         let now = self.stamp(state.alone()?.ctime);
         let is_named = !state.orphan;
         let file = state.file.as_mut().filter(|file| {
-            let is_idle = file.buffer.is_empty() && !file.is_written_through;
+            let is_idle = !file.buffer.has_flying() && !file.is_written_through;
             is_named && is_idle && file.is_writable && file.beside.is_none()
         })?;
         let step = Step { at: now, change: Change::SetAttr(change.clone()) };
         let step = log.append(Logged::new(step, &[change.ino]));
+        let freed = file.buffer.clear();
         file.begin_anew(step);
         state.alone()?.emptied(change, now);
         state.logged = step;
-        state.view()
+        let attr = state.view();
+        drop((state, log));
+        self.budget.give(freed);
+        attr
     }
 
     /// Says that a file gets too long to lie with its inode.
@@ -274,9 +297,23 @@ impl Journal {
         let mut state = node.state.lock();
         let is_named = !state.orphan;
         let floor = state.alone().filter(|_| is_named)?.ctime;
-        let step = Step { at: self.stamp(floor), change: Change::Extend(Extend { ino }) };
-        state.logged = log.append(Logged::new(step, &[ino]));
+        state.logged = log.append(self.extension(ino, floor));
         Some(())
+    }
+
+    /// As above, of a file with bytes that have to leave before its lease goes back.
+    pub(super) fn extend_to_push(&self, ino: Ino) -> Option<()> {
+        let node = self.inodes.find(ino)?;
+        let mut log = self.open_journal()?;
+        let mut state = node.state.lock();
+        let floor = state.waits_for_place()?;
+        state.logged = log.append(self.extension(ino, floor));
+        Some(())
+    }
+
+    pub(super) fn extension(&self, ino: Ino, floor: Time) -> Logged {
+        let step = Step { at: self.stamp(floor), change: Change::Extend(Extend { ino }) };
+        Logged::new(step, &[ino])
     }
 
     /// Moves a name, over another one or over nothing. Of a directory only where no rename that
@@ -344,9 +381,13 @@ impl Journal {
     /// Whether the journal may move the directory: within its parent, or while there are no
     /// directories in it.
     fn may_move_directory(&self, call: &Rename, node: &Inode) -> Option<bool> {
-        let attr = *node.state.lock().alone()?;
-        let is_leaf = attr.nlink == 2 && node.ino != call.new_parent;
-        Some(call.parent == call.new_parent || is_leaf)
+        let mut state = node.state.lock();
+        if call.parent == call.new_parent {
+            return state.alone().map(|_| true);
+        }
+        // While its names are known here the server is asked to make none in it.
+        let is_leaf = state.known_directory()?.nlink == 2;
+        Some(is_leaf && node.ino != call.new_parent)
     }
 
     /// The file of a known directory, if it has unpublished data that the log does not take.

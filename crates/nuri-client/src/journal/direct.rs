@@ -102,4 +102,16 @@ impl Journal {
         }
         self.ensure_placed(ino)
     }
+
+    /// As [`Journal::ensure_placed_to_grow`], of a file with bytes that are about to leave, also
+    /// while its lease is recalled: the lease is given back after them.
+    ///
+    /// # Errors
+    /// The server's.
+    pub(crate) fn ensure_placed_to_push(&self, ino: Ino) -> Result<(), Status> {
+        if self.extend_to_push(ino).is_some() {
+            self.flush()?;
+        }
+        self.ensure_placed(ino)
+    }
 }

@@ -17,7 +17,7 @@ impl Journal {
     /// Gives an inode a further name. `None`: the server has to be asked, as for a file that never
     /// had a name.
     pub(crate) fn link_journalled(&self, call: &Link) -> Option<Result<Entry, Status>> {
-        if !is_plain_name(&call.name) {
+        if !is_plain_name(&call.name) || call.ino.is_hidden() {
             return None;
         }
         let (dir, node) = (self.inodes.find(call.parent)?, self.inodes.find(call.ino)?);

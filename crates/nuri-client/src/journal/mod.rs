@@ -1,9 +1,9 @@
 //! The client log: what a client does in directories that it has to itself.
 //!
 //! Who holds the write lease of a directory, knows all its names and has numbers for new inodes,
-//! answers creates, removes, renames and changes of attributes by itself, and tells the server in
-//! batches: at `fsync`, when a lease is recalled, before whatever the server has to be asked to
-//! change, and soon anyway.
+//! answers creates, links, removes, renames and changes of attributes by itself, and tells the
+//! server in batches: at `fsync`, when a lease is recalled, before whatever the server has to be
+//! asked to change, and soon anyway.
 //!
 //! JOURNAL-3 The log is told in the order in which it was written, by one teller at a time.
 //! JOURNAL-4 A lease is given back only after everything that was logged under it is told.
@@ -11,6 +11,8 @@
 //!    question what was logged of the inode: a directory that is being given back is asked for
 //!    already.
 //! JOURNAL-6 What is logged and not told keeps its inodes and leases here.
+//! JOURNAL-8 The answer to a step from before a file was cut to nothing says nothing of the place
+//!    and the size that the file has since.
 //!
 //! A crash of the client loses what was not told, and nothing in between. The rules of the server's
 //! side are in `nuri-meta/src/namespace/op/apply.rs`.
@@ -31,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use directory::{Names, Parted};
 use nuri_proto::id::Ino;
-use nuri_volume::DataPlane;
+use nuri_volume::{Cluster, DataPlane};
 use parking_lot::{Condvar, Mutex};
 use queue::{Logged, Queue};
 use tell::Sent;
@@ -46,6 +48,7 @@ use crate::writeback::budget::Budget;
 pub(crate) struct Journal {
     inodes: Arc<InodeTable>,
     session: Arc<MetaSession>,
+    cluster: Cluster,
     data: DataPlane,
     budget: Arc<Budget>,
     releaser: Arc<Releaser>,
@@ -62,6 +65,7 @@ pub(crate) struct Journal {
 pub(crate) struct JournalParts {
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) session: Arc<MetaSession>,
+    pub(crate) cluster: Cluster,
     pub(crate) data: DataPlane,
     pub(crate) budget: Arc<Budget>,
     pub(crate) releaser: Arc<Releaser>,
@@ -83,9 +87,22 @@ struct JournalState {
 
 impl Journal {
     pub(crate) fn new(parts: JournalParts) -> Journal {
-        let JournalParts { inodes, session, data, budget, releaser, deferred, flushed } = parts;
+        let JournalParts { inodes, session, cluster, data, budget, releaser, deferred, flushed } =
+            parts;
         let (state, telling, due) = Default::default();
-        Journal { inodes, session, data, budget, releaser, deferred, flushed, state, telling, due }
+        Journal {
+            inodes,
+            session,
+            cluster,
+            data,
+            budget,
+            releaser,
+            deferred,
+            flushed,
+            state,
+            telling,
+            due,
+        }
     }
 
     /// Whether the step is flushed.

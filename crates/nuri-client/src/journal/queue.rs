@@ -204,8 +204,9 @@ impl<K> Batch<K> {
     /// Files that it says of that they grow, each with the number of the step that does.
     pub fn grown(&self) -> impl Iterator<Item = (Ino, u64)> + '_ {
         let numbered = self.call.steps.iter().zip(self.first..);
+        // Those that were added are as of its last step.
         numbered.filter_map(|(step, number)| match &step.change {
-            Change::Extend(call) => Some((call.ino, number)),
+            Change::Extend(call) => Some((call.ino, number.min(self.last))),
             _ => None,
         })
     }
@@ -214,6 +215,17 @@ impl<K> Batch<K> {
     pub fn add(&mut self, step: Step, inline: Vec<u8>) {
         self.call.steps.push(step);
         self.payload.extend(inline);
+    }
+
+    /// Adds a step that was not logged and says of a file that it grows, while the answer can tell
+    /// of its place.
+    /// Where a file lies takes so many bytes of an answer.
+    pub fn add_place(&mut self, grows: Logged, record: usize) {
+        let told = |step: &&Step| matches!(step.change, Change::Extend(_));
+        let places = self.call.steps.iter().filter(told).count();
+        if (places + 1) * record.min(LONGEST_RECORD) <= BATCH_ARGS {
+            self.call.steps.push(grows.step);
+        }
     }
 }
 

@@ -45,6 +45,17 @@ pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
     Some(Logged { step, inline, touched: vec![ino] })
 }
 
+impl InodeState {
+    /// Forgets what was true only with steps that are lost; returns bytes not buffered any more.
+    fn forget_lost(&mut self) -> u64 {
+        self.attr = None;
+        self.xattrs.doubt();
+        // Of a file that was made or emptied by a lost step the server knows another place.
+        let unplaced = self.file.take_if(|file| !file.is_placed());
+        unplaced.map_or(0, |mut file| file.buffer.clear())
+    }
+}
+
 impl Batch<Sent> {
     /// Adds what was written to the files that it makes.
     fn add_data(&mut self, journal: &Journal) {
@@ -54,6 +65,10 @@ impl Batch<Sent> {
             let is_wanted = state.file.as_ref().is_some_and(|f| f.unpublished.is_some());
             let room = self.payload.len() + MAX_INLINE as usize <= MAX_PAYLOAD;
             if !is_wanted || !room || state.orphan {
+                continue;
+            }
+            if let Some(floor) = state.waits_for_place() {
+                self.add_place(journal.extension(ino, floor), journal.longest_record());
                 continue;
             }
             let Some(data) = publication(&mut state, journal.session.now()) else { continue };
@@ -100,6 +115,12 @@ impl Journal {
         Ok(())
     }
 
+    /// Bytes in which the server says where a file lies, at most.
+    fn longest_record(&self) -> usize {
+        const GROUP: usize = 5;
+        128 + GROUP * self.cluster.with_map(|map| map.groups.len())
+    }
+
     fn tell(&self, mut batch: Batch<Sent>) -> Result<(), Status> {
         let slot = batch.kept.slot.take().unwrap_or_else(|| self.session.take_slot());
         let answer = match batch.session == self.session.id() {
@@ -138,7 +159,7 @@ impl Journal {
         }
         for ((ino, step), record) in batch.grown().zip(&applied.placed) {
             self.inodes.with(ino, |_, state| {
-                let is_current = |file: &&mut Box<FileData>| file.emptied_at < step;
+                let is_current = |file: &&mut Box<FileData>| file.emptied_at <= step;
                 if let Some(file) = state.file.as_mut().filter(is_current) {
                     self.place(file, record.clone());
                     file.extending = true;
@@ -178,16 +199,18 @@ impl Journal {
         if let Some(slot) = unsure.and_then(|batch| batch.kept.slot) {
             self.session.free_slot(slot);
         }
-        let mut lost = 0;
+        let (mut lost, mut freed) = (0, 0);
         for node in self.inodes.all() {
             let mut state = node.state.lock();
             state.names_known = false;
             state.names_changed();
             if state.logged > told {
+                freed += state.forget_lost();
                 state.note_error(Status::IO);
                 lost += 1;
             }
         }
+        self.budget.give(freed);
         if lost > 0 {
             tracing::error!(
                 "client: names and attributes of {lost} inodes that were not synced are lost"

@@ -4,7 +4,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Step};
-use nuri_proto::op::meta::{XattrAll, XattrRemove, XattrSet};
+use nuri_proto::op::meta::{XattrAll, XattrMode, XattrRemove, XattrSet};
 use nuri_proto::xattr::is_acl;
 
 use super::Journal;
@@ -73,7 +73,9 @@ impl Journal {
             return None;
         }
         self.provide_numbers();
-        self.change_xattrs(call.ino, Change::XattrSet(call.clone()), true, |all| {
+        // It is checked here: a change that the server made meanwhile must not make it refuse.
+        let step = XattrSet { mode: XattrMode::Any, ..call.clone() };
+        self.change_xattrs(call.ino, Change::XattrSet(step), true, |all| {
             call.check(all.keys().map(Vec::as_slice))?;
             all.insert(call.name.clone(), call.value.clone());
             Ok(())
@@ -100,6 +102,9 @@ impl Journal {
         let node = self.inodes.find(ino)?;
         let mut log = self.open_journal()?;
         let mut state = node.state.lock();
+        if state.may_be_gone() {
+            return None;
+        }
         let now = self.stamp(state.alone()?.ctime);
         let has_room = !grows || log.may_grow();
         let all = state.xattrs.all().filter(|_| has_room)?;

@@ -117,7 +117,11 @@ impl Leases {
                     Bytes::Written(wanted) => state.writes_part(wanted.span),
                     _ => false,
                 };
-                let have = state.file.is_some() && (state.hold.mode >= Some(need) || in_part());
+                // A lease that came without the data was asked for to change a name.
+                let serves = |file: &FileData| need == LeaseMode::Read || file.is_writable;
+                let is_whole =
+                    state.hold.mode >= Some(need) && state.file.as_deref().is_some_and(serves);
+                let have = state.file.is_some() && (is_whole || in_part());
                 let enters = have && !bytes.waits_for_recall(state);
                 enters.then(|| {
                     state.active += 1;

@@ -98,7 +98,7 @@ impl Readahead {
             let mut state = node.state.lock();
             let file = state.file.as_mut()?;
             let len = file.size.saturating_sub(at).min(out.len() as u64);
-            let whole = file.inline.is_none() && file.buffer.is_empty();
+            let whole = file.inline.is_none() && file.buffer.is_empty() && file.is_placed();
             if !whole || len == 0 || within + len > BLOCK {
                 file.ahead = Ahead::default();
                 return None;

@@ -7,14 +7,14 @@ use nuri_proto::Status;
 use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{BootId, GroupId, ObjectId, TargetId};
 use nuri_proto::layout::Layout;
-use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::limit::{self, MAX_INLINE};
 use nuri_proto::op::data::DataRoom;
 use nuri_rules::broken;
 use nuri_volume::{Cluster, DataPlane};
 
 use crate::inode::{FileData, Inode};
 use crate::journal::Journal;
-use crate::reservation::cost::{BlockCosts, Cost, costs};
+use crate::reservation::cost::{BlockCosts, Cost, costs, costs_anywhere};
 use crate::reservation::ledger::{Question, Reservation, ReservationLedger, Short};
 use crate::session::MetaSession;
 use crate::writeback::buffer::BLOCK;
@@ -33,12 +33,27 @@ pub(crate) struct CostEstimate {
     is_unknown: bool,
     /// A group of the file refused lately what it had promised.
     is_refused: bool,
+    /// The file has no place yet: it may take so much at each target.
+    pub(crate) is_anywhere: bool,
 }
+
+/// Files up to this length are written before they have a place.
+pub(crate) const UNPLACED: u64 = limit::LOG_FIRST;
+/// With more targets every write would ask too many for room.
+const MOST_TARGETS: usize = 16;
 
 impl CostEstimate {
     pub(crate) fn costs(&self) -> Vec<Cost> {
         self.blocks.iter().flat_map(|(_, costs)| costs).copied().collect()
     }
+}
+
+/// When a file gets its place on the targets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Now,
+    /// Before the first of its bytes leave, where it is short.
+    Later,
 }
 
 /// By the blocks of a write buffer.
@@ -59,7 +74,8 @@ fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
 pub(crate) fn is_current(bill: &CostEstimate, file: &FileData, at: u64, len: u64) -> bool {
     let first = placed(file, at, len).map(|(at, _)| at / BLOCK);
     let was = bill.blocks.first().map(|(block, _)| *block);
-    bill.at == at && first == was && (first.is_none() || file.is_placed())
+    let has_place = first.is_none() || file.is_placed() != bill.is_anywhere;
+    bill.at == at && first == was && has_place
 }
 
 /// Who has to know that a target answered under a boot id, before the answer counts.
@@ -106,6 +122,7 @@ impl Reservations {
         node: &Inode,
         position: Position,
         len: u64,
+        place: Place,
     ) -> Result<CostEstimate, Status> {
         loop {
             let (at, bytes, layout, object) = {
@@ -118,14 +135,36 @@ impl Reservations {
                 (at, bytes, file.is_placed().then(|| file.layout.clone()), file.object)
             };
             let Some(layout) = layout else {
+                if let Some(blocks) = self.costs_anywhere(bytes).filter(|_| place == Place::Later) {
+                    return Ok(CostEstimate {
+                        at,
+                        blocks,
+                        is_anywhere: true,
+                        ..Default::default()
+                    });
+                }
                 self.journal.ensure_placed_to_grow(node.ino)?;
                 continue;
             };
             let mut groups = layout.components.iter().flat_map(|c| &c.groups);
             let is_refused = groups.any(|group| self.ledger.is_refused(*group));
             let (blocks, is_known) = self.costs(&layout, object, bytes);
-            return Ok(CostEstimate { at, blocks, is_unknown: !is_known, is_refused });
+            let is_unknown = !is_known;
+            return Ok(CostEstimate { at, blocks, is_unknown, is_refused, is_anywhere: false });
         }
+    }
+
+    /// Of a file without a place, where it is short and the targets are few.
+    fn costs_anywhere(&self, (at, len): (u64, u64)) -> Option<BlockCosts> {
+        if at + len > UNPLACED {
+            return None;
+        }
+        let blocks = self.cluster.with_map(|map| {
+            let is_refused = map.groups.iter().any(|group| self.ledger.is_refused(group.id));
+            (!is_refused).then(|| costs_anywhere(map, (at, len)))
+        })?;
+        let count = blocks.iter().map(|(_, costs)| costs.len()).sum::<usize>();
+        (1..=MOST_TARGETS).contains(&count).then_some(blocks)
     }
 
     /// By a fresh map where need be: the groups of a shape are made when it is first asked for.
@@ -182,7 +221,7 @@ impl Reservations {
     /// Charges what is buffered already and cannot be refused any more: what a restarted target
     /// lost, and what moves from its inode to the targets.
     pub(crate) fn charge_again(&self, node: &Inode, at: u64, len: u64) {
-        let Ok(bill) = self.bill(node, Position::At(at), len) else { return };
+        let Ok(bill) = self.bill(node, Position::At(at), len, Place::Now) else { return };
         let charges = self.claim(&bill);
         if let Some(file) = &mut node.state.lock().file {
             charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));

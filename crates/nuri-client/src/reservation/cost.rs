@@ -3,7 +3,7 @@
 use nuri_proto::id::{ObjectId, TargetId};
 use nuri_proto::layout::{Layout, Shape};
 use nuri_proto::limit;
-use nuri_proto::map::{Group, Map};
+use nuri_proto::map::{Group, Map, Member};
 use nuri_stripe::locate::{Piece, pieces};
 
 use crate::writeback::buffer::BLOCK;
@@ -53,6 +53,26 @@ pub(crate) fn costs(
         (block, costs)
     };
     (blocks.map(of_block).collect(), is_known)
+}
+
+/// What bytes of the first block take at most at each target, of a file that has no place yet. It
+/// will get one of some shape on some of them: as much as a mirror takes, or parity beside it
+/// (RESERVE-5).
+pub(crate) fn costs_anywhere(map: &Map, (at, len): (u64, u64)) -> BlockCosts {
+    let bytes = ((at + len).next_multiple_of(limit::BLOCK) - at / limit::BLOCK * limit::BLOCK
+        + INDEX)
+        * PARITY;
+    let mut costs: Vec<Cost> = Vec::new();
+    for group in &map.groups {
+        let writable = group.writable();
+        let members = group.members.iter().enumerate().filter(|(i, _)| writable.has(*i));
+        for (_, Member { target, .. }) in members {
+            if costs.iter().all(|cost| cost.target != *target) {
+                costs.push(Cost { target: *target, bytes: bytes.min(MOST) });
+            }
+        }
+    }
+    vec![(0, costs)]
 }
 
 fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
@@ -142,6 +162,20 @@ mod tests {
         let one = 4096 + INDEX;
         assert_eq!(all(&map, &layout, MIB, 100), [(1, 1, one), (1, 2, 2 * one)]);
         assert_eq!(all(&map, &layout, 0, MIB), [(0, 0, MIB + INDEX), (0, 2, MOST)]);
+    }
+
+    #[test]
+    fn what_has_no_place_yet_takes_as_much_as_it_may_anywhere() {
+        for shape in [Shape::Stripe, Shape::Mirror(2), Shape::Parity { k: 2, m: 1 }] {
+            let (map, layout) = (map(shape, 2), layout(shape, MIB, 2));
+            for (at, len) in [(0, 1), (4095, 2), (5000, 60_000)] {
+                let [(0, anywhere)] = &costs_anywhere(&map, (at, len))[..] else { panic!("one") };
+                for (_, target, bytes) in all(&map, &layout, at, len) {
+                    let most = anywhere.iter().find(|cost| cost.target.0 == target).unwrap();
+                    assert!(bytes <= most.bytes, "{shape:?}: {bytes} of {most:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use nuri_proto::Status;
 use nuri_proto::limit::MAX_INLINE;
+use nuri_rules::broken;
 
 use super::Writeback;
 use super::buffer::{BLOCK, Fill, WriteBuffer};
 use crate::inode::{FileData, Inode};
-use crate::reservation::charge::{CostEstimate, is_current};
+use crate::reservation::charge::{CostEstimate, Place, is_current};
 use crate::reservation::ledger::Short;
 use crate::writeback::payload::{Position, WritePayload, WriteResult};
 
@@ -59,10 +60,17 @@ impl Writeback {
         refusal: Refusal,
     ) -> Result<WriteOutcome, Status> {
         let (now, len) = (self.session.now(), data.len() as u64);
+        let mut place = Place::Later;
         loop {
-            let bill = self.reservations.bill(node, position, len)?;
+            let bill = self.reservations.bill(node, position, len, place)?;
             let charges = match self.reservations.charge(&bill, self) {
+                _ if bill.is_anywhere && broken!("unplaced_has_room") => Vec::new(),
                 Ok(charges) => charges,
+                // Where it goes there may be more room than anywhere.
+                Err(_) if bill.is_anywhere => {
+                    place = Place::Now;
+                    continue;
+                }
                 Err(_) if refusal == Refusal::Impossible => self.reservations.claim(&bill),
                 Err(Short::Silent) => return Ok(WriteOutcome::Nowhere(RetryReason::Silent)),
                 Err(Short::Unpromised(_)) => {

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
-use nuri_proto::id::{BootId, Ino, TargetId};
+use nuri_proto::id::{BootId, Ino, ObjectId, TargetId};
 use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::Extend;
 use nuri_stripe::locate::short_pieces;
@@ -51,8 +51,16 @@ use crate::writeback::push_row::Rows;
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
     node: Arc<Inode>,
+    /// A file that was cut to nothing meanwhile has another one, and other bytes.
+    object: ObjectId,
     block: u64,
     range: (u32, u32),
+}
+
+impl Token {
+    fn is_current(&self) -> bool {
+        self.node.state.lock().file.as_ref().is_some_and(|file| file.object == self.object)
+    }
 }
 
 /// The pipeline from buffers to targets, shared by all files of a client.
@@ -192,10 +200,21 @@ impl Writeback {
         durability: Durability,
         rows: Rows,
     ) -> bool {
+        if self.place_before_push(node).is_err() {
+            // They stay, and are pushed later.
+            return false;
+        }
         match is_redundant(node) {
             true => self.push_row(node, block, rows),
             false => self.push_block(node, block, durability),
         }
+    }
+
+    /// A file gets its place before its first bytes leave.
+    pub(super) fn place_before_push(&self, node: &Arc<Inode>) -> Result<(), Status> {
+        let waits = |file: &FileData| !file.is_placed() && !file.buffer.is_empty();
+        let is_waiting = node.state.lock().file.as_deref().is_some_and(waits);
+        if is_waiting { self.journal.ensure_placed_to_push(node.ino) } else { Ok(()) }
     }
 
     /// Pushes one block's dirty bytes, if no other push of it is in flight.
@@ -203,6 +222,11 @@ impl Writeback {
         let (push, session, object, layout) = {
             let mut state = node.state.lock();
             let Some(file) = &mut state.file else { return false };
+            // It may have been cut to nothing and written again since its place was looked at.
+            let shape = file.layout.components.first().map(|component| component.shape);
+            if shape.is_none_or(|shape| shape.is_redundant()) {
+                return false;
+            }
             let Some(push) = file.buffer.begin_push(block) else {
                 return false;
             };
@@ -233,7 +257,7 @@ impl Writeback {
                         if durability == Durability::Stable {
                             self.settle_one(node, block, range);
                         } else {
-                            let token = Token { node: node.clone(), block, range };
+                            let token = Token { node: node.clone(), object, block, range };
                             self.unsynced.lock().acknowledged(target, reply.boot, token);
                         }
                     }
@@ -323,7 +347,7 @@ impl Writeback {
 
     /// Pushes all dirty bytes of the file and waits until none is in flight.
     pub(crate) fn push_all(&self, node: &Arc<Inode>) {
-        loop {
+        while self.place_before_push(node).is_ok() {
             let blocks = {
                 let mut state = node.state.lock();
                 loop {
@@ -368,7 +392,7 @@ impl Writeback {
         let ticket = self.unsynced.lock().begin_flush(target);
         let boot = self.data.flush(target)?;
         let settled = self.unsynced.lock().end_flush(ticket, boot);
-        for token in settled.durable {
+        for token in settled.durable.into_iter().filter(Token::is_current) {
             self.settle_one(&token.node, token.block, token.range);
         }
         self.send_again(settled.lost);
@@ -377,7 +401,7 @@ impl Writeback {
 
     /// A restarted target lost these.
     fn send_again(&self, lost: Vec<Token>) {
-        for token in lost {
+        for token in lost.into_iter().filter(Token::is_current) {
             let mut state = token.node.state.lock();
             if let Some(file) = &mut state.file {
                 file.buffer.lost(token.block, token.range);
@@ -396,8 +420,10 @@ impl Writeback {
     /// Makes the file's data and, where needed, its size and times durable.
     pub(crate) fn sync_node(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
         let _one_at_a_time = node.sync.lock();
+        self.place_before_push(node)?;
         if self.sync_small(node) == Done::No {
             loop {
+                self.place_before_push(node)?;
                 self.push_all(node);
                 let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
                 if empty {

@@ -51,6 +51,7 @@ impl Writeback {
     pub(crate) fn settle_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
         let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
         loop {
+            self.place_before_push(node)?;
             let ready = {
                 let mut state = node.state.lock();
                 let Some(file) = &state.file else { return Ok(()) };

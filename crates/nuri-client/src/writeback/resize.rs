@@ -1,21 +1,31 @@
 //! What changes of a file's buffered and stored bytes when its size changes.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, TruncateDone};
 use nuri_rules::broken;
+use parking_lot::MutexGuard;
 
 use super::Writeback;
-use crate::inode::{FileData, Inode};
+use crate::inode::{FileData, Inode, InodeState};
 
 /// Bytes of a stripe, where the layout has redundancy.
 fn redundant_stripe(layout: &Layout) -> Option<u64> {
     let component = layout.components.first().filter(|c| c.shape.is_redundant())?;
     Some(component.chunk_size.bytes() * component.shape.data() as u64)
+}
+
+/// The inode, once nothing of it is in flight.
+fn without_flying(node: &Inode) -> MutexGuard<'_, InodeState> {
+    let mut state = node.state.lock();
+    while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
+        node.changed.wait_for(&mut state, Duration::from_millis(100));
+    }
+    state
 }
 
 impl FileData {
@@ -26,14 +36,12 @@ impl FileData {
         if !is_here || self.has_failed {
             return None;
         }
-        let is_placed = self.is_placed();
         let lies_inline = match &mut self.inline {
             Some(inline) if size <= MAX_INLINE => {
                 inline.resize(size as usize, 0);
                 true
             }
             Some(inline) if !inline.is_empty() => return None,
-            _ if !is_placed => return None,
             _ => false,
         };
         let mut freed = 0;
@@ -91,12 +99,14 @@ impl Writeback {
         self.mark_dirty(node);
     }
 
+    /// Waits until nothing that is buffered is in flight.
+    pub(crate) fn wait_for_pushes(&self, node: &Arc<Inode>) {
+        drop(without_flying(node));
+    }
+
     /// Forgets what is buffered, once nothing of it is in flight.
     pub(crate) fn drop_buffer(&self, node: &Arc<Inode>) {
-        let mut state = node.state.lock();
-        while state.file.as_ref().is_some_and(|f| f.buffer.has_flying()) {
-            node.changed.wait_for(&mut state, std::time::Duration::from_millis(100));
-        }
+        let mut state = without_flying(node);
         let freed = state.file.as_mut().map_or(0, |f| f.buffer.clear());
         drop(state);
         self.unreserve(freed);

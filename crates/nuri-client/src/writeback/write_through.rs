@@ -92,6 +92,11 @@ impl Writeback {
         let (mut own, mut row, size) = {
             let mut state = node.state.lock();
             let file = alone.of(&mut state.file)?;
+            if !file.is_placed() {
+                // It was just cut to nothing.
+                drop(state);
+                return Ok(WriteOutcome::Nowhere(RetryReason::Busy));
+            }
             let mut own = WriteBuffer::default();
             if let Some(inline) = &file.inline {
                 own.write(0, 0, inline);

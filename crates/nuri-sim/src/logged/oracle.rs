@@ -151,7 +151,23 @@ impl World {
             self.check_attr(c, &inode.attr)?;
             self.clients[c].take_lease(inode.attr.ino, inode.lease);
         }
-        Ok(())
+        self.look_at_xattrs(c)
+    }
+
+    /// Reads the extended attributes of something that somebody may have changed, under no lease.
+    fn look_at_xattrs(&mut self, c: usize) -> Result<(), Wrong> {
+        let told: Vec<Ino> = self.durable.0.keys().copied().collect();
+        let Some(ino) = self.pick(&told) else { return Ok(()) };
+        let Some(Ok(found)) = self.ask(c, &XattrAll { ino })? else { return Ok(()) };
+        if !self.is_comparable(c, ino)? {
+            return Ok(());
+        }
+        let wanted = self.latest.0.get(&ino).map(|item| &item.xattrs);
+        let found: BTreeMap<_, _> = found.into_iter().collect();
+        match wanted.is_none_or(|wanted| *wanted == found) {
+            true => Ok(()),
+            false => Err(format!("client {c}: attributes of {ino} are {found:?}, not {wanted:?}")),
+        }
     }
 
     fn is_told_dir(&self, ino: Ino) -> bool {

@@ -4,13 +4,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nuri_io::rng::Rng;
-use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::log::{names, sync_dir};
@@ -103,6 +104,43 @@ fn what_a_mount_did_alone_is_seen_from_another_and_survives_its_death() {
     space.down_clean();
 }
 
+/// What is open in the kernel alone (a directory, a fifo, a file by its path) is removed, and its
+/// attributes are changed then: whatever that call hears, nothing else is lost.
+/// Catches `broken!("gone_is_journalled")`.
+#[test]
+fn attributes_of_what_was_just_removed_cost_nobody_else() {
+    let (space, here, there) = two();
+    for round in 0..20 {
+        let at = |name: &str| here.join(format!("{name}{round}"));
+        fs::write(at("kept"), b"kept").unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        make_fifo(&at("pipe"));
+        fs::write(at("file"), b"gone").unwrap();
+        let dir = File::open(at("dir")).unwrap();
+        let pipe = OpenOptions::new().read(true).write(true).open(at("pipe")).unwrap();
+        let path = rustix::fs::open(at("file"), OFlags::PATH, Mode::empty()).unwrap();
+        fs::remove_dir(at("dir")).unwrap();
+        fs::remove_file(at("pipe")).unwrap();
+        fs::remove_file(at("file")).unwrap();
+        let mode = fs::Permissions::from_mode(0o700);
+        let by_number = format!("/proc/self/fd/{}", path.as_raw_fd());
+        let _ = (dir.set_permissions(mode.clone()), pipe.set_permissions(mode));
+        let _ = rustix::fs::fsetxattr(&dir, "user.a", b"1", XattrFlags::empty());
+        let _ = set(Path::new(&by_number), "user.a", b"1", XattrFlags::empty());
+        fs::write(at("late"), b"late").unwrap();
+    }
+    sync_dir(&here).unwrap();
+    assert_eq!(names(&there).len(), 40);
+    for round in 0..20 {
+        for name in ["kept", "late"] {
+            assert_eq!(fs::read(there.join(format!("{name}{round}"))).unwrap(), name.as_bytes());
+        }
+    }
+    let logs = space.logs();
+    assert!(!logs.contains("refused what was logged"), "{logs}");
+    space.down_clean();
+}
+
 /// Catches `broken!("publication_hides_log")`: what a sync brings back of the attributes is from
 /// before the names that came and went meanwhile.
 #[test]
@@ -143,6 +181,41 @@ fn names_are_counted_right_beside_syncs_of_their_file() {
         stop.store(true, Ordering::Relaxed);
     });
     drop(file);
+    space.down_clean();
+}
+
+/// Files of 8 to 64 KiB get their place on the targets after they were written and closed. Another
+/// mount that looks at once, a sync, another name and a removal all meet them on the way.
+#[test]
+fn short_files_are_whole_wherever_they_are_met_on_their_way() {
+    let (space, here, there) = two();
+    let text = |number: usize| vec![1 + (number % 255) as u8; 8000 + number * 6151 % 58_000];
+    for number in 0..300 {
+        let (name, other) = (number.to_string(), format!("{number}.renamed"));
+        fs::write(here.join(&name), text(number)).unwrap();
+        match number % 6 {
+            0 => assert_eq!(fs::read(there.join(&name)).unwrap(), text(number)),
+            1 => File::open(here.join(&name)).unwrap().sync_all().unwrap(),
+            2 => fs::rename(here.join(&name), here.join(&other)).unwrap(),
+            3 => fs::remove_file(here.join(&name)).unwrap(),
+            4 => {
+                let file = OpenOptions::new().write(true).open(here.join(&name)).unwrap();
+                file.write_all_at(b"more", 100_000).unwrap();
+                file.set_len(text(number).len() as u64).unwrap();
+            }
+            _ => fs::write(here.join(&name), text(number)).unwrap(),
+        }
+        if number % 50 == 49 {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    }
+    for (number, dir) in (0..300).flat_map(|number| [(number, &here), (number, &there)]) {
+        let name = if number % 6 == 2 { format!("{number}.renamed") } else { number.to_string() };
+        match fs::read(dir.join(&name)) {
+            Err(error) => assert!(number % 6 == 3 && error.kind() == ErrorKind::NotFound, "{name}"),
+            Ok(found) => assert!(found == text(number), "{name} in {}", dir.display()),
+        }
+    }
     space.down_clean();
 }
 

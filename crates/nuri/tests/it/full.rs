@@ -129,6 +129,37 @@ fn the_write_that_finds_no_room_says_so_on_mirrors() {
     the_write_says("mirror:2", "2");
 }
 
+/// Short new files have no place on the targets when they are written and closed: each is accepted
+/// with all that was written, or the write says that there is no room.
+/// Catches `broken!("unplaced_has_room")`.
+#[test]
+fn short_new_files_that_are_accepted_find_room() {
+    for (shape, targets) in [("stripe", "2"), ("parity:2+1", "3")] {
+        let mut space = Space::bare();
+        space.start(&["--shape", shape, "--targets", targets, "--target-size", "48M"]);
+        let (here, there) = (space.mnt(), space.mount("b"));
+        let len = |number: usize| 9000 + number * 7919 % 50_000;
+        let write = |number: usize| {
+            let mut file = fs::File::create(here.join(number.to_string()))?;
+            file.write_all(&vec![number as u8; len(number)])
+        };
+        let refused = (0..40_000).find_map(|number| Some((number, write(number).err()?)));
+        let (count, error) = refused.expect("there is an end of the room");
+        assert_eq!(error.raw_os_error(), Some(28), "{shape}: file {count}: {error}");
+        assert!(count > 200, "{shape}: {count} files");
+        for mount in [&here, &there] {
+            for number in 0..count {
+                let found = fs::read(mount.join(number.to_string())).unwrap();
+                let is_whole =
+                    found.len() == len(number) && found.iter().all(|b| *b == number as u8);
+                assert!(is_whole, "{shape}: file {number} of {count}, {} bytes", found.len());
+            }
+        }
+        fs::File::open(here.join("0")).unwrap().sync_all().unwrap();
+        space.down_clean();
+    }
+}
+
 /// Writes pieces of so many bytes at every second place, until one is refused. Returns how many.
 ///
 /// Where only a part of a piece finds room, that part is accepted, the rest is refused, and the

@@ -349,7 +349,8 @@ fn the_kernel_knows_where_a_file_ends() {
 /// A file that is made longer beforehand, and one that is cut, while others write to it.
 #[test]
 fn changes_of_the_size_and_writes_do_not_mix() {
-    let preload = Preload::new();
+    let mut preload = Preload::new();
+    let paused = preload.space.mount_with("paused", &[("NURI_PAUSE", "grow")]);
     let script = "import os,sys,threading\n\
         b=b'w'*(1<<20)\n\
         for i in range(150):\n\
@@ -364,7 +365,7 @@ fn changes_of_the_size_and_writes_do_not_mix() {
         \x20 os.ftruncate(f,3<<20); d=os.pread(f,3<<20,0)\n\
         \x20 assert d==(bytes(1<<20)+b+bytes(1<<20) if end else bytes(3<<20)), (i, end)\n\
         \x20 os.close(f); os.unlink(sys.argv[1]+str(i))\n";
-    let moved = preload.python(script, &preload.file("f"));
+    let moved = preload.python(script, &paused.join("f"));
     assert!(moved.written > 100 * MIB, "{moved:?}");
     preload.space.down_clean();
 }

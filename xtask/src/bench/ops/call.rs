@@ -86,6 +86,20 @@ impl Call {
         }
     }
 
+    /// What the others are counted in: the journal takes it.
+    pub(super) const UNIT: Call = Call::SymlinkUnlink;
+
+    /// What it costs, in units.
+    pub(super) fn usual(self) -> f64 {
+        match self {
+            Call::ChangeModeAndTimes | Call::SetXattr => 0.5,
+            Call::Flock | Call::RecordLock => 4.0,
+            Call::OpenTruncated => 30.0,
+            Call::SmallFile(_) => 10.0,
+            _ => 2.0,
+        }
+    }
+
     /// Does it so many times below an empty directory.
     pub(super) fn repeat(self, dir: &Path, times: usize) -> std::io::Result<()> {
         let place = Place::of(dir)?;

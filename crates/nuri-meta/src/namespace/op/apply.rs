@@ -16,6 +16,7 @@ use nuri_rules::broken;
 
 use super::MetaOp;
 use super::make::{file_record, new_inode};
+use super::xattr;
 use crate::lease::Claim;
 use crate::namespace::schema::{Body, counters_key, inode_key};
 use crate::namespace::txn::Txn;
@@ -75,7 +76,7 @@ impl MetaOp for Apply {
                 }
                 Change::XattrRemove(call) => {
                     check_alone(txn, call.ino)?;
-                    call.run(txn, &[])?;
+                    xattr::remove_if_set(txn, &call)?;
                 }
                 Change::Publish(call) => inline = publish(txn, call, inline)?,
                 Change::Extend(call) => placed.push(extend(txn, call)?),

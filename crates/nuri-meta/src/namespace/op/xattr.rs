@@ -17,6 +17,11 @@ fn alone(ino: Ino) -> Result<Vec<Claim>, Status> {
     Ok(vec![Claim { ino, want: Want::Alone }])
 }
 
+/// Who has the inode alone may have changed its attributes by its log.
+fn shared(ino: Ino) -> Result<Vec<Claim>, Status> {
+    Ok(vec![Claim { ino, want: Want::Shared }])
+}
+
 fn names(txn: &Txn<'_>, ino: Ino) -> Result<Vec<Vec<u8>>, Status> {
     let pairs = txn.scan_all(&xattr_prefix(ino))?;
     Ok(pairs.keys().map(|key| key_tail(key).to_vec()).collect())
@@ -30,7 +35,7 @@ fn note_change(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
 
 impl MetaOp for XattrGet {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
+        shared(self.ino)
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<u8>, Status> {
@@ -84,7 +89,7 @@ fn set_list(call: XattrSet, txn: &mut Txn<'_>) -> Result<(), Status> {
 
 impl MetaOp for XattrList {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
+        shared(self.ino)
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<Vec<u8>>, Status> {
@@ -95,7 +100,7 @@ impl MetaOp for XattrList {
 
 impl MetaOp for XattrAll {
     fn claims(&self, _: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        Ok(Vec::new())
+        shared(self.ino)
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Status> {
@@ -114,11 +119,15 @@ impl MetaOp for XattrRemove {
     }
 
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<(), Status> {
-        let key = xattr_key(self.ino, &self.name);
-        if txn.raw(&key)?.is_none() {
+        if txn.raw(&xattr_key(self.ino, &self.name))?.is_none() {
             return Err(Status::NODATA);
         }
-        txn.delete(key);
-        note_change(txn, self.ino)
+        remove_if_set(txn, &self)
     }
+}
+
+/// Who asks knows that it was set.
+pub(super) fn remove_if_set(txn: &mut Txn<'_>, call: &XattrRemove) -> Result<(), Status> {
+    txn.delete(xattr_key(call.ino, &call.name));
+    note_change(txn, call.ino)
 }
