@@ -23,7 +23,7 @@ pub(crate) mod write_through;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nuri_proto::Status;
@@ -330,12 +330,25 @@ impl Writeback {
     /// Writes out and publishes all files. False: bytes of some could not be kept, now or earlier
     /// with nobody to tell.
     pub(crate) fn sync_files(&self) -> bool {
-        let mut is_kept = true;
-        for node in self.inodes.all() {
-            let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
-            is_kept &= !dirty || self.settle_node(&node);
-        }
+        let mut nodes = self.inodes.all();
+        nodes.retain(|node| node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty()));
+        let is_kept = self.settle_nodes(&nodes);
         self.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
+    }
+
+    /// Syncs files, some at once, so that the metadata server groups their commits. The bytes of
+    /// all leave first: then the flush of a target that one of them waits for is for all.
+    fn settle_nodes(&self, nodes: &[Arc<Inode>]) -> bool {
+        let has_bytes = |node: &&Arc<Inode>| {
+            node.state.lock().file.as_ref().is_some_and(|f| !f.buffer.is_empty())
+        };
+        let full: Vec<_> = nodes.iter().filter(has_bytes).cloned().collect();
+        if full.len() > 1 {
+            some_at_once(&full, |node| self.push_all(node));
+        }
+        let is_kept = AtomicBool::new(true);
+        some_at_once(nodes, |node| _ = is_kept.fetch_and(self.settle_node(node), Ordering::SeqCst));
+        is_kept.into_inner()
     }
 
     pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
@@ -523,14 +536,7 @@ impl Writeback {
             file.is_none_or(|f| f.unpublished.is_none_or(|at| at.elapsed() >= WRITE_BEHIND))
         };
         let old: Vec<_> = nodes.iter().filter(old).cloned().collect();
-        // Several at once, so that the metadata server groups their commits.
-        for group in old.chunks(16) {
-            std::thread::scope(|scope| {
-                for node in group {
-                    scope.spawn(|| _ = self.settle_node(node));
-                }
-            });
-        }
+        self.settle_nodes(&old);
     }
 
     /// Syncs one file in the background and takes it off the list once it is clean. False: what
@@ -549,6 +555,22 @@ impl Writeback {
         drop((state, dirty));
         self.releaser.drop_if_unused(node);
         !is_missed
+    }
+}
+
+fn some_at_once(nodes: &[Arc<Inode>], act: impl Fn(&Arc<Inode>) + Sync) {
+    const SOME: usize = 16;
+    let (next, act) = (AtomicUsize::new(0), &act);
+    let work = || {
+        while let Some(node) = nodes.get(next.fetch_add(1, Ordering::SeqCst)) {
+            act(node);
+        }
+    };
+    match nodes.len() {
+        0 | 1 => work(),
+        count => std::thread::scope(|scope| {
+            (0..count.min(SOME)).for_each(|_| _ = scope.spawn(work));
+        }),
     }
 }
 

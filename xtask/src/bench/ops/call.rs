@@ -94,8 +94,10 @@ impl Call {
         match self {
             Call::ChangeModeAndTimes | Call::SetXattr => 0.5,
             Call::Flock | Call::RecordLock => 4.0,
-            Call::OpenTruncated => 30.0,
-            Call::SmallFile(_) => 10.0,
+            Call::LockFileByLink | Call::SmallFile(_) => 3.0,
+            Call::CreateLinkUnlink => 2.5,
+            Call::Fifo | Call::FifoOpened | Call::MakeAndRemoveDirectory => 1.2,
+            Call::OpenTruncated | Call::GrowAndCutToZero | Call::WriteAndCutShort => 1.0,
             _ => 2.0,
         }
     }
