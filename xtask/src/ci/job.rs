@@ -17,7 +17,9 @@ pub(crate) enum Load {
     Computes,
     /// It compares times, and bears one job beside it.
     Compares,
-    /// It measures time: nothing may run beside it.
+    /// It measures time, tries again where the machine was slow, and bears one more of its kind.
+    Measures,
+    /// Nothing may run beside it.
     Alone,
 }
 
@@ -34,6 +36,7 @@ impl Load {
             Load::Computes => 6,
             // All but what is kept for a job that computes.
             Load::Compares => budget.saturating_sub(Load::Computes.shares(budget)).max(1),
+            Load::Measures => budget.div_ceil(2),
             Load::Alone => budget,
         }
         .min(budget)
@@ -145,6 +148,7 @@ mod tests {
     #[test]
     fn one_alone_takes_the_whole_budget() {
         assert_eq!(Load::Alone.shares(12), 12);
+        assert_eq!((Load::Measures.shares(12), Load::Measures.shares(1)), (6, 1));
         assert_eq!(Load::Computes.shares(PROCESSOR / 2), PROCESSOR / 2);
         assert_eq!(Load::Compares.shares(PROCESSOR / 2), 1);
     }

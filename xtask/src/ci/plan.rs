@@ -1,7 +1,7 @@
 //! What CI runs: the suites and their jobs, in the order in which they are started.
 //!
 //! What takes long and mostly waits is started first; what computes fills the processors beside
-//! it; tests that measure time come last, alone.
+//! it; tests that measure time come last, two at a time.
 
 use super::job::{Job, Load};
 use super::programs::{self, Program};
@@ -62,9 +62,12 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     jobs.extend(easy);
     jobs.extend(units(programs));
     jobs.extend(simulations());
-    // Of one load the order stays; what must be alone waits until the others are done.
-    let (alone, others): (Vec<Job>, _) = jobs.into_iter().partition(|j| j.load == Load::Alone);
-    Ok(others.into_iter().chain(alone).collect())
+    // Of one load the order stays; what must be alone, or nearly so, waits until the others are
+    // done.
+    let is_quiet = |job: &Job| matches!(job.load, Load::Measures | Load::Alone);
+    let (mut quiet, others): (Vec<Job>, _) = jobs.into_iter().partition(is_quiet);
+    quiet.sort_by_key(|job| job.load);
+    Ok(others.into_iter().chain(quiet).collect())
 }
 
 /// Spaces under real programs, on machines of their own.
@@ -119,8 +122,12 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
             continue;
         }
         for test in &program.tests {
-            let is_alone = EXCLUSIVE.contains(&target) || measuring.contains(test);
-            let load = if is_alone { Load::Alone } else { Load::Waits };
+            let measures = measuring.contains(test);
+            let load = match EXCLUSIVE.contains(&target) {
+                true => Load::Alone,
+                false if measures => Load::Measures,
+                false => Load::Waits,
+            };
             let mut job = one(suite, program, test).load(load).env("NURI_TRANSPORT", "uring");
             if is_comparing(test) {
                 job = job.load(Load::Compares);
@@ -128,9 +135,9 @@ fn mounts(programs: &[Program]) -> Result<Vec<Job>, String> {
                 job = job.load(Load::Works);
             }
             jobs.push(job);
-            // What must be alone costs the whole run as long as it takes.
+            // What must be nearly alone costs the whole run nearly as long as it takes.
             let is_classic = target == "it" && CLASSIC.iter().any(|part| test.contains(part));
-            if is_classic && !is_alone {
+            if is_classic && !measures {
                 let again = one("the same without io_uring", program, test).load(load);
                 jobs.push(again.env("NURI_TRANSPORT", "classic"));
             }
