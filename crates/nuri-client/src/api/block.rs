@@ -7,6 +7,7 @@ use nuri_proto::Status;
 use nuri_proto::id::{BootId, Ino, TargetId};
 use nuri_proto::op::meta::{LayoutReply, SetGroupId, XattrMode};
 
+use crate::api::xattr::Privileges;
 use crate::client::Client;
 use crate::lease::range::span_of;
 use crate::writeback::payload::WritePayload;
@@ -34,7 +35,7 @@ impl Client {
         let (node, data) = (self.opened_node(fh)?, data.into());
         let len = data.len();
         let before = node.state.lock().errors;
-        let wrote = self.write_past((ino, fh), offset, data)?;
+        let wrote = self.write_past((ino, fh), offset, data, Privileges::All)?;
         if wrote.len < len as u64 {
             return Err(Status::NOSPC);
         }

@@ -187,8 +187,8 @@ impl Client {
 
 impl Client {
     /// As [`Client::write`] at an offset, by one whom no kernel keeps from doing so while the file
-    /// is cut, grown or synced. All privileges are taken. A block is kept as it is where it begins
-    /// at a multiple of [`OwnBlock::LEN`].
+    /// is cut, grown or synced. A block is kept as it is where it begins at a multiple of
+    /// [`OwnBlock::LEN`].
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -197,6 +197,7 @@ impl Client {
         (ino, fh): (Ino, u64),
         offset: u64,
         data: impl Into<WritePayload<'a>>,
+        taken: Privileges,
     ) -> Result<WriteResult, Status> {
         let node = self.opened_node(fh)?;
         let _no_change_of_size = match broken!("past_truncate") {
@@ -204,6 +205,6 @@ impl Client {
             false => Some(node.resizing.read()),
         };
         let position = Position::At(offset);
-        self.write_bytes((ino, fh), position, data.into(), Privileges::All)
+        self.write_bytes((ino, fh), position, data.into(), taken)
     }
 }

@@ -75,10 +75,15 @@ impl JournalState {
 }
 
 impl Journal {
-    /// The log, where it may answer now.
+    /// The log, where it may answer now. One that is full is told first: its directories stay here.
     pub(super) fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
         let log = self.session.trusts_leases().then(|| self.state.lock())?;
-        log.queue.has_room().then_some(log)
+        if log.queue.has_room() {
+            return Some(log);
+        }
+        drop(log);
+        self.flush().ok()?;
+        Some(self.state.lock()).filter(|log| log.queue.has_room())
     }
 
     /// By the server's clock, and not before `floor`.

@@ -143,6 +143,7 @@ impl Journal {
                 self.session.free_slot(slot);
                 if status != Status::SESSION_GONE {
                     tracing::error!("client: the server refused what was logged: {status}");
+                    self.forget_untold();
                 }
                 self.lose();
                 Err(Status::IO)
@@ -184,6 +185,18 @@ impl Journal {
         }
     }
 
+    /// The session goes on without what was logged and is not told: what was true only with it is
+    /// not known any more.
+    fn forget_untold(&self) {
+        let told = self.state.lock().queue.settled();
+        for node in self.inodes.all() {
+            let mut state = node.state.lock();
+            let freed = if state.logged > told { state.forget_lost() } else { 0 };
+            drop(state);
+            self.budget.give(freed);
+        }
+    }
+
     /// What is logged cannot be told any more: programs hear of it from their open files, and
     /// whoever syncs a directory.
     pub(crate) fn lose(&self) {
@@ -199,18 +212,16 @@ impl Journal {
         if let Some(slot) = unsure.and_then(|batch| batch.kept.slot) {
             self.session.free_slot(slot);
         }
-        let (mut lost, mut freed) = (0, 0);
+        let mut lost = 0;
         for node in self.inodes.all() {
             let mut state = node.state.lock();
             state.names_known = false;
             state.names_changed();
             if state.logged > told {
-                freed += state.forget_lost();
                 state.note_error(Status::IO);
                 lost += 1;
             }
         }
-        self.budget.give(freed);
         if lost > 0 {
             tracing::error!(
                 "client: names and attributes of {lost} inodes that were not synced are lost"

@@ -31,6 +31,7 @@ use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
 use nuri_proto::id::{BootId, Ino, ObjectId, TargetId};
 use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::Extend;
+use nuri_rules::pause;
 use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
 use nuri_volume::DataPlane;
@@ -47,6 +48,9 @@ use crate::session::MetaSession;
 use crate::writeback::budget::{Budget, Pressure};
 use crate::writeback::buffer::{BLOCK, PAGE, Push};
 use crate::writeback::push_row::Rows;
+
+/// How often bytes that came meanwhile are written out before a size is told all the same.
+const SYNC_ROUNDS: usize = 8;
 
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
@@ -433,25 +437,38 @@ impl Writeback {
     /// Makes the file's data and, where needed, its size and times durable.
     pub(crate) fn sync_node(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
         let _one_at_a_time = node.sync.lock();
-        self.place_before_push(node)?;
-        if self.sync_small(node) == Done::No {
-            loop {
-                self.place_before_push(node)?;
-                self.push_all(node);
-                let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
-                if empty {
-                    break;
-                }
-                // Of this file alone: a target that hangs must cost no other file.
-                let targets = self.targets_with_bytes_of(node);
-                if targets.is_empty() {
-                    // A push is between its reply and its entry in the table.
-                    std::thread::yield_now();
-                }
-                self.flush_targets(&targets)?;
+        for _ in 0..SYNC_ROUNDS {
+            self.write_out(node)?;
+            pause!("publish");
+            if self.publish(node, scope, Before::AllBytes)? == Done::Yes {
+                return Ok(());
             }
         }
-        self.publish(node, scope)
+        // Others write all the time.
+        self.publish(node, scope, Before::Anything).map(|_| ())
+    }
+
+    /// Makes all bytes of the file durable on the targets.
+    fn write_out(&self, node: &Arc<Inode>) -> Result<(), Status> {
+        self.place_before_push(node)?;
+        if self.sync_small(node) == Done::Yes {
+            return Ok(());
+        }
+        loop {
+            self.place_before_push(node)?;
+            self.push_all(node);
+            let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
+            if empty {
+                return Ok(());
+            }
+            // Of this file alone: a target that hangs must cost no other file.
+            let targets = self.targets_with_bytes_of(node);
+            if targets.is_empty() {
+                // A push is between its reply and its entry in the table.
+                std::thread::yield_now();
+            }
+            self.flush_targets(&targets)?;
+        }
     }
 
     /// Targets that hold bytes of the file which no flush settled yet.
@@ -581,9 +598,17 @@ fn is_redundant(node: &Inode) -> bool {
 }
 
 #[derive(PartialEq, Eq)]
-enum Done {
+pub(super) enum Done {
     Yes,
     No,
+}
+
+/// What must have happened before a size is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// No bytes are left here: those that came meanwhile go first.
+    AllBytes,
+    Anything,
 }
 
 /// What a sync must cover.

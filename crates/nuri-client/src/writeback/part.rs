@@ -10,7 +10,7 @@ use nuri_proto::range_map::Span;
 use crate::inode::Inode;
 use crate::writeback::buffer::BLOCK;
 use crate::writeback::push_row::Rows;
-use crate::writeback::{SyncScope, Writeback};
+use crate::writeback::{Before, SyncScope, Writeback};
 
 impl Writeback {
     /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
@@ -18,7 +18,7 @@ impl Writeback {
     pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
         self.settle_part(node, bytes)?;
         let _one_at_a_time = node.sync.lock();
-        self.publish(node, SyncScope::All)
+        self.publish(node, SyncScope::All, Before::Anything).map(|_| ())
     }
 
     /// Returns when targets have all of these bytes, or did not take them.

@@ -10,20 +10,29 @@ use nuri_rules::broken;
 
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::state::GrantValidity;
-use crate::writeback::{SyncScope, Writeback};
+use crate::writeback::{Before, Done, SyncScope, Writeback};
 
 impl Writeback {
-    /// Tells the metadata server size, times and inline data.
-    pub(super) fn publish(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
+    /// Tells the metadata server size, times and inline data. `No`: bytes must leave before.
+    pub(super) fn publish(
+        &self,
+        node: &Arc<Inode>,
+        scope: SyncScope,
+        before: Before,
+    ) -> Result<Done, Status> {
         self.journal.flush_of(node.ino)?;
         let (call, inline, version) = {
             let state = node.state.lock();
             let Some(file) = &state.file else {
-                return Ok(());
+                return Ok(Done::Yes);
             };
+            let is_early = before == Before::AllBytes && !file.buffer.is_empty();
+            if is_early && !broken!("published_before_bytes") {
+                return Ok(Done::No);
+            }
             let unchanged = file.inline.is_none() && file.size == file.published_size;
             if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
-                return Ok(());
+                return Ok(Done::Yes);
             }
             (publication(node.ino, file), file.inline.clone(), file.version)
         };
@@ -36,19 +45,21 @@ impl Writeback {
                     if call.data == PublishData::Part {
                         file.beside = file.beside.map(|known| known + call.allocated);
                     }
-                    if file.version == version {
+                    // Blocks of what is still here are not counted yet.
+                    let is_whole = file.buffer.is_empty() || broken!("published_before_bytes");
+                    if file.version == version && is_whole {
                         file.unpublished = None;
                     }
                 }
                 state.published(&call, &reply, self.session.standing());
-                Ok(())
+                Ok(Done::Yes)
             }
             // Removed meanwhile: nothing is left to be kept.
             Err(Status::NOENT) => {
                 if let Some(file) = &mut state.file {
                     file.unpublished = None;
                 }
-                Ok(())
+                Ok(Done::Yes)
             }
             Err(status) => Err(status),
         }

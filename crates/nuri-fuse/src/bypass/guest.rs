@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nuri_client::{Access, OwnBlock};
+use nuri_client::{Access, OwnBlock, Privileges};
 use nuri_ipc::lent_pages::LentPages;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -127,11 +127,11 @@ impl<'b> Guest<'b> {
         let until = Instant::now() + PATIENCE;
         let written = if is_block {
             let block = OwnBlock::fill(|bytes| take(&self.from, bytes, until))?;
-            file.and_then(|file| client.write_past(file, ask.offset, block))
+            file.and_then(|file| client.write_past(file, ask.offset, block, Privileges::All))
         } else {
             fill(&self.from, &mut self.scratch, len, until)?;
             let data = &self.scratch[..];
-            file.and_then(|file| client.write_past(file, ask.offset, data))
+            file.and_then(|file| client.write_past(file, ask.offset, data, Privileges::All))
         };
         // Also of what was refused in part.
         if let Ok((ino, _)) = file

@@ -1,6 +1,6 @@
 //! READ, WRITE and COMMIT.
 
-use nuri_client::{Position, Privileges, Sync};
+use nuri_client::{Privileges, Sync};
 
 use super::{Files, Node};
 use crate::permission::{EXECUTE, READ, WRITE};
@@ -69,7 +69,7 @@ impl Files {
         let is_root = node.caller.is_root();
         let taken = if is_root { Privileges::Capabilities } else { Privileges::All };
         let place = (node.ino(), file.fh);
-        let wrote = self.client.write(place, Position::At(offset), data, taken)?;
+        let wrote = self.client.write_past(place, offset, data, taken)?;
         self.opened.writes(&file);
         match stable {
             Stable::Later => {}

@@ -219,6 +219,39 @@ fn short_files_are_whole_wherever_they_are_met_on_their_way() {
     space.down_clean();
 }
 
+/// Bytes that come between the last push of a sync and the word to the server go first: a size that
+/// is told covers nothing that is only here, and the blocks are counted.
+/// Catches `broken!("published_before_bytes")`.
+#[test]
+fn a_size_is_told_after_its_bytes() {
+    let mut space = Space::up(&["--shape", "stripe"]);
+    let here = space.mount_with("here", &[("NURI_PAUSE", "publish")]);
+    let there = space.mnt();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                set(&here, "nuri.sync", b"", XattrFlags::empty()).unwrap();
+            }
+        });
+        for round in 0..150 {
+            let name = round.to_string();
+            let file = File::create_new(here.join(&name)).unwrap();
+            file.set_len(150_000).unwrap();
+            std::thread::sleep(Duration::from_millis(round % 7));
+            file.write_all_at(&[7; 90_000], 50_000).unwrap();
+            drop(file);
+            let blocks = fs::metadata(there.join(&name)).unwrap().blocks();
+            if blocks == 0 {
+                stop.store(true, Ordering::Relaxed);
+                panic!("round {round}: a file with bytes has no blocks");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    space.down_clean();
+}
+
 /// One file as it must be, and what is done to it by chance.
 struct Cut {
     path: PathBuf,

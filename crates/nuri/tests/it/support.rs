@@ -84,8 +84,8 @@ pub fn in_time(took: Duration, seconds: f64, what: &str) {
     assert!(took.as_secs_f64() <= seconds, "{TOO_SLOW}: {what} took {took:?}, not {seconds} s");
 }
 
-/// A test with [`in_time`] in it: CI runs nothing beside it. Whatever else fails in it fails at
-/// once.
+/// A test with [`in_time`] in it: CI runs at most one more such test beside it. Whatever else fails
+/// in it fails at once.
 pub fn timed(test: impl Fn()) {
     for _ in 1..TRIES {
         let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test)) else {
