@@ -79,11 +79,10 @@ impl Client {
     pub fn start(cluster: &Cluster, config: &ClientConfig) -> Result<Client, Status> {
         let session = Arc::new(MetaSession::open(cluster, &config.name)?);
         let data = DataPlane::new(cluster);
-        let (budget, flushed) = (Arc::new(Budget::default()), Arc::new(FlushedSteps::default()));
+        let (budget, flushed): (Arc<Budget>, Arc<FlushedSteps>) = Default::default();
         let inodes = Arc::new(InodeTable::new(session.clone()));
         let dentries = Arc::new(DentryCache::new(inodes.clone(), session.clone()));
-        let releaser = Releaser::new(inodes.clone(), dentries.clone(), flushed.clone());
-        let releaser = Arc::new(releaser);
+        let releaser = Arc::new(Releaser::new(inodes.clone(), dentries.clone(), flushed.clone()));
         let deferred = Arc::new(DeferredUnlinks::new(inodes.clone()));
         let journal = Arc::new(Journal::new(JournalParts {
             inodes: inodes.clone(),
@@ -95,8 +94,8 @@ impl Client {
             deferred: deferred.clone(),
             flushed,
         }));
-        let reservations = Reservations::new(cluster, &data, session.clone(), journal.clone());
-        let reservations = Arc::new(reservations);
+        let reservations =
+            Arc::new(Reservations::new(cluster, &data, session.clone(), journal.clone()));
         let writeback = Arc::new(Writeback::new(WritebackParts {
             data: data.clone(),
             session: session.clone(),
@@ -105,6 +104,7 @@ impl Client {
             journal: journal.clone(),
             reservations: reservations.clone(),
             budget: budget.clone(),
+            untold: journal.untold(),
         }));
         let threads = ThreadPool::default();
         let kernel = Arc::new(KernelCaches::new(threads.clone()));

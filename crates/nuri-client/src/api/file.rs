@@ -277,14 +277,23 @@ impl Client {
         outcome
     }
 
-    /// Makes durable what was changed of an inode here: attributes, its size too, and data.
+    /// Changes attributes, the size among them, durably.
     ///
     /// # Errors
-    /// The servers'.
-    pub fn sync_inode(&self, ino: Ino) -> Result<(), Status> {
+    /// As [`Client::setattr`], and where it could not be kept.
+    pub fn setattr_durably(&self, change: &SetAttr) -> Result<Attr, Status> {
+        let node = self.inodes.with(change.ino, |node, _| node.clone());
+        let before = node.state.lock().errors;
+        let attr = self.setattr(change)?;
         self.journal.flush()?;
-        let Some(node) = self.inodes.find(ino) else { return Ok(()) };
-        self.writeback.sync_node(&node, SyncScope::All)
+        // Else it might never end.
+        let _no_writes_past_the_kernel = node.resizing.write();
+        self.writeback.sync_node(&node, SyncScope::All)?;
+        let state = node.state.lock();
+        match state.last_error {
+            Some(status) if state.errors > before => Err(status),
+            _ => Ok(attr),
+        }
     }
 
     /// Sets the size, with whatever else is to change.

@@ -297,8 +297,13 @@ impl InodeState {
         if attr.change == 1 {
             self.xattrs.note_bare();
         }
+        // One that was just cut to nothing here has no other size.
+        let fits = |file: &FileData| {
+            file.inline.as_ref().is_none_or(|data| data.len() as u64 == attr.size)
+        };
         if let Some(file) = &mut self.file
             && file.unpublished.is_none()
+            && fits(file)
         {
             (file.size, file.published_size) = (attr.size, attr.size);
             file.allocated = attr.allocated;

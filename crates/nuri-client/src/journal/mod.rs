@@ -29,6 +29,7 @@ mod xattrs;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use directory::{Names, Parted};
@@ -36,6 +37,7 @@ use nuri_proto::id::Ino;
 use nuri_volume::{Cluster, DataPlane};
 use parking_lot::{Condvar, Mutex};
 use queue::{Logged, Queue};
+pub(crate) use tell::Loss;
 use tell::Sent;
 
 use crate::inode::deferred_unlink::DeferredUnlinks;
@@ -54,6 +56,7 @@ pub(crate) struct Journal {
     releaser: Arc<Releaser>,
     deferred: Arc<DeferredUnlinks>,
     flushed: Arc<FlushedSteps>,
+    untold: Arc<AtomicU64>,
     state: Mutex<JournalState>,
     /// Held by who tells the server (JOURNAL-3).
     telling: Mutex<()>,
@@ -87,9 +90,9 @@ struct JournalState {
 
 impl Journal {
     pub(crate) fn new(parts: JournalParts) -> Journal {
-        let JournalParts { inodes, session, cluster, data, budget, releaser, deferred, flushed } =
-            parts;
-        let (state, telling, due) = Default::default();
+        let JournalParts { inodes, session, cluster, data, .. } = parts;
+        let JournalParts { budget, releaser, deferred, flushed, .. } = parts;
+        let (untold, state, telling, due) = Default::default();
         Journal {
             inodes,
             session,
@@ -99,10 +102,16 @@ impl Journal {
             releaser,
             deferred,
             flushed,
+            untold,
             state,
             telling,
             due,
         }
+    }
+
+    /// Files with bytes that could not be kept after their last close: nobody was told.
+    pub(crate) fn untold(&self) -> Arc<AtomicU64> {
+        self.untold.clone()
     }
 
     /// Whether the step is flushed.

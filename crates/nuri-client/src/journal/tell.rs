@@ -1,6 +1,7 @@
 //! Telling the server what was logged.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
@@ -45,15 +46,13 @@ pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
     Some(Logged { step, inline, touched: vec![ino] })
 }
 
-impl InodeState {
-    /// Forgets what was true only with steps that are lost; returns bytes not buffered any more.
-    fn forget_lost(&mut self) -> u64 {
-        self.attr = None;
-        self.xattrs.doubt();
-        // Of a file that was made or emptied by a lost step the server knows another place.
-        let unplaced = self.file.take_if(|file| !file.is_placed());
-        unplaced.map_or(0, |mut file| file.buffer.clear())
-    }
+/// Why steps cannot be told any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// With it goes all that is known.
+    OfSession,
+    /// The server refuses them, and the session goes on.
+    OfSteps,
 }
 
 impl Batch<Sent> {
@@ -141,11 +140,12 @@ impl Journal {
             }
             _ => {
                 self.session.free_slot(slot);
-                if status != Status::SESSION_GONE {
+                if status == Status::SESSION_GONE {
+                    self.lose(Loss::OfSession);
+                } else {
                     tracing::error!("client: the server refused what was logged: {status}");
-                    self.forget_untold();
+                    self.lose(Loss::OfSteps);
                 }
-                self.lose();
                 Err(Status::IO)
             }
         }
@@ -185,21 +185,9 @@ impl Journal {
         }
     }
 
-    /// The session goes on without what was logged and is not told: what was true only with it is
-    /// not known any more.
-    fn forget_untold(&self) {
-        let told = self.state.lock().queue.settled();
-        for node in self.inodes.all() {
-            let mut state = node.state.lock();
-            let freed = if state.logged > told { state.forget_lost() } else { 0 };
-            drop(state);
-            self.budget.give(freed);
-        }
-    }
-
     /// What is logged cannot be told any more: programs hear of it from their open files, and
     /// whoever syncs a directory.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn lose(&self, loss: Loss) {
         let mut log = self.state.lock();
         // What a teller has taken is lost too: its session ended, or it says so itself.
         let Lost { told, unsure } = log.queue.lose();
@@ -218,6 +206,9 @@ impl Journal {
             state.names_known = false;
             state.names_changed();
             if state.logged > told {
+                if loss == Loss::OfSteps {
+                    self.forget_lost(&mut state);
+                }
                 state.note_error(Status::IO);
                 lost += 1;
             }
@@ -227,6 +218,19 @@ impl Journal {
                 "client: names and attributes of {lost} inodes that were not synced are lost"
             );
         }
+    }
+
+    /// Forgets what was true only with steps that are lost.
+    fn forget_lost(&self, state: &mut InodeState) {
+        state.attr = None;
+        state.xattrs.doubt();
+        // Of a file that was made or emptied by a lost step the server knows another place.
+        let unplaced = state.file.take_if(|file| !file.is_placed());
+        let Some(mut file) = unplaced else { return };
+        if file.is_dirty() && state.writers == 0 && !state.is_beyond_reach() {
+            self.untold.fetch_add(1, Ordering::SeqCst);
+        }
+        self.budget.give(file.buffer.clear());
     }
 
     /// Tells what waits for long.

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::inode::deferred_unlink::DeferredUnlinks;
 use crate::inode::table::InodeTable;
 use crate::inode::trim::Trim;
-use crate::journal::Journal;
+use crate::journal::{Journal, Loss};
 use crate::lease::acquire::Leases;
 use crate::lease::invalidate::KernelCaches;
 use crate::lock::LockClient;
@@ -176,7 +176,7 @@ impl Recalls {
     fn session_lost(self: &Arc<Self>) {
         tracing::warn!("client: the session ended; cached data is dropped, a new session begins");
         self.session.void_grants();
-        self.journal.lose();
+        self.journal.lose(Loss::OfSession);
         self.locks.session_ended();
         let nodes = self.inodes.all();
         self.kernel.doubt(&nodes);
@@ -190,7 +190,7 @@ impl Recalls {
             }
         }
         // And what was logged under a lease that was not given up yet.
-        self.journal.lose();
+        self.journal.lose(Loss::OfSession);
         // What still blocks then is a page whose read waits for the new session.
         let _ = self.kernel.empty_kernel_apart(nodes).recv_timeout(INVALIDATION);
         while !self.session.stopping() && self.session.renew().is_err() {

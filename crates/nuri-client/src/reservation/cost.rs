@@ -62,17 +62,20 @@ pub(crate) fn costs_anywhere(map: &Map, (at, len): (u64, u64)) -> BlockCosts {
     let bytes = ((at + len).next_multiple_of(limit::BLOCK) - at / limit::BLOCK * limit::BLOCK
         + INDEX)
         * PARITY;
-    let mut costs: Vec<Cost> = Vec::new();
-    for group in &map.groups {
-        let writable = group.writable();
-        let members = group.members.iter().enumerate().filter(|(i, _)| writable.has(*i));
-        for (_, Member { target, .. }) in members {
-            if costs.iter().all(|cost| cost.target != *target) {
-                costs.push(Cost { target: *target, bytes: bytes.min(MOST) });
-            }
-        }
-    }
-    vec![(0, costs)]
+    let takes_part = |target: TargetId| {
+        let places =
+            || map.groups.iter().flat_map(|group| group.members.iter().map(move |m| (group, m)));
+        let mut own = places().filter(|(_, member)| member.target == target).peekable();
+        // One that has no group yet may get one before the file has its place.
+        own.peek().is_none() || own.any(|(group, member)| is_writable(group, member))
+    };
+    let targets = map.targets.iter().map(|target| target.id).filter(|target| takes_part(*target));
+    vec![(0, targets.map(|target| Cost { target, bytes: bytes.min(MOST) }).collect())]
+}
+
+fn is_writable(group: &Group, member: &Member) -> bool {
+    let writable = group.writable();
+    group.members.iter().enumerate().any(|(i, m)| m.target == member.target && writable.has(i))
 }
 
 fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
@@ -96,14 +99,30 @@ fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {
 
 #[cfg(test)]
 mod tests {
-    use nuri_proto::id::{Epoch, GroupId};
+    use nuri_proto::id::{BootId, Epoch, GroupId, Incarnation, NodeId};
     use nuri_proto::layout::{ChunkSize, LayoutPolicy};
-    use nuri_proto::map::{Member, Standing};
+    use nuri_proto::map::{Standing, Target, TargetState};
 
     use super::*;
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
+
+    fn target(id: TargetId) -> Target {
+        Target {
+            id,
+            node: NodeId(0),
+            path: String::new(),
+            state: TargetState::Up,
+            size: 0,
+            used: 0,
+            incarnation: Incarnation(0),
+            sequence: 0,
+            boot: BootId(0),
+            machine: BootId(0),
+            retiring: false,
+        }
+    }
 
     /// Groups of so many targets each, group i from target 10 i on.
     fn map(shape: Shape, groups: u32) -> Map {
@@ -112,7 +131,10 @@ mod tests {
             (0..shape.members() as u32).map(target).collect()
         };
         let group = |id| Group { id: GroupId(id), epoch: Epoch(1), shape, members: members(id) };
-        Map { groups: (0..groups).map(group).collect(), ..Map::default() }
+        let groups: Vec<Group> = (0..groups).map(group).collect();
+        let members = groups.iter().flat_map(|group| &group.members);
+        let targets = members.map(|m| target(m.target)).collect();
+        Map { groups, targets, ..Map::default() }
     }
 
     fn layout(shape: Shape, chunk: u64, groups: u32) -> Layout {
@@ -176,6 +198,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn targets_without_groups_may_get_some_and_absent_ones_take_no_part() {
+        let mut map = map(Shape::Mirror(2), 1);
+        map.groups[0].members[1].standing = Standing::Absent { since: Epoch(2) };
+        map.targets.push(target(TargetId(7)));
+        let [(0, costs)] = &costs_anywhere(&map, (0, 1))[..] else { panic!("one block") };
+        assert_eq!(costs.iter().map(|cost| cost.target.0).collect::<Vec<_>>(), [0, 7]);
     }
 
     #[test]

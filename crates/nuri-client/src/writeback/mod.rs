@@ -49,6 +49,9 @@ use crate::writeback::budget::{Budget, Pressure};
 use crate::writeback::buffer::{BLOCK, PAGE, Push};
 use crate::writeback::push_row::Rows;
 
+/// Files that are synced side by side.
+const SETTLED_AT_ONCE: usize = 16;
+
 /// How often bytes that came meanwhile are written out before a size is told all the same.
 const SYNC_ROUNDS: usize = 8;
 
@@ -82,7 +85,7 @@ pub(crate) struct Writeback {
     /// Files with something unpublished or unpushed.
     dirty: Mutex<HashMap<Ino, Arc<Inode>>>,
     /// Files with bytes that could not be kept after their last close: nobody was told.
-    untold: AtomicU64,
+    untold: Arc<AtomicU64>,
 }
 
 /// What [`Writeback`] works with.
@@ -94,6 +97,7 @@ pub(crate) struct WritebackParts {
     pub(crate) journal: Arc<Journal>,
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) untold: Arc<AtomicU64>,
 }
 
 /// Blocks to push, and workers that push one.
@@ -120,9 +124,9 @@ impl Drain for Writeback {
 
 impl Writeback {
     pub(crate) fn new(parts: WritebackParts) -> Writeback {
-        let WritebackParts { data, session, inodes, releaser, journal, reservations, budget } =
-            parts;
-        let (queue, queued, unsynced, dirty, untold) = Default::default();
+        let WritebackParts { data, session, inodes, releaser, journal, .. } = parts;
+        let WritebackParts { reservations, budget, untold, .. } = parts;
+        let (queue, queued, unsynced, dirty) = Default::default();
         Writeback {
             data,
             session,
@@ -341,18 +345,34 @@ impl Writeback {
     }
 
     /// Syncs files, some at once, so that the metadata server groups their commits. The bytes of
-    /// all leave first: then the flush of a target that one of them waits for is for all.
+    /// all leave first: then the flush of a target that one of them waits for is for all. Nobody
+    /// waits for the end of that: a target that hangs must not cost all files.
     fn settle_nodes(&self, nodes: &[Arc<Inode>]) -> bool {
-        let has_bytes = |node: &&Arc<Inode>| {
-            node.state.lock().file.as_ref().is_some_and(|f| !f.buffer.is_empty())
+        let (pushed, settled, is_kept) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(true));
+        let next = |count: &AtomicUsize| nodes.get(count.fetch_add(1, Ordering::SeqCst));
+        let work = || {
+            while let Some(node) = next(&pushed).filter(|_| nodes.len() > 1) {
+                self.push_once(node);
+            }
+            while let Some(node) = next(&settled) {
+                is_kept.fetch_and(self.settle_node(node), Ordering::SeqCst);
+            }
         };
-        let full: Vec<_> = nodes.iter().filter(has_bytes).cloned().collect();
-        if full.len() > 1 {
-            some_at_once(&full, |node| self.push_all(node));
-        }
-        let is_kept = AtomicBool::new(true);
-        some_at_once(nodes, |node| _ = is_kept.fetch_and(self.settle_node(node), Ordering::SeqCst));
+        std::thread::scope(|scope| {
+            (1..nodes.len().min(SETTLED_AT_ONCE)).for_each(|_| _ = scope.spawn(work));
+            work();
+        });
         is_kept.into_inner()
+    }
+
+    /// Pushes what can be pushed now.
+    fn push_once(&self, node: &Arc<Inode>) {
+        let pushable = |file: &FileData| file.buffer.pushable_blocks();
+        let blocks = node.state.lock().file.as_deref().map(pushable).unwrap_or_default();
+        for block in blocks {
+            self.push(node, block, Durability::Memory, Rows::All);
+        }
     }
 
     pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
@@ -572,22 +592,6 @@ impl Writeback {
         drop((state, dirty));
         self.releaser.drop_if_unused(node);
         !is_missed
-    }
-}
-
-fn some_at_once(nodes: &[Arc<Inode>], act: impl Fn(&Arc<Inode>) + Sync) {
-    const SOME: usize = 16;
-    let (next, act) = (AtomicUsize::new(0), &act);
-    let work = || {
-        while let Some(node) = nodes.get(next.fetch_add(1, Ordering::SeqCst)) {
-            act(node);
-        }
-    };
-    match nodes.len() {
-        0 | 1 => work(),
-        count => std::thread::scope(|scope| {
-            (0..count.min(SOME)).for_each(|_| _ = scope.spawn(work));
-        }),
     }
 }
 

@@ -25,6 +25,10 @@ impl Writeback {
     pub(crate) fn push_part(&self, node: &Arc<Inode>, bytes: Span) {
         let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
         loop {
+            if self.place_before_push(node).is_err() {
+                // The bytes stay, and are pushed later.
+                return;
+            }
             let ready: Vec<_> = {
                 let mut state = node.state.lock();
                 let Some(file) = &state.file else { return };

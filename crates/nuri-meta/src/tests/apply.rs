@@ -346,3 +346,19 @@ fn a_file_that_is_cut_to_nothing_gets_another_object_when_it_grows_again() {
     assert!(second != first && (attr.size, attr.allocated) == (0, 0));
     assert_eq!(world.fsck().inodes, 2);
 }
+
+/// Else the places of some dozens of small files would not fit into one answer.
+#[test]
+fn the_place_of_a_small_file_comes_without_its_bytes() {
+    let world = World::new();
+    let a = alone(&world);
+    let ino = numbers(&a)();
+    let (size, allocated, mtime, data) = (8000, 8192, None, PublishData::Inline);
+    let steps = vec![
+        Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File)),
+        Change::Publish(Publish { ino, size, allocated, mtime, data }),
+        Change::Extend(Extend { ino }),
+    ];
+    let applied = apply(&a, steps, &[7; 8000]).unwrap();
+    assert!(applied.placed.len() == 1 && applied.placed[0].inline.is_none());
+}

@@ -132,8 +132,8 @@ impl Catalog {
 
     fn set_size(&self, ino: Ino, size: u64) -> Result<(), VolumeError> {
         let change = SetAttr { ino, size: Some(size), ..SetAttr::default() };
-        let set = self.client.setattr(&change).and_then(|_| self.client.sync_inode(ino));
-        set.map_err(at("its size could not be set"))
+        let set = self.client.setattr_durably(&change);
+        set.map(drop).map_err(at("its size could not be set"))
     }
 
     fn check_size(&self, size: u64) -> Result<(), VolumeError> {

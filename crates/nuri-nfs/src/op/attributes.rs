@@ -173,10 +173,10 @@ impl Files {
             mtime: new.modified.map(set_time),
         };
         if change != (SetAttr { ino, ..SetAttr::default() }) {
-            self.client.setattr(&change)?;
-        }
-        if new.size.is_some() {
-            self.client.sync_inode(ino)?;
+            match new.size {
+                Some(_) => self.client.setattr_durably(&change)?,
+                None => self.client.setattr(&change)?,
+            };
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! say meanwhile.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -216,6 +216,29 @@ fn short_files_are_whole_wherever_they_are_met_on_their_way() {
             Ok(found) => assert!(found == text(number), "{name} in {}", dir.display()),
         }
     }
+    space.down_clean();
+}
+
+/// Files that were small when they got their names, and grow beyond what lies with their inodes
+/// before anybody is told of them.
+#[test]
+fn many_small_files_that_are_renamed_and_grow_at_once_are_kept() {
+    let (space, here, there) = two();
+    let text = |number: u8| vec![1 + number; 30_000];
+    let grow = |number: u8| {
+        let (new, name) = (here.join("new"), here.join(number.to_string()));
+        let mut file = File::create(&new).unwrap();
+        file.write_all(&text(number)[..8000]).unwrap();
+        fs::rename(&new, &name).unwrap();
+        file.write_all(&text(number)[8000..]).unwrap();
+    };
+    (0..80).for_each(grow);
+    sync_dir(&here).unwrap();
+    for number in 0..80 {
+        assert!(fs::read(there.join(number.to_string())).unwrap() == text(number), "{number}");
+    }
+    let logs = space.logs();
+    assert!(!logs.contains("refused what was logged"), "{logs}");
     space.down_clean();
 }
 

@@ -172,7 +172,9 @@ fn extend(txn: &mut Txn<'_>, call: Extend) -> Result<FileRecord, Status> {
     check_alone(txn, ino)?;
     call.run(txn, &[])?;
     let inode = txn.inode(ino)?;
-    file_record(txn, &inode)?.ok_or(Status::INVAL)
+    let record = file_record(txn, &inode)?.ok_or(Status::INVAL)?;
+    // The client has its bytes, and many places must fit into one answer.
+    Ok(FileRecord { inline: None, ..record })
 }
 
 /// Returns the payload that is left.
