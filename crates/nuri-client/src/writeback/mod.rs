@@ -457,15 +457,17 @@ impl Writeback {
     /// Makes the file's data and, where needed, its size and times durable.
     pub(crate) fn sync_node(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
         let _one_at_a_time = node.sync.lock();
+        let mut written = 0;
         for _ in 0..SYNC_ROUNDS {
+            written = node.state.lock().file.as_ref().map_or(0, |file| file.size);
             self.write_out(node)?;
             pause!("publish");
             if self.publish(node, scope, Before::AllBytes)? == Done::Yes {
                 return Ok(());
             }
         }
-        // Others write all the time.
-        self.publish(node, scope, Before::Anything).map(|_| ())
+        // Others write all the time: what they added meanwhile is told later.
+        self.publish(node, scope, Before::BytesFrom(written)).map(|_| ())
     }
 
     /// Makes all bytes of the file durable on the targets.
@@ -612,7 +614,8 @@ pub(super) enum Done {
 pub(super) enum Before {
     /// No bytes are left here: those that came meanwhile go first.
     AllBytes,
-    Anything,
+    /// Bytes up to there left. A size beyond it is not told.
+    BytesFrom(u64),
 }
 
 /// What a sync must cover.

@@ -18,7 +18,7 @@ impl Writeback {
     pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
         self.settle_part(node, bytes)?;
         let _one_at_a_time = node.sync.lock();
-        self.publish(node, SyncScope::All, Before::Anything).map(|_| ())
+        self.publish(node, SyncScope::All, Before::BytesFrom(u64::MAX)).map(|_| ())
     }
 
     /// Returns when targets have all of these bytes, or did not take them.

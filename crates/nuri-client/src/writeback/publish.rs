@@ -34,7 +34,11 @@ impl Writeback {
             if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
                 return Ok(Done::Yes);
             }
-            (publication(node.ino, file), file.inline.clone(), file.version)
+            let mut call = publication(node.ino, file);
+            if let (Before::BytesFrom(written), PublishData::OnTargets) = (before, call.data) {
+                call.size = call.size.min(written);
+            }
+            (call, file.inline.clone(), file.version)
         };
         let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
         let mut state = node.state.lock();
@@ -47,7 +51,7 @@ impl Writeback {
                     }
                     // Blocks of what is still here are not counted yet.
                     let is_whole = file.buffer.is_empty() || broken!("published_before_bytes");
-                    if file.version == version && is_whole {
+                    if file.version == version && is_whole && call.size == file.size {
                         file.unpublished = None;
                     }
                 }
