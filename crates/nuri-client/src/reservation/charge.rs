@@ -156,15 +156,11 @@ impl Reservations {
 
     /// Of a file without a place, where it is short and the targets are few.
     fn costs_anywhere(&self, (at, len): (u64, u64)) -> Option<BlockCosts> {
-        if at + len > UNPLACED {
-            return None;
-        }
-        let blocks = self.cluster.with_map(|map| {
-            let is_refused = map.groups.iter().any(|group| self.ledger.is_refused(group.id));
-            (!is_refused).then(|| costs_anywhere(map, (at, len)))
-        })?;
-        let count = blocks.iter().map(|(_, costs)| costs.len()).sum::<usize>();
-        (1..=MOST_TARGETS).contains(&count).then_some(blocks)
+        let may = at + len <= UNPLACED && !self.ledger.has_refused();
+        self.cluster.with_map(|map| {
+            let are_few = (1..=MOST_TARGETS).contains(&map.targets.len());
+            (may && are_few).then(|| costs_anywhere(map, (at, len)))
+        })
     }
 
     /// By a fresh map where need be: the groups of a shape are made when it is first asked for.

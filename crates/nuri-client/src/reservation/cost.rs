@@ -62,20 +62,38 @@ pub(crate) fn costs_anywhere(map: &Map, (at, len): (u64, u64)) -> BlockCosts {
     let bytes = ((at + len).next_multiple_of(limit::BLOCK) - at / limit::BLOCK * limit::BLOCK
         + INDEX)
         * PARITY;
-    let takes_part = |target: TargetId| {
-        let places =
-            || map.groups.iter().flat_map(|group| group.members.iter().map(move |m| (group, m)));
-        let mut own = places().filter(|(_, member)| member.target == target).peekable();
-        // One that has no group yet may get one before the file has its place.
-        own.peek().is_none() || own.any(|(group, member)| is_writable(group, member))
-    };
-    let targets = map.targets.iter().map(|target| target.id).filter(|target| takes_part(*target));
+    let parts = parts_of_targets(map);
+    // One that has no group yet may get one before the file has its place.
+    let takes_part = |target: &TargetId| parts.get(target.0 as usize) != Some(&Part::Absent);
+    let targets = map.targets.iter().map(|target| target.id).filter(takes_part);
     vec![(0, targets.map(|target| Cost { target, bytes: bytes.min(MOST) }).collect())]
 }
 
-fn is_writable(group: &Group, member: &Member) -> bool {
-    let writable = group.writable();
-    group.members.iter().enumerate().any(|(i, m)| m.target == member.target && writable.has(i))
+/// What targets do in their groups.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// There are none.
+    No,
+    Absent,
+    /// In one at least.
+    Writable,
+}
+
+/// By the targets' numbers. Looks at each group once: a map may have many.
+fn parts_of_targets(map: &Map) -> Vec<Part> {
+    let most = map.targets.iter().map(|target| target.id.0).max().unwrap_or(0);
+    let mut parts = vec![Part::No; most as usize + 1];
+    for group in &map.groups {
+        let writable = group.writable();
+        for (place, Member { target, .. }) in group.members.iter().enumerate() {
+            match parts.get_mut(target.0 as usize) {
+                Some(part) if writable.has(place) => *part = Part::Writable,
+                Some(part) if *part == Part::No => *part = Part::Absent,
+                _ => {}
+            }
+        }
+    }
+    parts
 }
 
 fn add(costs: &mut Vec<Cost>, group: &Group, piece: &Piece) {

@@ -253,6 +253,11 @@ impl ReservationLedger {
         self.0.lock().refused.contains_key(&group)
     }
 
+    /// Whether any group refused lately what it had promised.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.0.lock().refused.is_empty()
+    }
+
     /// What became of a push to the group: bytes that it took room for, or why it failed.
     pub(crate) fn heard(&self, group: GroupId, outcome: Result<u64, Status>, now: Instant) {
         let refused = &mut self.0.lock().refused;
