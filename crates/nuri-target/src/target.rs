@@ -145,6 +145,11 @@ pub fn is_made(path: &Path) -> bool {
     open().unwrap_or_else(|e| e.kind() != std::io::ErrorKind::NotFound)
 }
 
+/// A device must be there, while a directory is made: also one in memory, below `/dev/shm`.
+fn names_a_device(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
 fn random() -> Result<u64, TargetError> {
     getrandom::u64().map_err(|_| TargetError::Random)
 }
@@ -165,8 +170,7 @@ impl Target {
         let name = || path.display().to_string();
         let io = |e| TargetError::Io(name(), e);
         if !path.exists() {
-            // A device must be there; a directory is made.
-            if making == Making::Refused || path.starts_with("/dev") {
+            if making == Making::Refused || names_a_device(path) {
                 return Err(TargetError::Gone(name()));
             }
             std::fs::create_dir_all(path).map_err(io)?;
@@ -316,6 +320,14 @@ mod tests {
 
     fn open(path: &Path, expected: Option<u32>, making: Making) -> Result<Target, TargetError> {
         Target::open(path, ClusterId([7; 16]), expected.map(TargetId), making)
+    }
+
+    #[test]
+    fn a_device_is_not_made_but_a_directory_in_memory_is() {
+        let device = open(Path::new("/dev/nuri-none"), None, Making::Allowed(SIZE));
+        assert!(matches!(device, Err(TargetError::Gone(_))));
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        assert!(open(&dir.path().join("target"), None, Making::Allowed(SIZE)).is_ok());
     }
 
     #[test]
