@@ -80,7 +80,7 @@ fn arguments(op: Op, args: &[u8]) {
             Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
-        lock: LockSet LockTest LockCancel;
+        lock: LockSet LockTest LockCancel LockTell;
         disk: DiskList DiskOpen;
         near: PeerMemoryAsk PeerMemoryProof Echo;
     }

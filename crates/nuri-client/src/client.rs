@@ -189,6 +189,7 @@ impl Client {
         spawn("flush", &self.writeback, |writeback| writeback.flush_worker())?;
         spawn("journal", &self.journal, |journal| journal.run())?;
         spawn("locks", &self.locks, |locks| locks.run())?;
+        spawn("lock-tells", &self.locks, |locks| locks.run_tells())?;
         spawn("events", &Arc::new(recalls), |recalls| recalls.run())?;
         spawn("housekeeper", &Arc::new(housekeeping), |housekeeping| housekeeping.run())?;
         spawn("trim", &trim, |trim| trim.run())?;

@@ -31,5 +31,5 @@ pub use client::{Client, ClientConfig};
 pub use inode::Entry;
 pub use journal::queue;
 pub use lease::invalidate::KernelCache;
-pub use lock::{LockClient, LockPlace};
+pub use lock::{LockClient, LockPlace, delegation, record};
 pub use writeback::payload::{OwnBlock, Position, WritePayload, WriteResult};

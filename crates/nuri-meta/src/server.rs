@@ -63,6 +63,15 @@ pub struct MetaServer {
     pub(crate) is_polled: AtomicBool,
 }
 
+/// What a session was asked to give back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Recalled {
+    /// The lease of an inode.
+    Lease(Ino),
+    /// The decisions about a file's locks.
+    Locks(Ino),
+}
+
 pub(crate) struct Core {
     pub(crate) leases: LeaseTable,
     pub(crate) locks: LockTable,
@@ -74,7 +83,8 @@ pub(crate) struct Core {
     pub(crate) looked: Duration,
     pub(crate) counters: Counters,
     pub(crate) sessions: HashMap<SessionId, Session>,
-    pub(crate) recalls: HashMap<(SessionId, Ino), Duration>,
+    /// What sessions were asked to give back, and when.
+    pub(crate) recalls: HashMap<(SessionId, Recalled), Duration>,
     pub(crate) grace: Option<Grace>,
     /// Sessions on their way out.
     pub(crate) evictions: HashMap<SessionId, Eviction>,

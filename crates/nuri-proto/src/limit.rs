@@ -38,6 +38,10 @@ pub const MAX_FILE: u64 = (u32::MAX as u64) * MIN_CHUNK as u64;
 pub const SESSION_SLOTS: u32 = 64;
 /// Locks of one session and of all, counted as ranges, and waits for locks.
 pub const SESSION_LOCKS: usize = 65_536;
+/// Files whose locks a session may decide about by itself, and locks that it may give there: all
+/// of them have to fit into one call.
+pub const SESSION_LOCK_FILES: usize = 256;
+pub const DELEGATED_LOCKS: usize = 256;
 pub const MAX_LOCKS: usize = 1 << 20;
 pub const SESSION_LOCK_WAITS: usize = 4096;
 pub const MAX_LOCK_WAITS: usize = 65_536;
@@ -68,7 +72,8 @@ const _: () = assert!(MAX_INLINE < LOG_FIRST && LOG_FIRST as usize <= MAX_PAYLOA
 const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS);
 const _: () = assert!(2 * MAX_XATTRS_READ <= MAX_ARGS);
 const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
-const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS);
+const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS && DELEGATED_LOCKS * 64 <= MAX_ARGS);
+const _: () = assert!(SESSION_LOCK_FILES * DELEGATED_LOCKS <= SESSION_LOCKS);
 const _: () = assert!(MAX_SESSIONS * 10 <= MAX_ARGS && MAX_FILE < MAX_ALLOCATED);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);
 /// Parts of a file granted at once beyond the one that was asked for.

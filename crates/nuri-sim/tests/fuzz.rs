@@ -184,6 +184,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             }),
             framed(&lock_set()),
             framed(&lock::LockCancel { requests: vec![7, u64::MAX] }),
+            framed(&lock::LockTell { ino: Ino(5), number: 7, locks: Some(vec![held_lock()]) }),
             framed(&meta::SetAttr { ino: Ino(5), size: Some(6), ..Default::default() }),
             framed(&meta::Release { leases: vec![(Ino(7), SessionId(8).0)] }),
         ],

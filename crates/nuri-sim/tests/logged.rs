@@ -5,7 +5,7 @@ use nuri_sim::logged::{Report, run};
 
 const SEEDS: u64 = 60;
 
-/// Catches `broken!("log_overtakes")`.
+/// Catches `broken!("log_overtakes")` and the broken rules of locks that are decided by a client.
 #[test]
 fn logs_are_told_in_order_and_once() {
     let mut sum = Report::default();
@@ -16,7 +16,9 @@ fn logs_are_told_in_order_and_once() {
     let Report { repeats, lost, late, crashes, reclaims, handovers, looks, .. } = sum;
     let Report { deaths, evictions, kept, gone, turns, told, .. } = sum;
     let seen = [repeats, lost, late, crashes, reclaims, handovers, looks, turns, told];
+    let Report { delegated, decided, locks_told, .. } = sum;
     let seen = [&seen[..], &[deaths, evictions, kept, gone]].concat();
+    let seen = [&seen[..], &[delegated, decided, locks_told]].concat();
     assert!(seen.iter().all(|n| *n > 0), "a kind of fault never happened: {sum:?}");
     assert!(sum.steps > 4 * sum.gone, "hardly anything was kept: {sum:?}");
 }

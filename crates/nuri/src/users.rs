@@ -1,11 +1,33 @@
-//! Which processes use a mount, and which one serves it: as `/proc` has them.
+//! Which processes use a mount, and which one serves it, as `/proc` has them; and the unmounting of
+//! what nobody uses.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nuri_fuse::mount::{MountError, unmount};
+
 /// Processes that a message names.
 const NAMED: usize = 8;
+/// How long a mount may be in use while nobody can be named who uses it.
+const PASSING: Duration = Duration::from_secs(3);
+
+/// Unmounts. Where it is in use and no process has anything open there, somebody looks at it just
+/// now (`df`, a monitor, its own daemon): that passes.
+///
+/// # Errors
+/// As [`unmount`].
+pub(crate) fn unmount_unused(point: &Path) -> Result<(), MountError> {
+    let start = Instant::now();
+    loop {
+        let outcome = unmount(point);
+        let is_busy = matches!(outcome, Err(MountError::Busy(_)));
+        if !is_busy || start.elapsed() > PASSING || processes().any(|pid| uses(pid, point)) {
+            return outcome;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Processes with something open below the mount point, for people.
 pub(crate) fn of(point: &Path) -> String {

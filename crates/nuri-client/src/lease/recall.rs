@@ -78,6 +78,7 @@ impl Recalls {
             }
             Event::Unlinked(ino) => self.deferred.defer(ino),
             Event::Lock(end) => self.locks.ended(end),
+            Event::LockRecall(recall) => self.locks.recalled(recall),
             Event::Crowded { inodes } => self.trim.ask(inodes),
         }
     }

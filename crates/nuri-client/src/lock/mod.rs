@@ -3,9 +3,12 @@
 //! A wait is a record here too: the front end hands over what to call at its end, and no thread
 //! waits. Its number is the front end's own for the request, so an interruption names it as well.
 //! One worker gives up waits, asks again after a restart of the server, and repeats what was not
-//! answered.
+//! answered. Where the server handed a file over, its locks are decided here (`delegation.rs`), and
+//! another worker tells them when they are asked for (`tell.rs`).
 
-mod record;
+pub mod delegation;
+pub mod record;
+mod tell;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +27,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::journal::Journal;
 use crate::session::MetaSession;
+use delegation::Conflict;
 use record::{Applied, Change, Done, LockKey, LockRecord, Wait};
+use tell::{Decided, Tells};
 
 /// What was not answered is tried again this often.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -60,6 +65,7 @@ pub struct LockClient {
     record: Mutex<LockRecord>,
     work: Mutex<Work>,
     wake: Condvar,
+    tells: Tells,
     /// An open file with locks is gone.
     closed: Condvar,
     /// A lock was lost at some time: open files are to be looked at.
@@ -76,8 +82,8 @@ struct Work {
 
 impl LockClient {
     pub(crate) fn new(session: Arc<MetaSession>, journal: Arc<Journal>) -> LockClient {
-        let (record, work, wake, closed, losses) = Default::default();
-        let locks = LockClient { session, journal, record, work, wake, closed, losses };
+        let (record, work, wake, tells, closed, losses) = Default::default();
+        let locks = LockClient { session, journal, record, work, wake, tells, closed, losses };
         locks.began(locks.session.standing().server_boot);
         locks
     }
@@ -88,7 +94,9 @@ impl LockClient {
 
     /// See [`LockRecord::restarted`].
     pub(crate) fn restarted(&self, boot: u64) -> Vec<HeldLock> {
-        self.record.lock().restarted(boot)
+        let held = self.record.lock().restarted(boot);
+        self.tells.wake();
+        held
     }
 
     /// What the restarted server said of the locks that it was told of.
@@ -110,6 +118,7 @@ impl LockClient {
     /// The session ended: programs are told that their locks are gone.
     pub(crate) fn session_ended(&self) {
         let (waits, lost) = self.record.lock().session_ended();
+        self.tells.wake();
         self.losses.fetch_or(lost, Ordering::SeqCst);
         waits.into_iter().for_each(|wait| (wait.done)(Err(Status::IO)));
     }
@@ -163,16 +172,6 @@ impl LockClient {
     }
 }
 
-/// What an answer changes. A conversion of `flock` that did not succeed has taken the old lock.
-fn changed(call: &LockSet, reply: LockReply) -> Option<Change> {
-    let mode = match (reply.outcome, call.class) {
-        (LockOutcome::Done, _) => call.mode,
-        (_, LockClass::Flock) => None,
-        _ => return None,
-    };
-    Some(Change { span: call.span, mode, number: reply.number })
-}
-
 /// Whether a status says that nothing was done.
 fn is_refusal(status: Status) -> bool {
     [Status::DEADLK, Status::NOLCK, Status::INVAL, Status::SESSION_GONE].contains(&status)
@@ -201,8 +200,11 @@ impl LockClient {
                 }
             };
             let mut record = self.record.lock();
-            match record.apply(key, generation, reply.number, changed(call, reply)) {
+            match record.apply(key, generation, reply.number, Change::of(call, reply)) {
                 Applied::Yes => {
+                    if reply.delegated {
+                        record.take_delegation(call.ino, reply.number);
+                    }
                     then(&mut record, reply);
                     return Ok(reply);
                 }
@@ -254,12 +256,17 @@ impl LockClient {
 
     /// Gives everything up that the owner has on the file.
     fn close_owner(&self, key: LockKey) -> Result<(), Status> {
-        let generation = {
-            let mut record = self.record.lock();
-            if !record.close(key)? {
-                return Ok(());
+        if !self.record.lock().knows(key) {
+            return Ok(());
+        }
+        let generation = match self.decide(key.ino, |record| record.close_here(key))? {
+            Decided::Here(closed) => return closed,
+            Decided::There(mut record) => {
+                if !record.close(key)? {
+                    return Ok(());
+                }
+                record.generation()
             }
-            record.generation()
         };
         let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
         let gone = told == Err(Status::SESSION_GONE);
@@ -332,6 +339,10 @@ impl LockClient {
     }
 }
 
+fn outcome_of(outcome: LockOutcome) -> Result<(), Status> {
+    if outcome == LockOutcome::Done { Ok(()) } else { Err(Status::AGAIN) }
+}
+
 fn unlock(key: LockKey) -> LockSet {
     let LockKey { ino, class, owner } = key;
     let (span, mode, pid, wait) = (Span::ALL, None, 0, LockWait::No);
@@ -358,15 +369,16 @@ impl LockClient {
         if mode.is_none() && !self.record.lock().knows(key) {
             return Ok(());
         }
-        let generation = self.record.lock().begin(key, place.fh, place.pid)?;
+        let here = |record: &mut LockRecord| record.set_here(place, mode, Conflict::Refuses);
+        let generation = match self.decide(place.ino, here)? {
+            Decided::Here(decided) => return outcome_of(decided?),
+            Decided::There(mut record) => record.begin(key, place.fh, place.pid)?,
+        };
         let LockPlace { ino, class, owner, span, pid, .. } = *place;
         let call = LockSet { ino, class, owner, span, mode, pid, wait: LockWait::No };
         let outcome = self.set_lock(key, generation, &call, |_, _| {});
         self.record.lock().finish(key);
-        match outcome?.outcome {
-            LockOutcome::Done => Ok(()),
-            _ => Err(Status::AGAIN),
-        }
+        outcome_of(outcome?.outcome)
     }
 
     /// Sets a lock and waits for other holders: `done` is called at its end, maybe at once.
@@ -379,28 +391,33 @@ impl LockClient {
         ticket: u64,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
-        let key = place.key();
         let done: Done = Box::new(done);
-        {
-            let mut record = self.record.lock();
-            let begun = if record.was_interrupted(ticket) {
-                Err(Status::INTR)
-            } else {
-                record.begin(key, place.fh, place.pid)
-            };
-            let generation = match begun {
-                Ok(generation) => generation,
-                Err(status) => {
-                    drop(record);
-                    return done(Err(status));
-                }
-            };
-            let LockPlace { span, pid, .. } = *place;
-            let (parked, interrupted) = (false, false);
-            let wait =
-                Wait { key, span, mode, pid, deadlock, parked, interrupted, generation, done };
-            record.add_wait(ticket, wait);
+        if self.record.lock().was_interrupted(ticket) {
+            return done(Err(Status::INTR));
         }
+        let here = |record: &mut LockRecord| record.set_here(place, Some(mode), Conflict::Waits);
+        let mut record = match self.decide(place.ino, here) {
+            Ok(Decided::There(record)) => record,
+            Ok(Decided::Here(decided)) => return done(decided.and_then(outcome_of)),
+            Err(status) => return done(Err(status)),
+        };
+        let (key, span, pid) = (place.key(), place.span, place.pid);
+        // It may have been interrupted while the server was told what is held.
+        let begun = match record.was_interrupted(ticket) {
+            true => Err(Status::INTR),
+            false => record.begin(key, place.fh, pid),
+        };
+        let generation = match begun {
+            Ok(generation) => generation,
+            Err(status) => {
+                drop(record);
+                return done(Err(status));
+            }
+        };
+        let (parked, interrupted) = (false, false);
+        let wait = Wait { key, span, mode, pid, deadlock, parked, interrupted, generation, done };
+        record.add_wait(ticket, wait);
+        drop(record);
         self.ask_wait(ticket);
     }
 
@@ -415,6 +432,9 @@ impl LockClient {
     ) -> Result<Option<LockHolder>, Status> {
         self.check_locks(place.fh)?;
         let (ino, owner, span) = (place.ino, place.owner, place.span);
+        if let Decided::Here(holder) = self.decide(ino, |record| record.test_here(place, mode))? {
+            return Ok(holder);
+        }
         self.journal.flush_of(ino)?;
         self.session.call(&LockTest { ino, owner, span, mode })
     }

@@ -6,35 +6,40 @@
 //! until it was told, by giving the lock up or by closing the file.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::lock::{Deadlock, HeldLock, LockClass, LockMode, LockSet, LockWait};
+use nuri_proto::op::lock::{
+    Deadlock, HeldLock, LockClass, LockMode, LockOutcome, LockReply, LockSet, LockWait,
+};
 use nuri_proto::op::meta::Grant;
 use nuri_proto::range_map::{RangeMap, Span};
 use nuri_rules::broken;
+
+use super::delegation::Delegations;
 
 /// Interruptions kept for requests that are not known yet.
 const EARLY: usize = 1024;
 
 /// Who holds locks on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct LockKey {
-    pub(crate) ino: Ino,
-    pub(crate) class: LockClass,
-    pub(crate) owner: u64,
+pub struct LockKey {
+    pub ino: Ino,
+    pub class: LockClass,
+    pub owner: u64,
 }
 
 /// The last change of a byte; `mode` is `None` where it was given up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Cell {
-    mode: Option<LockMode>,
-    number: u64,
+pub(super) struct Cell {
+    pub(super) mode: Option<LockMode>,
+    pub(super) number: u64,
 }
 
 #[derive(Default)]
-struct Owned {
-    ranges: RangeMap<Cell>,
+pub(super) struct Owned {
+    pub(super) ranges: RangeMap<Cell>,
     pid: u32,
     /// Open files through which it asked.
     handles: Vec<u64>,
@@ -48,13 +53,32 @@ struct Owned {
     lost: bool,
 }
 
+impl Owned {
+    /// Whether calls or waits are under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy > 0
+    }
+
+    /// Whether the server may hold something else than this.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.doubt || self.stale
+    }
+
+    pub(super) fn held(&self, key: LockKey) -> impl Iterator<Item = HeldLock> + '_ {
+        let (LockKey { ino, class, owner }, pid) = (key, self.pid);
+        self.ranges.iter().filter_map(move |(span, cell)| {
+            Some(HeldLock { ino, class, owner, span, mode: cell.mode?, pid })
+        })
+    }
+}
+
 /// How a wait ends for the front end.
-pub(crate) type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
+pub type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
 /// A request of a program that may wait.
-pub(crate) struct Wait {
+pub struct Wait {
     pub(crate) key: LockKey,
-    pub(crate) span: Span,
+    pub span: Span,
     pub(crate) mode: LockMode,
     pub(crate) pid: u32,
     pub(crate) deadlock: Deadlock,
@@ -67,7 +91,7 @@ pub(crate) struct Wait {
 
 /// Whether an answer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Applied {
+pub enum Applied {
     Yes,
     /// It is of another server than the present one: ask again.
     AskAgain,
@@ -77,10 +101,12 @@ pub(crate) enum Applied {
 
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct LockRecord {
+pub struct LockRecord {
     boot: u64,
     generation: u64,
-    owned: HashMap<LockKey, Owned>,
+    pub(super) owned: HashMap<LockKey, Owned>,
+    pub(super) by_file: HashMap<Ino, Vec<LockKey>>,
+    pub(super) delegations: Delegations,
     by_handle: HashMap<u64, Vec<LockKey>>,
     /// Open files that own byte ranges by their own number, and the owner that the kernel names.
     renamed: HashMap<u64, u64>,
@@ -94,21 +120,42 @@ pub(crate) struct LockRecord {
 
 /// The change of a call or an event.
 #[derive(Clone, Copy)]
-pub(crate) struct Change {
-    pub(crate) span: Span,
+pub struct Change {
+    pub span: Span,
     /// `None`: given up.
-    pub(crate) mode: Option<LockMode>,
-    pub(crate) number: u64,
+    pub mode: Option<LockMode>,
+    pub number: u64,
+}
+
+fn forget<K: Eq + Hash>(index: &mut HashMap<K, Vec<LockKey>>, of: K, key: LockKey) {
+    if let Some(keys) = index.get_mut(&of) {
+        keys.retain(|other| *other != key);
+        if keys.is_empty() {
+            index.remove(&of);
+        }
+    }
+}
+
+impl Change {
+    /// What an answer changes. A conversion of `flock` that did not succeed has taken the old lock.
+    pub fn of(call: &LockSet, reply: LockReply) -> Option<Change> {
+        let mode = match (reply.outcome, call.class) {
+            (LockOutcome::Done, _) => call.mode,
+            (_, LockClass::Flock) => None,
+            _ => return None,
+        };
+        Some(Change { span: call.span, mode, number: reply.number })
+    }
 }
 
 impl LockRecord {
     /// A session was opened at a server of that boot.
-    pub(crate) fn began(&mut self, boot: u64) {
+    pub fn began(&mut self, boot: u64) {
         self.boot = boot;
     }
 
     /// Changes with each session.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 
@@ -120,8 +167,11 @@ impl LockRecord {
     }
 
     /// A call for the owner begins; returns what its answer must be of.
-    pub(crate) fn begin(&mut self, key: LockKey, fh: u64, pid: u32) -> Result<u64, Status> {
-        let owned = self.owned.entry(key).or_default();
+    pub fn begin(&mut self, key: LockKey, fh: u64, pid: u32) -> Result<u64, Status> {
+        let owned = self.owned.entry(key).or_insert_with(|| {
+            self.by_file.entry(key.ino).or_default().push(key);
+            Owned::default()
+        });
         if owned.lost || owned.stale {
             return Err(Status::IO);
         }
@@ -135,7 +185,7 @@ impl LockRecord {
 
     /// A call is about to be sent. What it gives up or lowers counts as given up from now on: the
     /// server may do it, give it to others and die before it answers, and theirs is theirs then.
-    pub(crate) fn ask_for(&mut self, key: LockKey, span: Span, mode: Option<LockMode>) {
+    pub fn ask_for(&mut self, key: LockKey, span: Span, mode: Option<LockMode>) {
         let Some(owned) = self.owned.get_mut(&key) else { return };
         let weaker = |have: LockMode| match key.class {
             LockClass::Range => mode.map(|mode| mode.min(have)),
@@ -150,7 +200,7 @@ impl LockRecord {
     }
 
     /// Takes over what an answer says. `change` is `None` where nothing changed.
-    pub(crate) fn apply(
+    pub fn apply(
         &mut self,
         key: LockKey,
         generation: u64,
@@ -192,7 +242,7 @@ impl LockRecord {
     }
 
     /// A call or wait of the owner ended.
-    pub(crate) fn finish(&mut self, key: LockKey) {
+    pub fn finish(&mut self, key: LockKey) {
         let Some(owned) = self.owned.get_mut(&key) else { return };
         owned.busy -= 1;
         if owned.busy > 0 {
@@ -202,7 +252,16 @@ impl LockRecord {
         for span in std::mem::take(&mut owned.changed) {
             owned.ranges.update(span, |c| settled(c).map(|c| Cell { number: 0, ..c }));
         }
+        if !self.owners(key.ino).any(|(_, owned)| owned.is_busy()) {
+            self.delegations.settled(key.ino);
+        }
         self.drop_unused(key);
+    }
+
+    /// Who has locks of the file, or asks for some.
+    pub(super) fn owners(&self, ino: Ino) -> impl Iterator<Item = (LockKey, &Owned)> {
+        let keys = self.by_file.get(&ino).into_iter().flatten();
+        keys.filter_map(|key| Some((*key, self.owned.get(key)?)))
     }
 
     fn drop_unused(&mut self, key: LockKey) {
@@ -212,13 +271,9 @@ impl LockRecord {
             return;
         }
         for fh in self.owned.remove(&key).into_iter().flat_map(|o| o.handles) {
-            if let Some(keys) = self.by_handle.get_mut(&fh) {
-                keys.retain(|other| *other != key);
-                if keys.is_empty() {
-                    self.by_handle.remove(&fh);
-                }
-            }
+            forget(&mut self.by_handle, fh, key);
         }
+        forget(&mut self.by_file, key.ino, key);
     }
 
     /// A call got no answer that says how it ended.
@@ -229,7 +284,7 @@ impl LockRecord {
     }
 
     /// The owner closes the file: whether the server must be told. An error tells a loss.
-    pub(crate) fn close(&mut self, key: LockKey) -> Result<bool, Status> {
+    pub fn close(&mut self, key: LockKey) -> Result<bool, Status> {
         let Some(owned) = self.owned.get_mut(&key) else { return Ok(false) };
         if std::mem::take(&mut owned.lost) {
             (owned.doubt, owned.stale) = (false, false);
@@ -241,7 +296,7 @@ impl LockRecord {
     }
 
     /// The server was told of a close, or could not be.
-    pub(crate) fn closed(&mut self, key: LockKey, told: bool) {
+    pub fn closed(&mut self, key: LockKey, told: bool) {
         if let Some(owned) = self.owned.get_mut(&key) {
             (owned.doubt, owned.stale) = (false, !told);
             if !told {
@@ -332,16 +387,15 @@ impl LockRecord {
     }
 
     /// The server restarted: what it must be told, and which waits must be asked for again.
-    pub(crate) fn restarted(&mut self, boot: u64) -> Vec<HeldLock> {
+    pub fn restarted(&mut self, boot: u64) -> Vec<HeldLock> {
         self.boot = boot;
-        let of_owner = |(key, owned): (&LockKey, &Owned)| {
-            let (LockKey { ino, class, owner }, pid) = (*key, owned.pid);
-            let held = |(span, cell): (Span, Cell)| {
-                Some(HeldLock { ino, class, owner, span, mode: cell.mode?, pid })
-            };
-            owned.ranges.iter().filter_map(held).collect::<Vec<_>>()
-        };
-        self.owned.iter().flat_map(of_owner).collect()
+        self.delegations.clear();
+        self.held()
+    }
+
+    /// Everything that is held.
+    pub fn held(&self) -> Vec<HeldLock> {
+        self.owned.iter().flat_map(|(key, owned)| owned.held(*key)).collect()
     }
 
     /// The restarted server has given the lock to another.
@@ -354,8 +408,9 @@ impl LockRecord {
 
     /// The session ended and with it all locks. Returns the waits, which end, and whether a
     /// lock was lost.
-    pub(crate) fn session_ended(&mut self) -> (Vec<Wait>, bool) {
+    pub fn session_ended(&mut self) -> (Vec<Wait>, bool) {
         self.generation += 1;
+        self.delegations.clear();
         let waits: Vec<_> = self.waits.drain().map(|(_, wait)| wait).collect();
         for owned in self.owned.values_mut() {
             let held = owned.ranges.iter().any(|(_, cell)| cell.mode.is_some());

@@ -16,7 +16,7 @@ use parking_lot::MutexGuard;
 
 use crate::lease::{Claim, Turn};
 use crate::namespace::op::MetaOp;
-use crate::server::{Core, MetaServer};
+use crate::server::{Core, MetaServer, Recalled};
 
 /// A reader lets writers go first that wait already, so long: who reads in a loop from several
 /// mounts would keep them waiting. Longer only waits a writer whose holders do not answer.
@@ -126,7 +126,7 @@ impl MetaServer {
         // Else it was told already, or is being evicted.
         if let (Some(session), Some(recall)) = (core.sessions.get_mut(&holder), recall) {
             session.push(Event::Recall(recall));
-            core.recalls.entry((holder, ino)).or_insert(now);
+            core.recalls.entry((holder, Recalled::Lease(ino))).or_insert(now);
         }
     }
 }

@@ -8,7 +8,7 @@ use nuri_rpc::CallContext;
 use nuri_rules::broken;
 
 use crate::namespace::txn::Finished;
-use crate::server::{Core, MetaServer};
+use crate::server::{Core, MetaServer, Recalled};
 
 impl MetaServer {
     pub(crate) fn recall_done(
@@ -27,7 +27,7 @@ impl MetaServer {
             None => leases.recall_done(call.ino, session, number, call.kept),
         };
         if ended {
-            core.recalls.remove(&(session, call.ino));
+            core.recalls.remove(&(session, Recalled::Lease(call.ino)));
         }
         if ended && wrote && call.part.is_none() && call.settled {
             self.settled(&mut core, session, call.ino)?;

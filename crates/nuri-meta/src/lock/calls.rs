@@ -2,29 +2,38 @@
 //!
 //! The table is memory, and so are the outcomes in the reply slots: a restarted server knows
 //! nothing of either. Sessions bring back what they held before anything else is served (rule
-//! LOCK-4), and ask again for what they wait for. Nothing here waits for the disk or for another
-//! client.
+//! LOCK-4), and ask again for what they wait for. Nothing here waits for the disk. Another client
+//! is waited for only where it decides about the file's locks by itself, until it told them.
 
-use nuri_proto::id::SessionId;
-use nuri_proto::op::lock::{HeldLock, LockCancel, LockReply, LockSet, LockTest};
+use std::time::Duration;
+
+use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::lock::{
+    HeldLock, LockCancel, LockHolder, LockOutcome, LockReply, LockSet, LockTell, LockTest,
+};
 use nuri_proto::op::meta::Event;
 use nuri_proto::op::{Call, Op};
 use nuri_proto::{Status, clock, codec};
 use nuri_rpc::{Reply, Request};
 use nuri_rules::broken;
+use parking_lot::MutexGuard;
 
 use crate::lock::Told;
 use crate::namespace::schema::SlotRecord;
-use crate::server::{Core, MetaServer};
+use crate::server::{Core, MetaServer, Recalled};
+
+type Guard<'a> = MutexGuard<'a, Core>;
+
+/// Who waits for locks to be told looks again after so long also where nobody told of a change.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl MetaServer {
     /// Answers the calls of `op::lock`.
     pub(crate) fn serve_locks(&self, request: &Request<'_>) -> Reply {
         let outcome = match request.op {
             Op::LockSet => self.once(request, Self::lock_set),
-            Op::LockTest => self.once(request, |_, core, session, call: &LockTest| {
-                Ok(core.locks.test(session, call))
-            }),
+            Op::LockTest => self.once(request, Self::lock_test),
+            Op::LockTell => self.once(request, Self::lock_tell),
             Op::LockCancel => self.once(request, Self::lock_cancel),
             _ => Err(Status::NOTSUP),
         };
@@ -38,7 +47,7 @@ impl MetaServer {
     fn once<C: Call>(
         &self,
         request: &Request<'_>,
-        run: impl FnOnce(&Self, &mut Core, SessionId, &C) -> Result<C::Reply, Status>,
+        run: impl FnOnce(&Self, &mut Guard<'_>, SessionId, &C) -> Result<C::Reply, Status>,
     ) -> Result<Vec<u8>, Status> {
         let call = codec::decode::<C>(request.args)?;
         let (context, session) = (request.context, SessionId(request.context.session));
@@ -61,29 +70,91 @@ impl MetaServer {
             && let Some(s) = core.sessions.get_mut(&session)
         {
             s.busy.remove(&context.slot);
+            self.answered.notify_all();
+            // It was not carried out, and comes again.
+            if outcome == Err(Status::RETRY) {
+                return outcome;
+            }
             let status = outcome.as_ref().map_or_else(|status| status.0, |_| 0);
             let reply = outcome.clone().unwrap_or_default();
             let record = SlotRecord { sequence: context.sequence, status, reply };
             s.slots.insert(context.slot, record);
-            self.answered.notify_all();
         }
         outcome
     }
 
     fn lock_set(
         &self,
-        core: &mut Core,
+        core: &mut Guard<'_>,
         session: SessionId,
         call: &LockSet,
     ) -> Result<LockReply, Status> {
+        self.wait_decisions(core, session, call.ino)?;
         let (number, outcome, told) = core.locks.set(session, call)?;
         self.tell_locks(core, told);
-        Ok(LockReply { number, outcome })
+        let is_granted = outcome == LockOutcome::Done && call.mode.is_some();
+        let delegated = is_granted && core.locks.delegate(call.ino, session, number);
+        Ok(LockReply { number, outcome, delegated })
+    }
+
+    fn lock_test(
+        &self,
+        core: &mut Guard<'_>,
+        session: SessionId,
+        call: &LockTest,
+    ) -> Result<Option<LockHolder>, Status> {
+        self.wait_decisions(core, session, call.ino)?;
+        Ok(core.locks.test(session, call))
+    }
+
+    /// Asks the client that decides about the file's locks for them, and waits until it told them
+    /// or is gone.
+    fn wait_decisions(
+        &self,
+        core: &mut Guard<'_>,
+        session: SessionId,
+        ino: Ino,
+    ) -> Result<(), Status> {
+        let start = self.clock.monotonic();
+        while let Some(holder) = core.locks.decided_elsewhere(ino, session) {
+            if broken!("decisions_not_awaited") {
+                break;
+            }
+            let now = self.clock.monotonic();
+            if let Some(recall) = core.locks.recall(ino)
+                && let Some(holding) = core.sessions.get_mut(&holder)
+            {
+                holding.push(Event::LockRecall(recall));
+                core.recalls.entry((holder, Recalled::Locks(ino))).or_insert(now);
+            }
+            if now.saturating_sub(start) > clock::REQUEST {
+                return Err(Status::RETRY);
+            }
+            self.pause(core, LOOK)?;
+            self.expire(core)?;
+            self.hear(core, session)?;
+        }
+        Ok(())
+    }
+
+    fn lock_tell(
+        &self,
+        core: &mut Guard<'_>,
+        session: SessionId,
+        call: &LockTell,
+    ) -> Result<(), Status> {
+        let (was_decided, told) = core.locks.tell(session, call)?;
+        self.tell_locks(core, told);
+        if was_decided {
+            core.recalls.remove(&(session, Recalled::Locks(call.ino)));
+            self.wake();
+        }
+        Ok(())
     }
 
     fn lock_cancel(
         &self,
-        core: &mut Core,
+        core: &mut Guard<'_>,
         session: SessionId,
         call: &LockCancel,
     ) -> Result<Vec<bool>, Status> {

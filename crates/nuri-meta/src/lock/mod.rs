@@ -1,6 +1,6 @@
 //! The lock table: which program holds which bytes. Pure: calls in, ends of waits out, no clock.
 //!
-//! Rules (LOCK-1 to LOCK-6 in ARCHITECTURE.md):
+//! Rules (LOCK-1 to LOCK-7 in ARCHITECTURE.md):
 //! - Two owners never hold the same byte unless both share it. An owner's last call decides about
 //!   each byte: ranges are split, merged, raised and lowered. `fcntl` and `flock` are apart.
 //! - A wait is a record here. It ends as a lock, by its session's word, or with its session.
@@ -9,15 +9,18 @@
 //!   the next but one `relax`: programs may wait for each other in ways that are not seen here.
 //! - A wait of a process that closes a circle of waits is refused, through whatever mounts.
 //! - Everything is counted: ranges and waits, for each session and in all.
+//! - A file may be handed to the only session that uses its locks (`delegation.rs`).
 
 pub(crate) mod calls;
 mod circle;
+mod delegation;
 mod file;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
+use delegation::Delegations;
 use file::{Held, LockFile};
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
@@ -104,6 +107,7 @@ pub struct LockTable {
     waits: HashMap<WaitKey, FileKey>,
     /// Numbers of the waits of each owner of byte ranges: the edges of a circle of waits.
     waiting: BTreeMap<Owner, Vec<u64>>,
+    delegations: Delegations,
     sessions: HashMap<SessionId, Count>,
     all: Count,
     limits: Limits,
@@ -117,6 +121,7 @@ impl LockTable {
             files: HashMap::new(),
             waits: HashMap::new(),
             waiting: BTreeMap::new(),
+            delegations: Delegations::default(),
             sessions: HashMap::new(),
             all: Count::default(),
             limits,
@@ -247,6 +252,7 @@ impl LockTable {
     /// The session ended: all that it held is free.
     pub fn drop_session(&mut self, session: SessionId) -> Vec<Told> {
         let mut told = self.drop_waits(session);
+        self.delegations.drop_session(session);
         let holds = |f: &LockFile| f.held.keys().any(|owner| owner.session == session);
         let keys: Vec<_> = self.files.iter().filter(|(_, f)| holds(f)).map(|(k, _)| *k).collect();
         for key in keys {

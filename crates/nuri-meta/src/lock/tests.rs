@@ -6,6 +6,7 @@
 
 use super::*;
 
+mod delegation;
 mod model;
 
 const A: u64 = 1;

@@ -2,6 +2,9 @@
 //!
 //! A lock that must wait is parked there: the call is answered at once, and its end comes as an
 //! event. The caller numbers what may wait, so that every message may come twice.
+//!
+//! A client that has the only locks of a file may be handed all decisions about them, until an
+//! event asks for them back ([`LockRecall`], [`LockTell`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +68,9 @@ pub struct LockReply {
     /// Orders the changes of locks. The upper bits are the epoch of the server, as of grants.
     pub number: u64,
     pub outcome: LockOutcome,
+    /// From here on the caller decides about all locks of the file by itself, until they are
+    /// recalled. What it has in `number` names this.
+    pub delegated: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -100,6 +106,26 @@ pub struct LockCancel {
 }
 call!(LockCancel => Vec<bool>);
 
+/// Another client asks for locks of a file that this one decides about: answered by [`LockTell`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockRecall {
+    pub ino: Ino,
+    /// Of the answer that handed them over.
+    pub number: u64,
+}
+
+/// Gives the decisions about a file's locks back. Asked or not, and any number of times.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LockTell {
+    pub ino: Ino,
+    /// Of the answer that handed them over.
+    pub number: u64,
+    /// All that the caller's programs hold there. `None` where nothing was decided since: then
+    /// what the server knows still holds.
+    pub locks: Option<Vec<HeldLock>>,
+}
+call!(LockTell => ());
+
 /// Asks who would be in the way.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LockTest {
@@ -119,7 +145,7 @@ pub struct LockHolder {
     pub pid: u32,
 }
 
-/// A lock that a session held before the server restarted.
+/// A lock that a session holds: before the server restarted, or by its own decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HeldLock {
     pub ino: Ino,

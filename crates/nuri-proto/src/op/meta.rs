@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::call;
-use super::lock::{HeldLock, LockEnd};
+use super::lock::{HeldLock, LockEnd, LockRecall};
 use crate::id::{GroupId, Ino, ObjectId, SessionId};
 use crate::layout::{Layout, LayoutPolicy};
 use crate::range_map::Span;
@@ -151,6 +151,8 @@ pub enum Event {
     Unlinked(Ino),
     /// A lock that was queued is held now, or never will be.
     Lock(LockEnd),
+    /// The locks of a file are asked for by another client.
+    LockRecall(LockRecall),
     /// The table of leases is nearly full: so many inodes that no program uses are to be given
     /// back.
     Crowded {

@@ -86,7 +86,7 @@ ops! {
         TruncateDone = 98, LayoutGet = 99, Extend = 100, LockSet = 101, LockTest = 102,
         LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
         Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
-        GroupUse = 117, SwapData = 118, XattrAll = 119,
+        GroupUse = 117, SwapData = 118, XattrAll = 119, LockTell = 120,
     }
     Disks {
         DiskList = 124, DiskOpen = 125,

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use nuri_client::lease::state::{GrantValidity, LeaseState};
 use nuri_client::queue::{Logged, Queue};
+use nuri_client::record::{LockKey, LockRecord};
 use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::lock::{HeldLock, LockSet, LockTell};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
 
 use super::tree::Note;
@@ -42,6 +44,35 @@ pub enum Errand {
     Orphans(Vec<Ino>),
 }
 
+/// A call under way, until it is answered.
+#[derive(Clone)]
+pub struct LockCall {
+    pub slot: Slot,
+    pub key: LockKey,
+    pub generation: u64,
+    pub call: LockSet,
+    /// It gives up all that the owner has.
+    pub closes: bool,
+}
+
+/// The locks of a client's programs.
+#[derive(Default)]
+pub struct Locks {
+    pub record: LockRecord,
+    pub calls: VecDeque<LockCall>,
+    pub tells: VecDeque<LockTell>,
+}
+
+impl Locks {
+    /// The session ended: another one has heard of nothing.
+    pub fn session_ended(&mut self) {
+        let mut record = std::mem::take(&mut self.record);
+        record.session_ended();
+        // Programs notice at once.
+        *self = Locks::default();
+    }
+}
+
 /// What it waits for.
 #[derive(Clone, Copy)]
 pub struct Wish {
@@ -66,10 +97,12 @@ pub struct Client {
     pub holds: BTreeMap<Ino, Held>,
     pub recalls: VecDeque<Recall>,
     pub answers: VecDeque<RecallDone>,
-    /// Leases to reclaim at a new start of the server.
+    /// Leases to reclaim at a new start of the server, and locks.
     pub reclaims: Option<Vec<(Ino, LeaseMode)>>,
+    pub held_locks: Vec<HeldLock>,
     pub errands: VecDeque<(Slot, Errand)>,
     pub wish: Option<Wish>,
+    pub locks: Locks,
     /// Names of directories that others have for now.
     pub parted: BTreeMap<Ino, Parted>,
     /// Removed while open here, by a step of the log.
@@ -95,8 +128,10 @@ impl Client {
             recalls: VecDeque::new(),
             answers: VecDeque::new(),
             reclaims: None,
+            held_locks: Vec::new(),
             errands: VecDeque::new(),
             wish: None,
+            locks: Locks::default(),
             parted: BTreeMap::new(),
             orphans: Vec::new(),
             is_gone: false,
@@ -106,9 +141,10 @@ impl Client {
 
     /// What it held and had not told is void; it needs another session.
     pub fn lose(&mut self) {
-        let queue = std::mem::take(&mut self.queue);
+        let (queue, mut locks) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.locks));
+        locks.session_ended();
         let frozen = self.frozen;
-        *self = Client { queue, frozen, ..Client::new() };
+        *self = Client { queue, locks, frozen, ..Client::new() };
         self.queue.lose();
     }
 

@@ -6,10 +6,11 @@
 //! what clients say, [`work`] does what programs do. [`tree`] is what must be there, and
 //! [`oracle`] compares it with what somebody else reads. Checked: after a hand-over all that its
 //! holder did is seen, exactly; of a client that dies, or whose session ends, a beginning of its
-//! log is left that has all it was told is durable; no two clients believe to hold leases that
-//! exclude each other.
+//! log is left that has all it was told is durable; no two clients believe to hold leases or locks
+//! that exclude each other.
 
 mod client;
+mod locks;
 mod oracle;
 mod talk;
 mod tree;
@@ -69,6 +70,11 @@ pub struct Report {
     /// Of what clients left untold when they ended: done all the same, and not.
     pub kept: u64,
     pub gone: u64,
+    /// Files whose locks a client was handed, locks that it decided about then, and files of
+    /// which it told the server.
+    pub delegated: u64,
+    pub decided: u64,
+    pub locks_told: u64,
 }
 
 impl Report {
@@ -89,6 +95,9 @@ impl Report {
         self.evictions += other.evictions;
         self.kept += other.kept;
         self.gone += other.gone;
+        self.delegated += other.delegated;
+        self.decided += other.decided;
+        self.locks_told += other.locks_told;
     }
 }
 
@@ -152,6 +161,7 @@ pub fn run(seed: u64) -> Result<Report, Wrong> {
     for _ in 0..ACTS {
         world.act()?;
         world.check_leases()?;
+        world.check_locks()?;
         world.bury()?;
     }
     world.finish()?;
@@ -264,6 +274,7 @@ impl World {
             36..=55 => self.look(c)?,
             56..=70 => self.release_orphans(c),
             71..=110 => self.want_something(c)?,
+            111..=135 => (0..1 + self.rng.below(6)).try_for_each(|_| self.lock_something(c))?,
             _ => (0..1 + self.rng.below(5)).try_for_each(|_| self.log_something(c))?,
         }
         if self.clients[c].wish.is_some() && self.ghosts.is_empty() {

@@ -49,6 +49,7 @@ impl World {
             self.obey(c, recall)?;
         }
         self.answer(c)?;
+        self.tell_locks(c)?;
         self.run_errand(c)?;
         Ok(!self.clients[c].is_gone)
     }
@@ -59,6 +60,7 @@ impl World {
         let client = &mut self.clients[c];
         (client.session, client.boot) = (reply.session, reply.server_boot);
         client.void = reply.granted;
+        client.locks.record.began(reply.server_boot);
         Ok(true)
     }
 
@@ -83,10 +85,15 @@ impl World {
             (client.acknowledged, client.boot) = (0, reply.server_boot);
             let held = |(ino, held): (&Ino, &Held)| held.hold.mode.map(|mode| (*ino, mode));
             client.reclaims = Some(client.holds.iter().filter_map(held).collect());
+            client.held_locks = client.locks.record.restarted(reply.server_boot);
         }
         for event in reply.events {
             match event {
                 Event::Recall(recall) => client.recalls.push_back(recall),
+                Event::LockRecall(recall) => {
+                    let tell = client.locks.record.recalled(recall);
+                    client.locks.tells.extend(tell);
+                }
                 // Nobody has it open here: the model has no open files of others.
                 Event::Unlinked(ino) if client.orphans.iter().all(|(_, own)| *own != ino) => {
                     client.holds.remove(&ino);
@@ -107,8 +114,8 @@ impl World {
         let (now, later) = rest.split_at(count);
         let open = self.clients[c].orphans.iter().map(|(_, ino)| *ino).collect();
         let (server_boot, more) = (self.clients[c].boot, !later.is_empty());
-        let leases = now.to_vec();
-        let call = Reclaim { server_boot, leases, open, more, ..Reclaim::default() };
+        let (leases, locks) = (now.to_vec(), self.clients[c].held_locks.clone());
+        let call = Reclaim { server_boot, leases, open, locks, more, ..Reclaim::default() };
         let reply = match self.ask(c, &call)? {
             Some(Ok(reply)) => reply,
             // Another start by now: it is told everything.
@@ -119,6 +126,9 @@ impl World {
             _ => return Ok(()),
         };
         self.report.reclaims += 1;
+        if reply.locks.contains(&false) {
+            return Err(format!("client {c}: a lock is not given back to it"));
+        }
         let client = &mut self.clients[c];
         for ((ino, mode), grant) in now.iter().zip(&reply.leases) {
             let Some(grant) = grant else {

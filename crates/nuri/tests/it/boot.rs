@@ -92,7 +92,12 @@ fn what_was_made_once_comes_back_after_a_boot() {
         });
         wait("all serve", SOON, || {
             let said = listed(&machines);
-            if said.matches(" up ").count() == 2 { Ok(()) } else { Err(said) }
+            if said.matches(" up ").count() == 2 {
+                return Ok(());
+            }
+            let unit = "systemctl status nuri-node; systemctl list-jobs; ps ax";
+            let out = machines.command(2, unit).output().unwrap();
+            Err(said + &text(&out.stdout) + &text(&out.stderr))
         });
     }
     power_off(&mut machines, 3);

@@ -105,7 +105,7 @@ fn make(op: Op, stranger: &mut Stranger) -> Option<Status> {
             Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
         part: AcquirePart;
-        lock: LockSet LockTest LockCancel;
+        lock: LockSet LockTest LockCancel LockTell;
         disk: DiskList DiskOpen;
         near: PeerMemoryAsk PeerMemoryProof Echo;
     }

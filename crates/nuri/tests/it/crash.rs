@@ -4,38 +4,37 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::stopwatch::Stopwatch;
 use crate::support::{Space, in_time, is_mounted, timed, wait};
 
-/// Appends numbered records, each synced, until told to stop; returns how many were acknowledged
-/// and the longest wait.
-fn synced_writer(path: PathBuf, stop: &AtomicBool) -> (u64, Duration) {
+/// Appends numbered records, each synced, until told to stop; counts those that were acknowledged
+/// and returns the longest wait.
+fn synced_writer(path: PathBuf, stop: &AtomicBool, done: &AtomicU64) -> Duration {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
-    let (mut done, mut worst) = (0, Duration::ZERO);
+    let mut worst = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let start = Stopwatch::start();
-        let record = format!("{done:015}\n");
+        let record = format!("{:015}\n", done.load(Ordering::Relaxed));
         file.write_all(record.as_bytes()).expect("a write must wait, not fail");
         file.sync_data().expect("a sync must wait, not fail");
         worst = worst.max(start.elapsed());
-        done += 1;
+        done.fetch_add(1, Ordering::Relaxed);
     }
-    (done, worst)
+    worst
 }
 
-/// Creates files under temporary names and renames them; returns how many were done.
-fn renamer(dir: PathBuf, stop: &AtomicBool) -> u64 {
+/// Creates files under temporary names and renames them; counts how many were done.
+fn renamer(dir: PathBuf, stop: &AtomicBool, done: &AtomicU64) {
     fs::create_dir(&dir).unwrap();
-    let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
-        let body = vec![done as u8; 20_000];
+        let number = done.load(Ordering::Relaxed);
+        let body = vec![number as u8; 20_000];
         fs::write(dir.join("tmp"), &body).unwrap();
-        fs::rename(dir.join("tmp"), dir.join(format!("f{done}"))).unwrap();
-        done += 1;
+        fs::rename(dir.join("tmp"), dir.join(format!("f{number}"))).unwrap();
+        done.fetch_add(1, Ordering::Relaxed);
     }
-    done
 }
 
 fn check_log(path: &std::path::Path, acknowledged: u64) {
@@ -52,19 +51,28 @@ fn servers_killed_under_load_lose_nothing_that_was_synced() {
     timed(|| {
         let space = Space::up(&["--nodes", "2"]);
         let stop = AtomicBool::new(false);
+        let [synced, renamed] = [(); 2].map(|()| AtomicU64::new(0));
         std::thread::scope(|scope| {
-            let log = scope.spawn(|| synced_writer(space.mnt().join("log"), &stop));
-            let names = scope.spawn(|| renamer(space.mnt().join("names"), &stop));
+            let log = scope.spawn(|| synced_writer(space.mnt().join("log"), &stop, &synced));
+            let names = scope.spawn(|| renamer(space.mnt().join("names"), &stop, &renamed));
             for role in ["node1", "node0", "node1", "node0"] {
                 std::thread::sleep(Duration::from_millis(900));
                 space.kill(role);
             }
             std::thread::sleep(Duration::from_secs(4));
+            let counts = || [&synced, &renamed].map(|done| done.load(Ordering::Relaxed));
+            let last = Instant::now();
+            let is_enough = || counts()[0] > 100 && counts()[1] > 10;
+            // A panic would wait for the writers.
+            while !is_enough() && last.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             stop.store(true, Ordering::Relaxed);
-            let (acknowledged, worst) = log.join().unwrap();
-            let renamed = names.join().unwrap();
+            let worst = log.join().unwrap();
+            names.join().unwrap();
+            assert!(is_enough(), "a minute after the last start: {:?}", counts());
             in_time(worst, 10.0, "the longest pause");
-            assert!(acknowledged > 100 && renamed > 10, "{acknowledged} {renamed}");
+            let [acknowledged, renamed] = counts();
             check_log(&space.mnt().join("log"), acknowledged);
             for i in 0..renamed {
                 let body = fs::read(space.mnt().join(format!("names/f{i}"))).unwrap();

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{NURI, Space, freeze, is_mounted, nuri, refused, run, text, wait};
@@ -330,6 +331,32 @@ fn mount_points_have_any_name() {
     let said = format!("{}{}", text(&out.stdout), text(&out.stderr));
     let _ = nuri(&["down", "--force", "--dir", &dir]);
     assert!(out.status.success(), "{said}{}", space.logs());
+}
+
+/// As `df` and monitors do, again and again.
+#[test]
+fn a_mount_that_is_only_looked_at_is_stopped() {
+    let mut space = Space::up(&["--targets", "1", "--target-size", "64M"]);
+    let (here, there) = (space.mnt(), space.mount("there"));
+    let stop = AtomicBool::new(false);
+    let look = |point: &Path| {
+        while !stop.load(Ordering::Relaxed) {
+            let _ = rustix::fs::statvfs(point);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| look(&here));
+        scope.spawn(|| look(&there));
+        let outs = [
+            nuri(&["fs", "umount", &there.display().to_string()]),
+            nuri(&["down", "--dir", &space.dir()]),
+        ];
+        stop.store(true, Ordering::Relaxed);
+        for out in outs {
+            assert!(out.status.success(), "{}", text(&out.stderr));
+        }
+    });
 }
 
 #[test]
