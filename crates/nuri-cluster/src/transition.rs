@@ -22,7 +22,8 @@ pub const DEFAULT_POOL: PoolId = PoolId(0);
 /// this one, or is an older state of itself and the others do not hold its data;
 /// [`Status::NOSPC`] beyond the bounds of a space.
 pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
-    let known = request.node.filter(|id| map.node(*id).is_some());
+    let named = request.node.or_else(|| number_not_heard(map, request));
+    let known = named.filter(|id| map.node(*id).is_some());
     if known.is_none() && map.nodes.len() >= MAX_NODES {
         return Err(Status::NOSPC);
     }
@@ -48,6 +49,15 @@ pub fn join(map: &mut Map, request: &Join) -> Result<JoinReply, Status> {
     }
     *map = next;
     Ok(JoinReply { node: id, targets, map: map.clone() })
+}
+
+/// The number of a node that got one and does not know it, as it ended before it could note it: a
+/// target of it is served at its address.
+fn number_not_heard(map: &Map, request: &Join) -> Option<NodeId> {
+    let is_own = |t: &&Target| request.targets.iter().any(|r| r.incarnation == t.incarnation);
+    let of_target = map.targets.iter().find(is_own)?.node;
+    let node = map.node(of_target)?;
+    (node.address == request.address).then_some(node.id)
 }
 
 /// Whether the target is an older state of itself than was heard of. Opening raises the sequence:
@@ -226,6 +236,22 @@ mod tests {
         let again = again.unwrap();
         assert_eq!((again.node, again.targets[2]), (first.node, TargetId(3)));
         assert_eq!(map.pool_groups(DEFAULT_POOL, Shape::Stripe).len(), 3);
+    }
+
+    /// It ended before it noted its number.
+    #[test]
+    fn a_node_that_does_not_know_its_number_gets_it_again() {
+        let mut map = Map::default();
+        let first = join(&mut map, &request(None, &[None])).unwrap();
+        for ids in [None, Some(TargetId(1))] {
+            let again = join(&mut map, &request(None, &[ids])).unwrap();
+            assert_eq!((again.node, again.targets), (first.node, first.targets.clone()));
+        }
+        let mut moved = request(None, &[None]);
+        moved.address = "127.0.0.1:2".into();
+        let refused = join(&mut map, &moved).map(|reply| reply.node);
+        assert_eq!(refused, Err(Status::WRONG_PEER), "its target is served at the first address");
+        assert_eq!(map.nodes.len(), 1);
     }
 
     #[test]

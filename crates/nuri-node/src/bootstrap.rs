@@ -17,7 +17,8 @@ use nuri_proto::Status;
 use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, PoolId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Placement, Run};
-use nuri_proto::op::cluster::{Admitted, Join, MetaRole};
+use nuri_proto::op::cluster::{Admitted, Join, JoinReply, MetaRole};
+use nuri_proto::status::RetryClass;
 use nuri_rpc::{Peer, Secret, Server};
 use nuri_target::server::TargetServer;
 use nuri_target::target::Target;
@@ -112,6 +113,9 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
     let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
     let before = known.clone();
     let mut settings = merge(known.clone().unwrap_or_default(), options)?;
+    // Whoever began to join may have joined, and was told to make what it needs.
+    let has_begun = known.as_ref().is_some_and(|known| known.join.is_some() && known.id.is_none());
+    let may_create = may_create || has_begun;
     if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
         return Ok(NodeEnd::NeedsWord(words));
     }
@@ -343,7 +347,8 @@ impl Joined<'_> {
         let Opened { served: targets, lost } = targets::open(settings, cluster, self.create)?;
         settings.cluster = Some(cluster.to_string());
         let request = join_request(settings, MetaRole::None, &targets);
-        let reply = joining::join(&space, join, &request, &targets)?;
+        joining::refuse_unreached(&space, join, &request)?;
+        let reply = self.noted(settings, || joining::join(&space, join, &request, &targets))?;
         settings.id = Some(reply.node.0);
         targets::adopt(settings, &targets, cluster, &reply)?;
         let targets = Arc::new(TargetServer::start(targets, lost));
@@ -352,6 +357,29 @@ impl Joined<'_> {
         let (authority, meta, disks) = (None, None, None);
         let services = Services { authority, meta, targets, resync, scrub, copies, disks };
         Ok(Ready { id: reply.node, services, store: None, copier: None, join: request })
+    }
+}
+
+impl Joined<'_> {
+    /// Joins. A node that ends before it can note who it is was noted before: its next start
+    /// goes on, and needs not be told to make anything.
+    fn noted(
+        &self,
+        settings: &NodeSettings,
+        join: impl FnOnce() -> Result<JoinReply, (Status, Failure)>,
+    ) -> Result<JoinReply, Failure> {
+        let note = self.dir.join(NODE);
+        let is_new = settings.id.is_none();
+        if is_new {
+            save_json(&note, settings)?;
+        }
+        join().map_err(|(status, failure)| {
+            if is_new && status.retry() == RetryClass::Never {
+                // What was refused is to be said anew.
+                let _ = std::fs::remove_file(note);
+            }
+            failure
+        })
     }
 }
 

@@ -123,20 +123,25 @@ pub fn reach(call: &NodeReach) -> Result<bool, Status> {
     Ok(TcpStream::connect_timeout(&address, REACH).is_ok())
 }
 
-/// Joins the space at `first`.
+/// The first node must reach this one.
+pub fn refuse_unreached(space: &Cluster, first: &str, request: &Join) -> Result<(), Failure> {
+    let own = &request.address;
+    if space.ask(&NodeReach { address: own.clone() }) != Ok(false) {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "the first node {first} cannot connect to {own}, so nor can others: open that port \
+         between the machines, or give an address that they reach: --listen IP:PORT"
+    )))
+}
+
+/// Joins the space at `first`. With an error comes its status, which says whether it is a refusal.
 pub fn join(
     space: &Cluster,
     first: &str,
     request: &Join,
     targets: &[Target],
-) -> Result<JoinReply, Failure> {
-    let own = &request.address;
-    if space.ask(&NodeReach { address: own.clone() }) == Ok(false) {
-        return Err(Failure(format!(
-            "the first node {first} cannot connect to {own}, so nor can others: open that port \
-             between the machines, or give an address that they reach: --listen IP:PORT"
-        )));
-    }
+) -> Result<JoinReply, (Status, Failure)> {
     let start = Instant::now();
     loop {
         match space.ask(request) {
@@ -146,7 +151,7 @@ pub fn join(
                 let _ = space.refresh();
                 let map = space.map();
                 doubt_older(targets, &map);
-                return Err(refusal(first, status, request, &map));
+                return Err((status, refusal(first, status, request, &map)));
             }
         }
     }

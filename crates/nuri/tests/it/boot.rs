@@ -95,7 +95,8 @@ fn what_was_made_once_comes_back_after_a_boot() {
             if said.matches(" up ").count() == 2 {
                 return Ok(());
             }
-            let unit = "systemctl status nuri-node; systemctl list-jobs; ps ax";
+            let unit = "systemctl status nuri-node; ps ax; \
+                        timeout 5 nuri node run --dir /var/lib/nuri-node";
             let out = machines.command(2, unit).output().unwrap();
             Err(said + &text(&out.stdout) + &text(&out.stderr))
         });

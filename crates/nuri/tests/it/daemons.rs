@@ -373,6 +373,46 @@ fn a_forced_stop_ends_whatever_a_mount_does() {
     space.down_clean();
 }
 
+/// It joined, was killed before it could note who it is, and is started as its unit does.
+#[test]
+fn a_node_that_ended_as_it_joined_goes_on_joining() {
+    let space = Space::bare();
+    let second = space.make_dir("second");
+    let dir = space.dir();
+    let out = nuri(&["up", "--create", "--targets", "1", "--target-size", "64M", "--dir", &dir]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let listed = |count: usize| {
+        let said = text(&nuri(&["node", "list", "--dir", &dir]).stdout);
+        let lines = said.lines().count() == 3;
+        if lines && said.matches(" up ").count() == count { Ok(()) } else { Err(said) }
+    };
+    let status = text(&nuri(&["status", "--json", "--dir", &dir]).stdout);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let first = status["nodes"][0]["address"].as_str().unwrap();
+    let (node, token) = (second.display().to_string(), format!("{dir}/token"));
+    let target = second.join("target").display().to_string();
+    let join = ["node", "run", "--create", "--dir", &node, "--join", first, "--target", &target];
+    let words = [&join[..], &["--token-file", &token, "--target-size", "64M"]].concat();
+    let start = |words: &[&str]| Command::new(NURI).args(words).stderr(Stdio::null()).spawn();
+    let mut running = start(&words).unwrap();
+    wait("it joins", Duration::from_secs(20), || listed(2));
+    running.kill().unwrap();
+    running.wait().unwrap();
+
+    let note = second.join("node.json");
+    let mut told: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&note).unwrap()).unwrap();
+    told["id"] = serde_json::Value::Null;
+    told["target_ids"] = serde_json::json!({});
+    fs::write(&note, told.to_string()).unwrap();
+    let mut running = start(&["node", "run", "--dir", &node]).unwrap();
+    wait("it is the same node again", Duration::from_secs(30), || listed(2));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let out = nuri(&["down", "--dir", &dir, "--yes"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+}
+
 /// As after a boot: the network and the other machines come later.
 #[test]
 fn a_node_waits_for_its_address_and_the_first_node() {
