@@ -18,7 +18,6 @@ use nuri_proto::id::{BootId, ClusterId, GroupId, NodeId, PoolId};
 use nuri_proto::layout::Shape;
 use nuri_proto::map::{Placement, Run};
 use nuri_proto::op::cluster::{Admitted, Join, JoinReply, MetaRole};
-use nuri_proto::status::RetryClass;
 use nuri_rpc::{Peer, Secret, Server};
 use nuri_target::server::TargetServer;
 use nuri_target::target::Target;
@@ -113,10 +112,8 @@ pub fn run(mut options: NodeOptions) -> Result<NodeEnd, Failure> {
     let known: Option<NodeSettings> = load_json(&dir.join(NODE))?;
     let before = known.clone();
     let mut settings = merge(known.clone().unwrap_or_default(), options)?;
-    // Whoever began to join may have joined, and was told to make what it needs.
     let has_begun = known.as_ref().is_some_and(|known| known.join.is_some() && known.id.is_none());
-    let may_create = may_create || has_begun;
-    if let Some(words) = needs_word(&dir, &settings).filter(|_| !may_create) {
+    if let Some(words) = needs_word(&dir, &settings, has_begun).filter(|_| !may_create) {
         return Ok(NodeEnd::NeedsWord(words));
     }
     let create = (may_create, &sizes[..]);
@@ -360,6 +357,9 @@ impl Joined<'_> {
     }
 }
 
+/// A node that is answered so has not joined.
+const REFUSALS: [Status; 4] = [Status::WRONG_PEER, Status::STALE, Status::NOSPC, Status::BUSY];
+
 impl Joined<'_> {
     /// Joins. A node that ends before it can note who it is was noted before: its next start
     /// goes on, and needs not be told to make anything.
@@ -369,13 +369,13 @@ impl Joined<'_> {
         join: impl FnOnce() -> Result<JoinReply, (Status, Failure)>,
     ) -> Result<JoinReply, Failure> {
         let note = self.dir.join(NODE);
-        let is_new = settings.id.is_none();
-        if is_new {
+        let is_new = !note.exists();
+        if settings.id.is_none() {
             save_json(&note, settings)?;
         }
         join().map_err(|(status, failure)| {
-            if is_new && status.retry() == RetryClass::Never {
-                // What was refused is to be said anew.
+            if is_new && REFUSALS.contains(&status) {
+                // It is to be said anew.
                 let _ = std::fs::remove_file(note);
             }
             failure

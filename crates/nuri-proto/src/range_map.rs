@@ -25,6 +25,11 @@ impl Span {
         self.start <= self.end && self.end <= Span::LAST
     }
 
+    /// What of it lies in the other, which it meets.
+    pub fn part_of(self, other: Span) -> Span {
+        Span { start: self.start.max(other.start), end: self.end.min(other.end) }
+    }
+
     /// Whether both have a byte in common.
     pub fn meets(self, other: Span) -> bool {
         self.start <= other.end && other.start <= self.end

@@ -25,7 +25,7 @@ pub(crate) fn unmount_unused(point: &Path) -> Result<(), MountError> {
         if !is_busy || start.elapsed() > PASSING || processes().any(|pid| uses(pid, point)) {
             return outcome;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -78,6 +78,10 @@ impl LockRecord {
             && self.owners(ino).all(|(_, owned)| is_quiet(owned))
     }
 
+    fn count(&self, ino: Ino) -> usize {
+        self.owners(ino).map(|(_, owned)| owned.ranges.len()).sum()
+    }
+
     fn locks_of(&self, ino: Ino) -> Vec<HeldLock> {
         self.owners(ino).flat_map(|(key, owned)| owned.held(key)).collect()
     }
@@ -104,8 +108,7 @@ impl LockRecord {
         conflict: Conflict,
     ) -> Option<Result<LockOutcome, Status>> {
         let (key, span) = (place.key(), place.span);
-        let locks = self.owners(place.ino).map(|(_, owned)| owned.ranges.len()).sum::<usize>();
-        if !self.decides(place.ino) || locks + 2 > DELEGATED_LOCKS {
+        if !self.decides(place.ino) || self.count(place.ino) + 2 > DELEGATED_LOCKS {
             return None;
         }
         let is_refused = mode.is_some_and(|mode| self.in_the_way(key, span, mode).is_some());
@@ -135,7 +138,8 @@ impl LockRecord {
 
     /// Gives up all that the owner has. `None` where the server has to be asked.
     pub fn close_here(&mut self, key: LockKey) -> Option<Result<(), Status>> {
-        if !self.decides(key.ino) {
+        // More than can be told were taken by calls.
+        if !self.decides(key.ino) || self.count(key.ino) > DELEGATED_LOCKS {
             return None;
         }
         match self.close(key) {
@@ -330,6 +334,21 @@ mod tests {
         r.close(second.key()).unwrap();
         r.closed(second.key(), true);
         assert_eq!(r.set(place(3, (20, 29)), EXCLUSIVE), DONE);
+    }
+
+    /// They were taken while another program waited for a lock.
+    #[test]
+    fn a_file_with_more_locks_than_can_be_told_is_closed_at_the_server() {
+        let (mut r, many) = (record(), place(2, (20, 20)));
+        let generation = r.begin(many.key(), many.fh, many.pid).unwrap();
+        for at in 10..10 + DELEGATED_LOCKS as u64 {
+            let span = Span { start: 2 * at, end: 2 * at };
+            let change = Change { span, mode: EXCLUSIVE, number: NUMBER + at };
+            r.apply(many.key(), generation, NUMBER + at, Some(change));
+        }
+        r.finish(many.key());
+        assert_eq!(r.close_here(place(1, (0, 0)).key()), None);
+        assert!(r.begin_tell(F).is_none(), "nothing was decided here");
     }
 
     #[test]

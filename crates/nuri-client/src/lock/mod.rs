@@ -134,7 +134,10 @@ impl LockClient {
                 record.apply(wait.key, wait.generation, number, change);
                 Ok(())
             }
-            Granted::Deadlock => Err(Status::DEADLK),
+            Granted::Deadlock => {
+                self.changed_nothing(&mut record, wait.key);
+                Err(Status::DEADLK)
+            }
         };
         record.finish(wait.key);
         drop(record);
@@ -158,6 +161,12 @@ impl LockClient {
         has_waited
     }
 
+    /// A call or wait of the owner ended and changed nothing.
+    fn changed_nothing(&self, record: &mut LockRecord, key: LockKey) {
+        let is_lost = record.changed_nothing(key);
+        self.losses.fetch_or(is_lost, Ordering::SeqCst);
+    }
+
     fn cancel(&self, ticket: u64) {
         self.work.lock().cancel.push(ticket);
         self.wake.notify_all();
@@ -166,6 +175,9 @@ impl LockClient {
     fn end(&self, ticket: u64, outcome: Result<(), Status>) {
         let mut record = self.record.lock();
         let Some(wait) = record.take_wait(ticket) else { return };
+        if outcome.is_err() {
+            self.changed_nothing(&mut record, wait.key);
+        }
         record.finish(wait.key);
         drop(record);
         (wait.done)(outcome);
@@ -193,15 +205,22 @@ impl LockClient {
             let told = self.journal.flush_of(call.ino);
             let reply = match told.and_then(|()| self.session.change(call, &[])) {
                 Ok(reply) => reply,
-                Err(status) if is_refusal(status) => return Err(status),
                 Err(status) => {
-                    self.record.lock().doubt(key);
+                    let mut record = self.record.lock();
+                    if is_refusal(status) {
+                        self.changed_nothing(&mut record, key);
+                    } else {
+                        record.doubt(key);
+                    }
                     return Err(status);
                 }
             };
-            let mut record = self.record.lock();
-            match record.apply(key, generation, reply.number, Change::of(call, reply)) {
+            let (mut record, change) = (self.record.lock(), Change::of(call, reply));
+            match record.apply(key, generation, reply.number, change) {
                 Applied::Yes => {
+                    if reply.outcome == LockOutcome::Refused && change.is_none() {
+                        self.changed_nothing(&mut record, key);
+                    }
                     if reply.delegated {
                         record.take_delegation(call.ino, reply.number);
                     }
@@ -259,13 +278,21 @@ impl LockClient {
         if !self.record.lock().knows(key) {
             return Ok(());
         }
-        let generation = match self.decide(key.ino, |record| record.close_here(key))? {
-            Decided::Here(closed) => return closed,
-            Decided::There(mut record) => {
+        let generation = match self.decide(key.ino, |record| record.close_here(key)) {
+            Ok(Decided::Here(closed)) => return closed,
+            Ok(Decided::There(mut record)) => {
                 if !record.close(key)? {
                     return Ok(());
                 }
                 record.generation()
+            }
+            // The worker repeats it, once what was decided here is told.
+            Err(status) => {
+                let mut record = self.record.lock();
+                if record.close(key)? {
+                    record.closed(key, false);
+                }
+                return Err(status);
             }
         };
         let told = self.set_lock(key, generation, &unlock(key), |_, _| {});

@@ -48,6 +48,12 @@ pub(super) struct Owned {
     changed: Vec<Span>,
     /// A call's outcome is not known: the server may hold more than this.
     doubt: bool,
+    /// A call under way lowers or gives up what counts as given up since it was sent.
+    weakened: bool,
+    /// What was there before.
+    before: Vec<(Span, Cell)>,
+    /// So it was told to a server that restarted meanwhile.
+    told_weakened: bool,
     /// It was closed and the server did not answer.
     stale: bool,
     lost: bool,
@@ -193,6 +199,11 @@ impl LockRecord {
             LockClass::Flock => mode.filter(|mode| *mode == have),
         };
         if !broken!("lock_given_up_late") {
+            let is_less = |cell: Cell| cell.mode.and_then(weaker) != cell.mode;
+            let less = owned.ranges.meeting(span).filter(|(_, cell)| is_less(*cell));
+            let less = less.map(|(part, cell)| (part.part_of(span), cell)).collect::<Vec<_>>();
+            owned.weakened |= !less.is_empty();
+            owned.before.extend(less);
             let weaken = |cell: Cell| Cell { mode: cell.mode.and_then(weaker), ..cell };
             owned.ranges.update(span, |cell| cell.map(weaken));
             owned.changed.push(span);
@@ -223,6 +234,31 @@ impl LockRecord {
         Applied::Yes
     }
 
+    /// A call or wait changed nothing: what it would have given up is held still; or is lost, where
+    /// the server restarted meanwhile. Whether it is lost.
+    pub fn changed_nothing(&mut self, key: LockKey) -> bool {
+        let waits = self.waits.values().filter(|wait| wait.key == key).count();
+        let Some(owned) = self.owned.get_mut(&key) else { return false };
+        if !std::mem::take(&mut owned.weakened) || broken!("lock_lowered_by_a_refusal") {
+            return false;
+        }
+        let before = std::mem::take(&mut owned.before);
+        if std::mem::take(&mut owned.told_weakened) {
+            owned.lost = true;
+        } else if owned.busy as usize <= 1 + waits {
+            for (span, cell) in before {
+                let is_same = |now: &Cell| now.number == cell.number;
+                owned.ranges.update(span, |now| {
+                    if now.as_ref().is_some_and(is_same) { Some(cell) } else { now }
+                });
+            }
+        } else {
+            // Another call of the owner may give it up.
+            owned.doubt = true;
+        }
+        owned.lost
+    }
+
     /// Whether the owner may hold anything.
     pub(crate) fn knows(&self, key: LockKey) -> bool {
         self.owned.contains_key(&key)
@@ -248,6 +284,8 @@ impl LockRecord {
         if owned.busy > 0 {
             return;
         }
+        (owned.weakened, owned.told_weakened) = (false, false);
+        owned.before.clear();
         let settled = |cell: Option<Cell>| cell.filter(|c| c.mode.is_some());
         for span in std::mem::take(&mut owned.changed) {
             owned.ranges.update(span, |c| settled(c).map(|c| Cell { number: 0, ..c }));
@@ -287,7 +325,9 @@ impl LockRecord {
     pub fn close(&mut self, key: LockKey) -> Result<bool, Status> {
         let Some(owned) = self.owned.get_mut(&key) else { return Ok(false) };
         if std::mem::take(&mut owned.lost) {
-            (owned.doubt, owned.stale) = (false, false);
+            // What is left of it the server does not know to be closed.
+            let is_left = !std::mem::take(&mut owned.ranges).is_empty();
+            (owned.doubt, owned.stale) = (false, is_left);
             self.drop_unused(key);
             return Err(Status::IO);
         }
@@ -308,7 +348,9 @@ impl LockRecord {
 
     /// Owners whose close the server does not know of.
     pub(crate) fn stale(&self) -> Vec<LockKey> {
-        self.owned.iter().filter(|(_, o)| o.stale).map(|(key, _)| *key).collect()
+        // What is being told may still name it.
+        let is_due = |(key, o): &(&LockKey, &Owned)| o.stale && !self.is_telling(key.ino);
+        self.owned.iter().filter(is_due).map(|(key, _)| *key).collect()
     }
 
     /// A stale owner's locks are gone.
@@ -390,6 +432,7 @@ impl LockRecord {
     pub fn restarted(&mut self, boot: u64) -> Vec<HeldLock> {
         self.boot = boot;
         self.delegations.clear();
+        self.owned.values_mut().for_each(|owned| owned.told_weakened = owned.weakened);
         self.held()
     }
 
@@ -416,6 +459,8 @@ impl LockRecord {
             let held = owned.ranges.iter().any(|(_, cell)| cell.mode.is_some());
             owned.lost |= held && !broken!("lost_locks_believed");
             (owned.doubt, owned.stale) = (false, false);
+            (owned.weakened, owned.told_weakened) = (false, false);
+            owned.before.clear();
             owned.ranges = RangeMap::default();
             owned.changed.clear();
         }
@@ -559,6 +604,51 @@ mod tests {
         assert_eq!(modes(&mut r), [(0, 3, exclusive), (4, 7, shared)]);
         r.ask_for(KEY, Span { start: 0, end: 5 }, EXCLUSIVE);
         assert_eq!(modes(&mut r).len(), 2, "raised once it was granted");
+    }
+
+    /// POSIX: what is refused or interrupted leaves the lock as it was.
+    /// Catches `broken!("lock_lowered_by_a_refusal")`.
+    #[test]
+    fn what_was_refused_has_lowered_nothing() {
+        let mut r = record();
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.finish(KEY);
+        let lower = |r: &mut LockRecord| {
+            r.begin(KEY, 1, 44).unwrap();
+            r.ask_for(KEY, Span { start: 5, end: 20 }, Some(LockMode::Shared));
+            // Asked again.
+            r.ask_for(KEY, Span { start: 5, end: 20 }, Some(LockMode::Shared));
+        };
+        lower(&mut r);
+        assert!(!r.changed_nothing(KEY));
+        r.finish(KEY);
+        let held = |r: &LockRecord| {
+            r.held().iter().map(|l| (l.span.start, l.span.end, l.mode)).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&r), [(0, 9, LockMode::Exclusive)]);
+        // Another thread may be giving it up.
+        lower(&mut r);
+        r.begin(KEY, 1, 44).unwrap();
+        assert!(!r.changed_nothing(KEY) && r.owned[&KEY].is_unsure());
+        r.finish(KEY);
+        r.finish(KEY);
+    }
+
+    /// A restarted server was told the weaker lock, and has refused what would have made it so.
+    #[test]
+    fn what_was_lowered_for_a_restarted_server_and_refused_is_lost() {
+        let mut r = record();
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.finish(KEY);
+        r.begin(KEY, 1, 44).unwrap();
+        r.ask_for(KEY, Span { start: 5, end: 20 }, Some(LockMode::Shared));
+        assert_eq!(r.restarted(4).len(), 2);
+        assert!(r.changed_nothing(KEY) && r.lost_through(1));
+        r.finish(KEY);
+        assert_eq!(r.close(KEY), Err(Status::IO), "told");
+        assert_eq!(r.stale(), [KEY], "the rest is given up at the server");
     }
 
     /// The end of a wait overtakes the answer that it is queued, which for `flock` takes what was.

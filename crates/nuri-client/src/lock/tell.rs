@@ -80,12 +80,12 @@ impl LockClient {
                 self.tells.told.notify_all();
             }
             // Another server, or one that knows of another session, takes no notice of it.
-            Err(status) if status.retry() != RetryClass::Never => self.tells.push(tell),
             Err(status) => {
-                let LockTell { ino, .. } = tell;
-                tracing::error!(
-                    "client: the server does not take the locks of inode {ino}: {status}"
-                );
+                if status.retry() == RetryClass::Never {
+                    let ino = tell.ino;
+                    tracing::error!("client: locks of inode {ino} are not taken: {status}");
+                }
+                self.tells.push(tell);
             }
         }
         outcome
@@ -113,7 +113,7 @@ impl LockClient {
             }
             let failed = tells.into_iter().filter(|tell| self.tell(tell.clone()).is_err()).count();
             if failed > 0 {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(AGAIN);
             }
         }
     }

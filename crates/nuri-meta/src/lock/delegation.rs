@@ -52,8 +52,9 @@ impl Delegations {
         Some(file)
     }
 
-    fn has_room(&self, session: SessionId) -> bool {
-        self.counts.get(&session).is_none_or(|count| *count < SESSION_LOCK_FILES)
+    /// Files that the session has.
+    fn count(&self, session: SessionId) -> usize {
+        self.counts.get(&session).copied().unwrap_or_default()
     }
 
     /// Whether the file was taken back a short while ago. One more lock of it is over.
@@ -89,7 +90,7 @@ impl LockTable {
     /// The session was granted a lock by the change `number`: whether it decides from here on.
     pub fn delegate(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
         let is_free = !self.delegations.files.contains_key(&ino)
-            && self.delegations.has_room(session)
+            && self.has_room_for_decisions(session)
             && (self.is_alone(ino, session) || broken!("locks_delegated_beside"))
             && !self.delegations.is_contended(ino);
         if is_free {
@@ -97,6 +98,14 @@ impl LockTable {
             self.delegations.insert(ino, file);
         }
         is_free
+    }
+
+    /// Whether the session stays within its limit, whatever it decides.
+    fn has_room_for_decisions(&self, session: SessionId) -> bool {
+        let (own, files) = (self.sessions.get(&session), self.delegations.count(session));
+        let held = own.map_or(0, |count| count.locks);
+        files < SESSION_LOCK_FILES
+            && held + (files + 1) * DELEGATED_LOCKS <= self.limits.session_locks
     }
 
     /// Whether nobody else holds or awaits locks of the file, and not too many are held.

@@ -8,8 +8,9 @@ use nuri_client::lease::state::{GrantValidity, LeaseState};
 use nuri_client::queue::{Logged, Queue};
 use nuri_client::record::{LockKey, LockRecord};
 use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::op::lock::{HeldLock, LockSet, LockTell};
+use nuri_proto::op::lock::{HeldLock, LockClass, LockMode, LockSet, LockTell};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
+use nuri_proto::range_map::RangeMap;
 
 use super::tree::Note;
 use super::turns::Parted;
@@ -61,7 +62,12 @@ pub struct Locks {
     pub record: LockRecord,
     pub calls: VecDeque<LockCall>,
     pub tells: VecDeque<LockTell>,
+    /// What programs were told that they hold.
+    pub told: BTreeMap<LockPlaceKey, RangeMap<LockMode>>,
 }
+
+/// A file, a class and an owner, in an order.
+pub type LockPlaceKey = (Ino, LockClass, u64);
 
 impl Locks {
     /// The session ended: another one has heard of nothing.

@@ -6,12 +6,12 @@ use nuri_client::LockPlace;
 use nuri_client::delegation::Conflict;
 use nuri_client::record::{Applied, Change, LockKey};
 use nuri_proto::Status;
-use nuri_proto::id::{Ino, SessionId};
-use nuri_proto::op::lock::{HeldLock, LockClass, LockMode, LockReply, LockSet, LockWait};
+use nuri_proto::id::Ino;
+use nuri_proto::op::lock::{LockClass, LockMode, LockOutcome, LockReply, LockSet, LockWait};
 use nuri_proto::range_map::Span;
 
 use super::World;
-use super::client::LockCall;
+use super::client::{Client, LockCall};
 use crate::check::Wrong;
 
 /// Files that programs lock, programs of a client, and bytes of a file.
@@ -68,12 +68,18 @@ impl World {
             return Ok(());
         }
         let place = place(key, span);
-        let is_here = match closes {
-            true => locks.record.close_here(key).is_some(),
-            false => locks.record.set_here(&place, mode, Conflict::Refuses).is_some(),
+        let decided = match closes {
+            true => locks.record.close_here(key).map(|done| done.map(|()| LockOutcome::Done)),
+            false => locks.record.set_here(&place, mode, Conflict::Refuses),
         };
-        self.report.decided += u64::from(is_here);
-        if is_here {
+        self.report.decided += u64::from(decided.is_some());
+        if let Some(outcome) = decided {
+            match outcome {
+                Ok(LockOutcome::Done) => self.told(c, key, span, mode),
+                Ok(_) if key.class == LockClass::Flock => self.told(c, key, span, None),
+                Err(_) if closes => self.told(c, key, Span::ALL, None),
+                _ => {}
+            }
             return Ok(());
         }
         let locks = &mut self.clients[c].locks;
@@ -86,6 +92,9 @@ impl World {
             false => locks.record.begin(key, place.fh, place.pid).is_ok(),
         };
         if !begun {
+            if closes {
+                self.told(c, key, Span::ALL, None);
+            }
             return Ok(());
         }
         let Some(slot) = self.clients[c].take_slot() else {
@@ -130,6 +139,16 @@ impl World {
         if let Some(LockCall { slot, .. }) = freed {
             self.clients[c].free_slot(slot);
         }
+        if applied == Applied::Yes {
+            match change {
+                Some(change) => self.told(c, key, change.span, change.mode),
+                None if self.clients[c].locks.record.changed_nothing(key) => {
+                    // Its programs hear that locks are lost.
+                    self.told(c, key, Span::ALL, None);
+                }
+                None => {}
+            }
+        }
         if applied == Applied::AskAgain {
             let Some(slot) = self.clients[c].take_slot() else { return };
             let again = LockCall { slot, key, generation, call, closes };
@@ -170,22 +189,38 @@ impl World {
         Ok(())
     }
 
-    /// No two programs believe to hold what excludes each other, whichever clients they are of.
+    /// A program was told what it holds from here on.
+    fn told(&mut self, c: usize, key: LockKey, span: Span, mode: Option<LockMode>) {
+        let LockKey { ino, class, owner } = key;
+        let held = self.clients[c].locks.told.entry((ino, class, owner)).or_default();
+        held.assign(span, mode);
+    }
+
+    /// No two programs were told that they hold what excludes each other, whichever clients they
+    /// are of. Who waits for an answer may hold less by now.
     pub fn check_locks(&self) -> Result<(), Wrong> {
         let live = self.clients.iter().filter(|client| client.session.0 > 0 && !client.is_gone);
-        let held = live.flat_map(|client| {
-            client.locks.record.held().into_iter().map(|lock| (client.session, lock))
-        });
-        let held: Vec<(SessionId, HeldLock)> = held.collect();
-        for (i, (session, mine)) in held.iter().enumerate() {
-            let excludes = |(other, theirs): &&(SessionId, HeldLock)| {
-                let same = (mine.ino, mine.class) == (theirs.ino, theirs.class);
-                let shared = (mine.mode, theirs.mode) == (LockMode::Shared, LockMode::Shared);
-                let apart = (session, mine.owner) != (other, theirs.owner);
-                apart && same && mine.span.meets(theirs.span) && !shared
+        let mut held = Vec::new();
+        for Client { session, locks, .. } in live {
+            let waits = |ino, class, owner| {
+                let key = LockKey { ino, class, owner };
+                locks.calls.iter().any(|call| call.key == key)
             };
-            if let Some((other, theirs)) = held[i + 1..].iter().find(excludes) {
-                return Err(format!("{session} holds {mine:?}, {other} holds {theirs:?}"));
+            for ((ino, class, owner), ranges) in &locks.told {
+                if !waits(*ino, *class, *owner) {
+                    let who = (*session, *owner);
+                    held.extend(ranges.iter().map(|range| ((*ino, *class), who, range)));
+                }
+            }
+        }
+        for (i, (file, who, (span, mode))) in held.iter().enumerate() {
+            let excludes = |(other_file, other, (part, have)): &&(_, _, (Span, LockMode))| {
+                let shared = (*mode, *have) == (LockMode::Shared, LockMode::Shared);
+                file == other_file && who != other && span.meets(*part) && !shared
+            };
+            if let Some((.., other, theirs)) = held[i + 1..].iter().find(excludes) {
+                let mine = (span, mode);
+                return Err(format!("{file:?}: {who:?} holds {mine:?}, {other:?} {theirs:?}"));
             }
         }
         Ok(())

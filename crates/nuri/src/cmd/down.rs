@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nuri_fuse::mount::{MountError, detach, is_mounted};
+use nuri_fuse::mount::{MountError, detach, is_mounted, unmount};
 
 use super::repair::connect;
 use crate::cli::Down;
@@ -89,7 +89,8 @@ fn release(point: &Path, args: &Down) -> Result<(), Failure> {
         if !args.force {
             crate::cmd::fs::sync_mount(point)?;
         }
-        match users::unmount_unused(point) {
+        let outcome = if args.force { unmount(point) } else { users::unmount_unused(point) };
+        match outcome {
             Ok(()) | Err(MountError::NotMounted(_)) => {}
             Err(MountError::Busy(_)) if args.force => detach(point).map_err(Failure::new)?,
             Err(MountError::Busy(_)) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use nuri_fuse::MountError;
-use nuri_fuse::mount::detach;
+use nuri_fuse::mount::{detach, unmount};
 use nuri_proto::Status;
 use nuri_rpc::Peer;
 use rustix::fs::XattrFlags;
@@ -67,7 +67,8 @@ pub(super) fn run(args: &Umount) -> Result<(), Failure> {
         _ if args.force => {}
         _ => sync_mount(&point)?,
     }
-    match users::unmount_unused(&point) {
+    let outcome = if args.force { unmount(&point) } else { users::unmount_unused(&point) };
+    match outcome {
         Err(MountError::Busy(_)) if args.force => detach(&point).map_err(Failure::new),
         Err(MountError::Busy(_)) => {
             let (point, users) = (point.display(), users::of(&point));
