@@ -190,8 +190,10 @@ nfs_files() {
     sha256sum large > sum
     forget
     sha256sum -c sum >/dev/null
+    echo "nfs_files: contents are right"
     nfs_names
     nfs_sizes
+    echo "nfs_files: names and sizes are right"
     # Open, and without a name: it is read to its end.
     exec 5< large
     rm large
@@ -201,6 +203,7 @@ nfs_files() {
     cp /bin/busybox echo
     [ "$(./echo runs)" = runs ]
     nfs_many
+    echo "nfs_files: many names are right"
     nfs_exercise
     [ "$(df -m /nfs | tail -1 | awk '{ print $2 }')" -gt 100 ]
     cd /

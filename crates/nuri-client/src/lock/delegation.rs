@@ -221,7 +221,7 @@ impl LockRecord {
 mod tests {
     use nuri_proto::op::meta::Grant;
 
-    use super::super::record::{Applied, Change};
+    use super::super::record::{Applied, Change, Closed};
     use super::*;
 
     const F: Ino = Ino(5);
@@ -332,7 +332,7 @@ mod tests {
         r.finish(second.key());
         assert_eq!(r.set(place(3, (20, 29)), EXCLUSIVE), None, "nor where its end is not known");
         r.close(second.key()).unwrap();
-        r.closed(second.key(), true);
+        r.closed(second.key(), Closed::Told);
         assert_eq!(r.set(place(3, (20, 29)), EXCLUSIVE), DONE);
     }
 

@@ -28,7 +28,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::journal::Journal;
 use crate::session::MetaSession;
 use delegation::Conflict;
-use record::{Applied, Change, Done, LockKey, LockRecord, Wait};
+use record::{Applied, Change, Closed, Done, LockKey, LockRecord, Wait};
 use tell::{Decided, Tells};
 
 /// What was not answered is tried again this often.
@@ -290,16 +290,20 @@ impl LockClient {
             Err(status) => {
                 let mut record = self.record.lock();
                 if record.close(key)? {
-                    record.closed(key, false);
+                    record.closed(key, Closed::Untold);
                 }
                 return Err(status);
             }
         };
         let told = self.set_lock(key, generation, &unlock(key), |_, _| {});
-        let gone = told == Err(Status::SESSION_GONE);
-        self.record.lock().closed(key, told.is_ok() || gone);
+        let end = match told {
+            Ok(_) => Closed::Told,
+            Err(Status::SESSION_GONE) => Closed::SessionGone,
+            Err(_) => Closed::Untold,
+        };
+        self.record.lock().closed(key, end);
         // Its locks were lost before this client noticed.
-        if gone { Err(Status::IO) } else { Ok(()) }
+        if end == Closed::SessionGone { Err(Status::IO) } else { Ok(()) }
     }
 
     /// Gives up, asks again, repeats; for as long as the client lives.

@@ -95,6 +95,16 @@ pub struct Wait {
     pub(crate) done: Done,
 }
 
+/// How the server was told that an owner closed the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closed {
+    Told,
+    /// It does not know the session any more: nothing is held.
+    SessionGone,
+    /// It may hold locks of the owner until it is told.
+    Untold,
+}
+
 /// Whether an answer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
@@ -335,11 +345,13 @@ impl LockRecord {
         Ok(true)
     }
 
-    /// The server was told of a close, or could not be.
-    pub fn closed(&mut self, key: LockKey, told: bool) {
+    /// A close ended.
+    pub fn closed(&mut self, key: LockKey, end: Closed) {
         if let Some(owned) = self.owned.get_mut(&key) {
-            (owned.doubt, owned.stale) = (false, !told);
-            if !told {
+            (owned.doubt, owned.stale) = (false, end == Closed::Untold);
+            // Told in order, its answer gave up what is to go, and nothing that came later. Nobody
+            // is left to hear that the rest of it was lost.
+            if end == Closed::Untold || end == Closed::SessionGone && !broken!("closed_lock_lost") {
                 owned.ranges = RangeMap::default();
             }
         }
@@ -423,7 +435,7 @@ impl LockRecord {
     }
 
     /// Whether a lock that was taken through the open file was lost.
-    pub(crate) fn lost_through(&self, fh: u64) -> bool {
+    pub fn lost_through(&self, fh: u64) -> bool {
         let lost = |key: &LockKey| self.owned.get(key).is_some_and(|o| o.lost);
         self.by_handle.get(&fh).is_some_and(|keys| keys.iter().any(lost))
     }
@@ -586,6 +598,22 @@ mod tests {
         assert_eq!(r.begin(KEY, 2, 44), Err(Status::IO));
         assert_eq!(r.close(KEY), Err(Status::IO), "told");
         assert!(!r.lost_through(1) && r.begin(KEY, 1, 44).is_ok());
+    }
+
+    /// Catches `broken!("closed_lock_lost")`.
+    #[test]
+    fn who_closed_as_the_session_ended_has_lost_nothing() {
+        let mut r = record();
+        let asked = r.begin(KEY, 1, 44).unwrap();
+        r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+        r.finish(KEY);
+        assert_eq!(r.end_handle(1), [KEY]);
+        assert_eq!(r.close(KEY), Ok(true));
+        // The server refuses, since it knows no such session; that is heard of a moment later.
+        r.ask_for(KEY, Span::ALL, None);
+        assert!(!r.changed_nothing(KEY));
+        r.closed(KEY, Closed::SessionGone);
+        assert!(!r.session_ended().1 && r.begin(KEY, 2, 44).is_ok());
     }
 
     /// Catches `broken!("lock_given_up_late")`.

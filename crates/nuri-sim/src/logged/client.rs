@@ -1,6 +1,6 @@
 //! A client: the leases that it believes to hold, its log, and what it still has to say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use nuri_proto::op::lock::{HeldLock, LockClass, LockMode, LockSet, LockTell};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
 use nuri_proto::range_map::RangeMap;
 
+use super::locks::OWNERS;
 use super::tree::Note;
 use super::turns::Parted;
+use crate::check::Wrong;
 
 /// Reply slots of a client: more than it has changes under way.
 const SLOTS: u32 = 4;
@@ -70,12 +72,26 @@ pub struct Locks {
 pub type LockPlaceKey = (Ino, LockClass, u64);
 
 impl Locks {
-    /// The session ended: another one has heard of nothing.
-    pub fn session_ended(&mut self) {
-        let mut record = std::mem::take(&mut self.record);
-        record.session_ended();
-        // Programs notice at once.
+    /// The session ended: another one has heard of nothing. Programs hear of what they lost, and
+    /// only those that were told that they hold something, or wait for an answer.
+    pub fn session_ended(&mut self) -> Result<(), Wrong> {
+        let lost = |locks: &Locks| {
+            let is_lost = |owner: &u64| locks.record.lost_through(*owner);
+            (1..=OWNERS).filter(is_lost).collect::<BTreeSet<_>>()
+        };
+        let before = lost(self);
+        self.record.session_ended();
+        let holds = |(key, ranges): (&LockPlaceKey, &RangeMap<LockMode>)| {
+            (!ranges.is_empty()).then_some(key.2)
+        };
+        let mut may_lose: BTreeSet<u64> = self.told.iter().filter_map(holds).collect();
+        may_lose.extend(self.calls.iter().map(|call| call.key.owner));
+        may_lose.extend(before);
+        if let Some(owner) = lost(self).difference(&may_lose).next() {
+            return Err(format!("owner {owner} has lost a lock that it does not have"));
+        }
         *self = Locks::default();
+        Ok(())
     }
 }
 
@@ -146,12 +162,13 @@ impl Client {
     }
 
     /// What it held and had not told is void; it needs another session.
-    pub fn lose(&mut self) {
+    pub fn lose(&mut self) -> Result<(), Wrong> {
         let (queue, mut locks) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.locks));
-        locks.session_ended();
+        locks.session_ended()?;
         let frozen = self.frozen;
         *self = Client { queue, locks, frozen, ..Client::new() };
         self.queue.lose();
+        Ok(())
     }
 
     pub fn take_slot(&mut self) -> Option<Slot> {

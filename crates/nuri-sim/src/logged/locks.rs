@@ -4,7 +4,7 @@
 
 use nuri_client::LockPlace;
 use nuri_client::delegation::Conflict;
-use nuri_client::record::{Applied, Change, LockKey};
+use nuri_client::record::{Applied, Change, Closed, LockKey};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::lock::{LockClass, LockMode, LockOutcome, LockReply, LockSet, LockWait};
@@ -16,7 +16,7 @@ use crate::check::Wrong;
 
 /// Files that programs lock, programs of a client, and bytes of a file.
 const FILES: u64 = 2;
-const OWNERS: u64 = 3;
+pub const OWNERS: u64 = 3;
 const BYTES: u64 = 6;
 /// Where the files' numbers begin: locks need no file.
 const FIRST: u64 = 1 << 40;
@@ -123,10 +123,29 @@ impl World {
         let back = self.send(session, Some(slot), &call, &[])?;
         match back {
             Some(Ok(reply)) => self.take_lock_reply(c, at, reply),
-            None | Some(Err(Status::RETRY | Status::SESSION_GONE)) => {}
+            None | Some(Err(Status::RETRY)) => {}
+            Some(Err(Status::SESSION_GONE)) => self.lock_has_no_session(c, at),
             Some(Err(status)) => return Err(format!("client {c}: a lock is refused: {status}")),
         }
         Ok(())
+    }
+
+    /// The program is answered, before the client has heard that its session ended.
+    fn lock_has_no_session(&mut self, c: usize, at: usize) {
+        let Some(LockCall { key, slot, closes, .. }) = self.clients[c].locks.calls.remove(at)
+        else {
+            return;
+        };
+        self.clients[c].free_slot(slot);
+        let record = &mut self.clients[c].locks.record;
+        record.changed_nothing(key);
+        match closes {
+            true => record.closed(key, Closed::SessionGone),
+            false => record.finish(key),
+        }
+        if closes {
+            self.told(c, key, Span::ALL, None);
+        }
     }
 
     fn take_lock_reply(&mut self, c: usize, at: usize, reply: LockReply) {
@@ -160,7 +179,7 @@ impl World {
             self.report.delegated += 1;
         }
         match closes {
-            true => record.closed(key, true),
+            true => record.closed(key, Closed::Told),
             false => record.finish(key),
         }
     }

@@ -70,8 +70,10 @@ impl World {
         if client.queue.settled() < client.queue.last() && self.tell(c)? == Some(Outcome::Told) {
             return Err(format!("client {c}: told in a session that ended"));
         }
-        self.clients[c].lose();
-        Ok(())
+        if self.rng.one_in(2) {
+            self.lock_something(c)?;
+        }
+        self.clients[c].lose().map_err(|wrong| format!("client {c}: {wrong}"))
     }
 
     /// Hears what the server has to tell, also that it started anew.

@@ -114,6 +114,9 @@ impl World {
     /// The server loses power and starts again.
     pub fn crash(&mut self) -> Result<(), Wrong> {
         self.meta.crash(&mut self.rng)?;
+        // What became of it only the server knew that is gone. A copy came by a connection to that
+        // one, and none comes by another.
+        self.late.retain(|late| late.op != Op::LockSet);
         self.started()
     }
 

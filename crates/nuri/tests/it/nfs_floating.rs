@@ -66,7 +66,8 @@ fn logs(machines: &Machines) -> String {
 fn wait_held_by(machines: &Machines, machine: usize) {
     wait("the address is there", SOON, || {
         let holders = holders(machines);
-        if holders == [machine] { Ok(()) } else { Err(format!("{holders:?} have it")) }
+        let said = || format!("{holders:?} have it; {}", logs(machines));
+        if holders == [machine] { Ok(()) } else { Err(said()) }
     });
 }
 
