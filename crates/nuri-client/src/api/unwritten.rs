@@ -52,8 +52,7 @@ impl Client {
     }
 
     fn known_place(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
-        let found = self.inodes.find(ino).and_then(|node| node.state.lock().found_at());
-        found.or_else(|| self.journal.place_of(ino))
+        self.dentries.place_of(ino).or_else(|| self.journal.place_of(ino))
     }
 }
 

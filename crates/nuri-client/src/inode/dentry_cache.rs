@@ -6,9 +6,11 @@
 //! each own change, gives the directory a new age, and what was found before counts no more.
 //!
 //! One name per inode, kept with it: what is remembered is bounded with the inodes (`trim.rs`).
+//! Directories that were forgotten leave their places behind for a while: whoever wants to know
+//! where a file lies gets its whole path.
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +23,9 @@ use parking_lot::Mutex;
 use crate::inode::table::InodeTable;
 use crate::inode::{Entry, InodeState};
 use crate::session::MetaSession;
+
+/// Forgotten directories whose places are kept.
+const MOST_LEFT: usize = 1024;
 
 /// Where an inode was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +66,25 @@ pub(crate) struct DentryCache {
     table: Arc<InodeTable>,
     session: Arc<MetaSession>,
     index: Index,
+    left: Mutex<LeftPlaces>,
+}
+
+/// Where forgotten directories were found, the oldest first.
+#[derive(Default)]
+struct LeftPlaces(VecDeque<(Ino, CachedNames)>);
+
+impl LeftPlaces {
+    fn keep(&mut self, ino: Ino, found: CachedNames) {
+        if self.0.len() == MOST_LEFT {
+            self.0.pop_front();
+        }
+        self.0.push_back((ino, found));
+    }
+
+    /// The newest one: a directory may be forgotten again and again.
+    fn find(&self, ino: Ino) -> Option<&CachedNames> {
+        self.0.iter().rev().find(|(left, _)| *left == ino).map(|(_, found)| found)
+    }
 }
 
 /// Which inode was found under a name.
@@ -73,12 +97,30 @@ struct Index {
 
 impl DentryCache {
     pub(crate) fn new(table: Arc<InodeTable>, session: Arc<MetaSession>) -> DentryCache {
-        DentryCache { table, session, index: Index::default() }
+        DentryCache { table, session, index: Index::default(), left: Mutex::default() }
     }
 
-    /// The inode with this name is forgotten, or has another one.
-    pub(crate) fn forget(&self, found: &CachedNames, ino: Ino) {
-        self.index.forget(found, ino);
+    /// The inode is forgotten.
+    pub(crate) fn forget(&self, found: CachedNames, ino: Ino, is_dir: bool) {
+        self.index.forget(&found, ino);
+        if is_dir {
+            self.left.lock().keep(ino, found);
+        }
+    }
+
+    /// Where an inode was found, which may be an old place.
+    pub(crate) fn place_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let known = self.table.find(ino).and_then(|node| {
+            let state = node.state.lock();
+            state.found.as_deref().map(CachedNames::place)
+        });
+        known.or_else(|| self.left.lock().find(ino).map(CachedNames::place))
+    }
+}
+
+impl CachedNames {
+    fn place(&self) -> (Ino, Vec<u8>) {
+        (self.parent, self.name.to_vec())
     }
 }
 
@@ -105,11 +147,6 @@ impl Index {
 }
 
 impl InodeState {
-    /// Where the inode was found, which may be an old place.
-    pub(crate) fn found_at(&self) -> Option<(Ino, Vec<u8>)> {
-        self.found.as_ref().map(|found| (found.parent, found.name.to_vec()))
-    }
-
     /// What was found in the directory before counts no more.
     pub(crate) fn names_changed(&mut self) {
         if !broken!("names_never_age") {
@@ -168,7 +205,7 @@ impl DentryCache {
                 return;
             }
             if let Some(old) = state.found.take() {
-                self.forget(&old, ino);
+                self.index.forget(&old, ino);
             }
             self.index.insert(parent, name, ino);
             state.found = Some(Box::new(found));
@@ -243,6 +280,20 @@ mod tests {
         state.names_changed();
         assert_ne!(state.names_hold(), age, "an own change");
         assert_ne!(InodeState::default().age, state.age, "another life of the inode");
+    }
+
+    #[test]
+    fn forgotten_directories_leave_their_last_places() {
+        let mut left = LeftPlaces::default();
+        let keep = |left: &mut LeftPlaces, ino, name: &[u8]| {
+            let (parent, age) = (Ino(1), DirGeneration::begin());
+            left.keep(Ino(ino), CachedNames { parent, name: name.into(), age });
+        };
+        keep(&mut left, 7, b"old");
+        keep(&mut left, 7, b"new");
+        assert_eq!(left.find(Ino(7)).map(CachedNames::place), Some((Ino(1), b"new".to_vec())));
+        (0..MOST_LEFT as u64).for_each(|n| keep(&mut left, 100 + n, b"other"));
+        assert!(left.find(Ino(7)).is_none() && left.0.len() == MOST_LEFT);
     }
 
     #[test]

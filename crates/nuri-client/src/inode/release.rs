@@ -67,7 +67,8 @@ impl Releaser {
         };
         self.inodes.remove_if(inode, may_go, |state| {
             if let Some(found) = state.found.take() {
-                self.dentries.forget(&found, inode.ino);
+                let is_dir = state.attr.is_some_and(|attr| attr.is_dir());
+                self.dentries.forget(*found, inode.ino, is_dir);
             }
             let number = state.last_grant();
             if number > 0 && !state.orphan {

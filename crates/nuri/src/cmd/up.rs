@@ -54,11 +54,12 @@ pub(crate) fn run(args: Up) -> Result<ExitCode, Failure> {
         settings.made_mount |= make_point(point).map_err(Failure::new)?;
     }
     settings.creating = args.create;
+    let lengths = LogLengths::of(&space, &settings);
     if args.create {
         settings.sizes = sizes(&settings)?;
     }
     space.save(&settings)?;
-    let outcome = start(&space, &settings);
+    let outcome = start(&space, &settings, &lengths);
     // Whatever is missing later is not made anew.
     settings.creating = false;
     space.save(&settings)?;
@@ -66,7 +67,7 @@ pub(crate) fn run(args: Up) -> Result<ExitCode, Failure> {
     report(&space, &settings, started.elapsed()).map(|()| ExitCode::SUCCESS)
 }
 
-fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
+fn start(space: &Space, settings: &Settings, lengths: &LogLengths) -> Result<(), Failure> {
     if let Some(point) = &settings.mount
         && space.running(Role::Mount).is_none()
     {
@@ -83,7 +84,7 @@ fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
             supervisor::renew(space, Role::Node(n))?;
         }
     }
-    wait(space, settings)
+    wait(space, settings, lengths)
 }
 
 /// How large the targets of each node become.
@@ -274,10 +275,12 @@ fn plan(space: &Space, args: &Up) -> Result<Settings, Failure> {
 }
 
 /// Waits until every node serves, with the targets that it finds, and the mount is there.
-fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
+fn wait(space: &Space, settings: &Settings, lengths: &LogLengths) -> Result<(), Failure> {
     let start = Instant::now();
     loop {
-        let missing = match serving(space, settings) {
+        let serve = serving(space, settings);
+        let are_nodes_up = serve.is_ok();
+        let missing = match serve {
             Err(Failure(text)) => text,
             Ok(()) => match &settings.mount {
                 Some(point) if !is_mounted(point) => "the mount is not there".into(),
@@ -291,13 +294,35 @@ fn wait(space: &Space, settings: &Settings) -> Result<(), Failure> {
             )));
         }
         if start.elapsed() > Duration::from_secs(1)
-            && let Some(words) = fatal_words(space, settings)
+            && let Some(words) = lengths.fatal_words(space, are_nodes_up)
         {
             let _ = std::fs::write(space.stop_path(), "");
             let _ = supervisor::end_all(space, settings, false);
             return Err(Failure(words));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How long the logs of the space's processes were when the start began.
+struct LogLengths(Vec<(Role, u64)>);
+
+impl LogLengths {
+    fn of(space: &Space, settings: &Settings) -> LogLengths {
+        let length = |role| std::fs::metadata(space.log_path(role)).map_or(0, |log| log.len());
+        let roles = supervisor::roles(settings).into_iter();
+        LogLengths(roles.map(|role| (role, length(role))).collect())
+    }
+
+    /// The last line of a process that could not start, where one is not running. A mount that
+    /// ended because a node did says nothing of the cause.
+    fn fatal_words(&self, space: &Space, are_nodes_up: bool) -> Option<String> {
+        let may_be_why = |role: Role| role != Role::Mount || are_nodes_up;
+        let mut roles = self.0.iter().filter(|(role, _)| may_be_why(*role));
+        roles.find_map(|(role, before)| {
+            let has_ended = space.running(*role).is_none();
+            has_ended.then(|| logs::last_error(&space.log_path(*role), *before))?
+        })
     }
 }
 
@@ -333,13 +358,6 @@ fn serving(space: &Space, settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The last line of a process that could not start, where one is not running.
-fn fatal_words(space: &Space, settings: &Settings) -> Option<String> {
-    let ended = |role: &Role| space.running(*role).is_none();
-    let said = |role| logs::last_error(&space.log_path(role), 0);
-    supervisor::roles(settings).into_iter().filter(ended).find_map(said)
-}
-
 fn last_words(space: &Space) -> String {
     format!("; see the logs in {}", space.dir.join("log").display())
 }
@@ -364,4 +382,36 @@ fn report(space: &Space, settings: &Settings, took: Duration) -> Result<(), Fail
     println!("status   nuri status --dir {dir}");
     println!("stop     nuri down --dir {dir}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A node that fails in the middle of its start takes its connections along.
+    #[test]
+    fn a_mount_that_ended_with_a_node_does_not_say_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::at(dir.path());
+        ["run", "log"].iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+        let write = |role, lines: &[&str]| {
+            let line = |said: &&str| format!("2026-11-26T05:12:03Z ERROR {role}[7] {said}\n");
+            fs::write(space.log_path(role), lines.iter().map(line).collect::<String>()).unwrap();
+        };
+        let (node, mount) = (Role::Node(0), Role::Mount);
+        write(node, &["of last week"]);
+        let length = fs::metadata(space.log_path(node)).unwrap().len();
+        let lengths = LogLengths(vec![(node, length), (mount, 0)]);
+        write(mount, &["the connection was reset"]);
+        assert_eq!(lengths.fatal_words(&space, false), None);
+        assert_eq!(lengths.fatal_words(&space, true).unwrap(), "the connection was reset");
+        write(node, &["of last week", "no superblocks"]);
+        // It is just started again.
+        let runs = space.enter(node).unwrap();
+        assert_eq!(lengths.fatal_words(&space, false), None);
+        drop(runs);
+        assert_eq!(lengths.fatal_words(&space, false).unwrap(), "no superblocks");
+    }
 }

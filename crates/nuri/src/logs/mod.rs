@@ -48,10 +48,11 @@ pub(crate) fn of_mount(point: &Path) -> Result<PathBuf, Failure> {
     Ok(dir.join(name_of(point)))
 }
 
-/// What the process that wrote the log said last, beyond so many bytes, before it ended.
+/// What the process that wrote the log said last, beyond so many bytes, before it ended. A log
+/// that is shorter was begun anew.
 pub(crate) fn last_error(log: &Path, before: u64) -> Option<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
-    let new = bytes.get(before as usize..).unwrap_or_default();
+    let new = bytes.get(before as usize..).unwrap_or(&bytes);
     let text = String::from_utf8_lossy(new).into_owned();
     text.lines().rev().find_map(line::error_in)
 }
@@ -99,7 +100,9 @@ mod tests {
         log.write_all(text.concat().as_bytes()).unwrap();
         let last = last_error(log.path(), text[0].len() as u64);
         assert_eq!(last.as_deref(), Some("new [1] one"));
-        assert_eq!(last_error(log.path(), 10_000), None);
+        let all = text.concat().len() as u64;
+        assert_eq!(last_error(log.path(), all), None);
+        assert_eq!(last_error(log.path(), all + 1).as_deref(), Some("new [1] one"));
     }
 
     #[test]
