@@ -12,11 +12,12 @@ use nuri_proto::op::lock::{HeldLock, LockClass, LockMode, LockSet, LockTell};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
 use nuri_proto::range_map::RangeMap;
 
-use super::locks::OWNERS;
 use super::tree::Note;
 use super::turns::Parted;
 use crate::check::Wrong;
 
+/// Programs of a client that lock files.
+pub const OWNERS: u64 = 3;
 /// Reply slots of a client: more than it has changes under way.
 const SLOTS: u32 = 4;
 

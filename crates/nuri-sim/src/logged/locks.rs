@@ -11,12 +11,11 @@ use nuri_proto::op::lock::{LockClass, LockMode, LockOutcome, LockReply, LockSet,
 use nuri_proto::range_map::Span;
 
 use super::World;
-use super::client::{Client, LockCall};
+use super::client::{Client, LockCall, OWNERS};
 use crate::check::Wrong;
 
-/// Files that programs lock, programs of a client, and bytes of a file.
+/// Files that programs lock, and bytes of each.
 const FILES: u64 = 2;
-pub const OWNERS: u64 = 3;
 const BYTES: u64 = 6;
 /// Where the files' numbers begin: locks need no file.
 const FIRST: u64 = 1 << 40;
