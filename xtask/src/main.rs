@@ -216,6 +216,9 @@ enum Command {
         /// On the build that tests use, against what the calls usually cost
         #[arg(long)]
         short: bool,
+        /// In directories that two mounts change at once
+        #[arg(long, conflicts_with = "short")]
+        turns: bool,
     },
     /// What names and coherence between mounts cost
     BenchCoherence {
@@ -306,6 +309,9 @@ fn main() -> std::process::ExitCode {
         Command::BenchBlock { rounds, dir } => bench::block::run(rounds, &dir),
         Command::BenchNfs { rounds, dir } => bench::nfs::run(rounds, &dir),
         Command::BenchOps { short: true, .. } => bench::ops::run_short(),
+        Command::BenchOps { rounds, dir, only, turns: true, .. } => {
+            bench::ops::turns::run(rounds, &dir, &only)
+        }
         Command::BenchOps { rounds, dir, only, .. } => bench::ops::run(rounds, &dir, &only),
         Command::BenchRebuild { dir } => bench::rebuild::run(&dir),
         Command::BenchCoherence { rounds, dir, only, quick } => {

@@ -336,22 +336,24 @@ impl Client {
     /// # Errors
     /// The server's, or a target's for a truncation.
     pub fn setattr(&self, change: &SetAttr) -> Result<Attr, Status> {
-        let changed = self.set_attributes(change);
+        let changed = if change.size.is_some() {
+            self.truncate(change)
+        } else {
+            // An earlier read must not overwrite an access time that is set here.
+            let _no_access = change.atime.map(|_| self.accesses.withdraw(change.ino));
+            if let Some(attr) = self.journal.setattr_journalled(change) {
+                return Ok(attr);
+            }
+            self.set_directly(change)
+        };
         if change.mode.is_some() {
-            self.inodes.with(change.ino, |_, state| state.xattrs.note_mode_change());
+            self.inodes.with(change.ino, |_, state| state.xattrs.doubt_list());
         }
         changed
     }
 
-    fn set_attributes(&self, change: &SetAttr) -> Result<Attr, Status> {
-        if change.size.is_some() {
-            return self.truncate(change);
-        }
-        // An earlier read must not overwrite an access time that is set here.
-        let _no_access = change.atime.map(|_| self.accesses.withdraw(change.ino));
-        if let Some(attr) = self.journal.setattr_journalled(change) {
-            return Ok(attr);
-        }
+    /// By the server, without the size.
+    fn set_directly(&self, change: &SetAttr) -> Result<Attr, Status> {
         self.journal.flush()?;
         let node = self.inodes.find(change.ino);
         // A publication on its way must not overwrite the times that are set here.

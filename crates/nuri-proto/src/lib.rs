@@ -4,6 +4,7 @@
 //! every length checked against [`limit`] before anything is allocated. Byte tables are in
 //! `docs/wire-format.md`.
 
+pub mod acl;
 pub mod change;
 pub mod checksum;
 pub mod clock;

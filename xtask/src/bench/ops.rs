@@ -2,6 +2,7 @@
 //! directory alone, beside the local file system and a plain FUSE passthrough.
 
 mod call;
+pub(crate) mod turns;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,12 +22,16 @@ const TIMES: usize = 300;
 /// Done before, so that what a directory costs at first is not counted.
 const WARM: usize = 30;
 
+/// The calls whose name contains `only`.
+fn chosen(only: &str) -> Result<Vec<Call>, String> {
+    let calls: Vec<Call> = Call::ALL.into_iter().filter(|c| c.name().contains(only)).collect();
+    let none = || format!("no call's name contains '{only}'");
+    if calls.is_empty() { Err(none()) } else { Ok(calls) }
+}
+
 /// Measures the calls whose name contains `only` and prints the table.
 pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
-    let calls: Vec<Call> = Call::ALL.into_iter().filter(|c| c.name().contains(only)).collect();
-    if calls.is_empty() {
-        return Err(format!("no call's name contains '{only}'"));
-    }
+    let calls = chosen(only)?;
     let peers = Peers::start(dir)?;
     println!("{}", peers.describe());
     let mut found: BTreeMap<(usize, Peer), Vec<f64>> = BTreeMap::new();
@@ -54,7 +59,7 @@ pub(crate) fn run(rounds: usize, dir: &Path, only: &str) -> Result<(), String> {
 /// How long one takes, where there is such a call.
 fn measure(peers: &Peers, peer: Peer, call: Call) -> Outcome<Option<Duration>> {
     // passthrough_ll has no extended attributes.
-    if peer == Peer::Passthrough && call == Call::SetXattr {
+    if peer == Peer::Passthrough && call.needs_xattrs() {
         return Ok(None);
     }
     let each = measure_in(&peers.path(peer), call)?;
@@ -69,10 +74,10 @@ fn measure_in(root: &Path, call: Call) -> Outcome<Duration> {
     let (warm, dir) = (root.join("warm"), root.join("dir"));
     for (dir, times) in [(&warm, WARM), (&dir, 0)] {
         told(std::fs::create_dir(dir))?;
-        told(call.repeat(dir, times))?;
+        told(call.repeat(dir, "", times))?;
     }
     let start = Instant::now();
-    told(call.repeat(&dir, TIMES))?;
+    told(call.repeat(&dir, "", TIMES))?;
     Ok(start.elapsed() / TIMES as u32)
 }
 

@@ -42,6 +42,12 @@ pub struct ListingEntry {
     pub name: Vec<u8>,
 }
 
+/// What a call that makes names came to.
+struct Made {
+    entry: Entry,
+    was_there: bool,
+}
+
 impl Client {
     /// Finds a name.
     ///
@@ -117,14 +123,18 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn make(&self, call: &Make) -> Result<Entry, Status> {
+        self.make_or_find(call).map(|made| made.entry)
+    }
+
+    fn make_or_find(&self, call: &Make) -> Result<Made, Status> {
         let make = || {
             self.journal.take_directory(call.parent);
             self.make_here(call).transpose()
         };
         if let Some(outcome) = self.journal.in_turns(&[call.parent], make) {
             // Of files the journal knows it, where it matters.
-            if let (Ok(entry), MakeKind::Directory) = (&outcome, &call.kind) {
-                self.dentries.note_place(call.parent, &call.name, entry.ino);
+            if let (Ok(made), MakeKind::Directory) = (&outcome, &call.kind) {
+                self.dentries.note_place(call.parent, &call.name, made.entry.ino);
             }
             return outcome;
         }
@@ -141,7 +151,7 @@ impl Client {
         }
         self.dentries.note_place(call.parent, &call.name, inode.attr.ino);
         self.journal.know_new_directory(&inode.attr);
-        Ok(entry)
+        Ok(Made { entry, was_there: reply.existed })
     }
 
     /// Makes a file, or finds it, and opens it. Where it cannot be opened nothing refers to it.
@@ -149,9 +159,9 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn create(&self, call: &Make, access: Access) -> Result<Created, Status> {
-        let entry = self.make(call)?;
+        let Made { entry, was_there } = self.make_or_find(call)?;
         match self.open(entry.ino, access) {
-            Ok(fh) => Ok(Created { entry, fh, was_there: entry.attr.change > 1 }),
+            Ok(fh) => Ok(Created { entry, fh, was_there }),
             Err(status) => {
                 self.forget(entry.ino, 1);
                 Err(status)
@@ -166,9 +176,9 @@ impl Client {
 
     /// Makes it by the log, or finds it in a directory that is known here; `None`: the server has
     /// to be asked.
-    fn make_here(&self, call: &Make) -> Result<Option<Entry>, Status> {
+    fn make_here(&self, call: &Make) -> Result<Option<Made>, Status> {
         if let Some(entry) = self.journal.make_journalled(call) {
-            return Ok(Some(entry));
+            return Ok(Some(Made { entry, was_there: false }));
         }
         if !self.journal.is_known_there(call.parent, &call.name) {
             return Ok(None);
@@ -176,7 +186,8 @@ impl Client {
         if call.exclusive == Exclusive::Yes || call.kind != MakeKind::File {
             return Err(Status::EXIST);
         }
-        self.lookup(call.parent, &call.name)
+        let found = self.lookup(call.parent, &call.name)?;
+        Ok(found.map(|entry| Made { entry, was_there: true }))
     }
 
     fn take_record(&self, record: Option<FileRecord>, attr: &Attr) {

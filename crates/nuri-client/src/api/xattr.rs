@@ -11,6 +11,7 @@ use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
     SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
 };
+use nuri_proto::xattr::ACL_DEFAULT;
 
 use crate::client::Client;
 use crate::inode::InodeState;
@@ -162,19 +163,28 @@ impl Client {
         value: &[u8],
         (mode, group_id): (XattrMode, SetGroupId),
     ) -> Result<(), Status> {
-        let (name, value) = (name.to_vec(), value.to_vec());
-        let call = XattrSet { ino, name, value, mode, group_id };
-        self.journal.fetch_xattrs(ino);
+        let call = XattrSet { ino, name: name.to_vec(), value: value.to_vec(), mode, group_id };
+        let _ = self.journal.fetch_xattrs(ino);
         if let Some(outcome) = self.journal.set_xattr_journalled(&call) {
             return outcome;
         }
-        self.change_xattr(ino, &call)
+        self.change_xattr(ino, name, &call)
     }
 
     /// By the server.
-    fn change_xattr<C: Call<Reply = ()>>(&self, ino: Ino, call: &C) -> Result<(), Status> {
+    fn change_xattr<C: Call<Reply = ()>>(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        call: &C,
+    ) -> Result<(), Status> {
         self.doubt_xattrs(ino);
-        self.journal.flush()?;
+        // Nothing is made meanwhile that would inherit something else.
+        let dirs: &[Ino] = if name == ACL_DEFAULT { &[ino] } else { &[] };
+        let _direct = self.journal.begin_direct(dirs)?;
+        let node = self.inodes.find(ino);
+        // The answer to a publication on its way must not bring the old mode back.
+        let _publishing = node.as_ref().map(|node| node.sync.lock());
         let outcome = self.session.change(call, &[]);
         // A reader of it may have noted its absence meanwhile.
         self.doubt_xattrs(ino);
@@ -200,11 +210,11 @@ impl Client {
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
         let call = XattrRemove { ino, name: name.to_vec() };
-        self.journal.fetch_xattrs(ino);
+        let _ = self.journal.fetch_xattrs(ino);
         if let Some(outcome) = self.journal.remove_xattr_journalled(&call) {
             return outcome;
         }
-        self.change_xattr(ino, &call)
+        self.change_xattr(ino, name, &call)
     }
 }
 

@@ -2,18 +2,60 @@
 //! kernel asks for are not set, so that its questions cost no call; or all of them, so that the
 //! journal answers for them.
 
-use std::collections::BTreeMap;
-
+use nuri_proto::acl::{self, Inherited};
 use nuri_proto::change::CAPABILITY;
 use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT};
+use nuri_rules::broken;
 
 /// What the kernel asks for again and again: before writes and at every check of rights.
 const ASKED: [&[u8]; 3] = [CAPABILITY, ACL_ACCESS, ACL_DEFAULT];
 /// None is set, whatever its name.
 const BARE: u8 = 1 << 7;
 
-/// Attributes by name.
-pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Attributes in the order of their names. There are few, of many inodes: they take little room.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Xattrs(Vec<Xattr>);
+
+/// Name and value.
+type Xattr = (Box<[u8]>, Box<[u8]>);
+
+impl Xattrs {
+    fn place(&self, name: &[u8]) -> Result<usize, usize> {
+        self.0.binary_search_by(|(own, _)| (**own).cmp(name))
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.place(name).ok().map(|at| &*self.0[at].1)
+    }
+
+    pub(crate) fn insert(&mut self, name: &[u8], value: Vec<u8>) {
+        let value = value.into_boxed_slice();
+        match self.place(name) {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) => {
+                self.0.reserve_exact(1);
+                self.0.insert(at, (name.into(), value));
+            }
+        }
+    }
+
+    /// Whether it was set.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
+        self.place(name).map(|at| self.0.remove(at)).is_ok()
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+}
+
+impl<N: AsRef<[u8]>> FromIterator<(N, Vec<u8>)> for Xattrs {
+    fn from_iter<I: IntoIterator<Item = (N, Vec<u8>)>>(pairs: I) -> Xattrs {
+        let mut all = Xattrs::default();
+        pairs.into_iter().for_each(|(name, value)| all.insert(name.as_ref(), value));
+        all
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KnownXattrs {
@@ -36,13 +78,26 @@ fn bit(name: &[u8]) -> u8 {
 impl KnownXattrs {
     /// Whether the attribute is known not to be set.
     pub(crate) fn lacks(&self, name: &[u8]) -> bool {
-        let is_listed = self.all.as_ref().is_some_and(|all| !all.contains_key(name));
+        let is_listed = self.all.as_ref().is_some_and(|all| all.get(name).is_none());
         self.absent & (bit(name) | BARE) != 0 || is_listed
     }
 
-    /// Of a directory: new inodes get the rights that were asked for.
-    pub(crate) fn hands_down_nothing(&self) -> bool {
-        self.lacks(ACL_DEFAULT)
+    /// Of a directory: the list that new inodes inherit, or that there is none; where it is known.
+    pub(crate) fn default_list(&self) -> Option<Option<&[u8]>> {
+        if self.lacks(ACL_DEFAULT) || broken!("default_list_not_inherited") {
+            return Some(None);
+        }
+        self.all.as_ref()?.get(ACL_DEFAULT).map(Some)
+    }
+
+    /// Of an inode that was just made here, with what it inherited.
+    pub(crate) fn of_new(inherited: Inherited) -> KnownXattrs {
+        let mut known = KnownXattrs::default();
+        match inherited.change() {
+            1 => known.note_bare(),
+            _ => known.all = Some(Box::new(inherited.into_xattrs().collect())),
+        }
+        known
     }
 
     /// Whether every attribute is known.
@@ -70,8 +125,20 @@ impl KnownXattrs {
         (self.absent, self.changes) = (0, self.changes + 1);
     }
 
-    /// The mode was changed: an access control list follows it.
-    pub(crate) fn note_mode_change(&mut self) {
+    /// The mode was changed here: an access control list follows it.
+    pub(crate) fn follow_mode(&mut self, mode: u32) {
+        let list = self.all.as_ref().and_then(|all| all.get(ACL_ACCESS));
+        match (list.map(|list| acl::follow_mode(list, mode)), &mut self.all) {
+            (Some(Ok(list)), Some(all)) => {
+                all.insert(ACL_ACCESS, list);
+                self.changes += 1;
+            }
+            _ => self.doubt_list(),
+        }
+    }
+
+    /// The mode may have been changed by the server, and an access control list with it.
+    pub(crate) fn doubt_list(&mut self) {
         if !self.lacks(ACL_ACCESS) {
             (self.all, self.changes) = (None, self.changes + 1);
         }
@@ -119,30 +186,72 @@ mod tests {
     use super::*;
 
     #[test]
+    fn attributes_are_kept_by_name() {
+        let mut all = Xattrs::from_iter([(b"b", b"1".to_vec()), (b"a", b"2".to_vec())]);
+        all.insert(b"c", b"3".into());
+        all.insert(b"b", b"4".into());
+        assert!(all.names().eq([b"a", b"b", b"c"]));
+        assert_eq!((all.get(b"b"), all.get(b"d")), (Some(&b"4"[..]), None));
+        assert!(all.remove(b"a") && !all.remove(b"a") && all.names().eq([b"b", b"c"]));
+    }
+
+    #[test]
     fn an_inode_without_attributes_is_known_as_a_whole() {
         let mut known = KnownXattrs::default();
         assert!(!known.lacks(b"user.a") && !known.is_complete() && known.all().is_none());
         known.note_bare();
         assert!(known.lacks(b"user.a") && known.lacks(CAPABILITY) && known.is_complete());
-        known.all().unwrap().insert(b"user.a".into(), b"1".into());
+        known.all().unwrap().insert(b"user.a", b"1".into());
         known.note_change();
         assert!(!known.lacks(b"user.a") && known.lacks(b"user.b") && known.lacks(ACL_DEFAULT));
         known.doubt();
         assert!(!known.lacks(b"user.b") && !known.lacks(ACL_DEFAULT));
     }
 
+    /// Owner, user 12, group, mask, others.
+    fn list(mask: u8) -> Vec<u8> {
+        let entry = |(tag, rights): (u8, u8)| [tag, 0, rights, 0, 12, 0, 0, 0];
+        let entries = [(1, 6), (2, 7), (4, 5), (16, mask), (32, 0)];
+        [&[2, 0, 0, 0][..], entries.map(entry).as_flattened()].concat()
+    }
+
     #[test]
-    fn a_list_that_follows_the_mode_is_read_again() {
+    fn a_list_follows_the_mode() {
         let mut known = KnownXattrs::default();
         let asked = known.asked();
-        known.note_all(Xattrs::from([(ACL_ACCESS.to_vec(), b"list".to_vec())]), asked);
-        known.note_mode_change();
-        assert!(!known.is_complete());
-        known.note_all(Xattrs::new(), asked);
+        known.note_all(Xattrs::from_iter([(ACL_ACCESS, list(7))]), asked);
+        known.follow_mode(0o640);
+        assert_eq!(known.all().unwrap().get(ACL_ACCESS), Some(&list(4)[..]));
+        known.doubt_list();
+        assert!(!known.is_complete(), "the server may have changed it");
+        known.note_all(Xattrs::default(), asked);
         assert!(!known.is_complete(), "asked before");
-        known.note_all(Xattrs::new(), known.asked());
-        known.note_mode_change();
+        known.note_all(Xattrs::default(), known.asked());
+        known.doubt_list();
+        known.follow_mode(0o600);
         assert!(known.is_complete(), "there is no list");
+        let mut known = KnownXattrs::default();
+        known.note_all(Xattrs::from_iter([(ACL_ACCESS, b"none".to_vec())]), known.asked());
+        known.follow_mode(0o600);
+        assert!(!known.is_complete(), "the server knows what it is");
+    }
+
+    /// Catches `broken!("default_list_not_inherited")`.
+    #[test]
+    fn a_directory_is_known_to_hand_a_list_down_or_none() {
+        let mut known = KnownXattrs::default();
+        assert_eq!(known.default_list(), None);
+        known.note_no_default_list();
+        assert_eq!(known.default_list(), Some(None));
+        let inherit = |is_dir| Inherited::from_directory(Some(&list(7)), (0o750, 0), is_dir);
+        let made = KnownXattrs::of_new(inherit(true).unwrap());
+        assert_eq!(made.default_list(), Some(Some(&list(7)[..])));
+        let mut file = KnownXattrs::of_new(inherit(false).unwrap());
+        assert!(
+            file.lacks(ACL_DEFAULT) && file.all().unwrap().get(ACL_ACCESS) == Some(&list(5)[..])
+        );
+        let bare = KnownXattrs::of_new(Inherited::default());
+        assert!(bare.lacks(b"user.a"));
     }
 
     #[test]
@@ -151,14 +260,14 @@ mod tests {
         let asked = known.asked();
         known.doubt();
         known.note_absent(CAPABILITY, asked);
-        known.note_all(Xattrs::new(), asked);
+        known.note_all(Xattrs::default(), asked);
         known.note_bare();
         known.note_no_capability();
         assert!(!known.lacks(CAPABILITY) && !known.is_complete());
         let asked = known.asked();
         known.note_absent(CAPABILITY, asked);
         assert!(known.lacks(CAPABILITY) && !known.lacks(ACL_DEFAULT));
-        known.note_all(Xattrs::from([(b"user.a".to_vec(), Vec::new())]), asked);
+        known.note_all(Xattrs::from_iter([(b"user.a", Vec::new())]), asked);
         assert!(known.lacks(ACL_DEFAULT) && !known.lacks(b"user.a"));
     }
 }

@@ -67,7 +67,7 @@ impl Releaser {
         };
         self.inodes.remove_if(inode, may_go, |state| {
             if let Some(found) = state.found.take() {
-                let is_dir = state.attr.is_some_and(|attr| attr.is_dir());
+                let is_dir = state.names || state.attr.is_some_and(|attr| attr.is_dir());
                 self.dentries.forget(*found, inode.ino, is_dir);
             }
             let number = state.last_grant();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nuri_proto::Status;
+use nuri_proto::acl::Inherited;
 use nuri_proto::change::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use nuri_proto::id::Ino;
 use nuri_proto::limit::{MAX_NAME, MAX_SYMLINK};
@@ -15,25 +16,45 @@ use parking_lot::MutexGuard;
 
 use super::directory::{Child, Names};
 use super::queue::Logged;
+use super::xattrs::LONGEST;
 use super::{Journal, JournalState, tell};
-use crate::inode::Entry;
-use crate::inode::{FileData, Inode, InodeState};
+use crate::inode::known_xattrs::KnownXattrs;
+use crate::inode::{Entry, FileData, Inode, InodeState};
 use crate::lease::state::LeaseState;
 
 const SPECIAL: [u32; 4] = [S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK];
 
-/// Type and rights of what the log can make.
-fn mode_of(call: &Make) -> Option<u32> {
-    let rights = call.mode & 0o7777 & !call.umask;
+/// Whether the log can make that.
+fn is_possible(call: &Make) -> bool {
     match &call.kind {
-        MakeKind::File => Some(S_IFREG | rights),
-        MakeKind::Directory => Some(S_IFDIR | rights),
-        MakeKind::Symlink(to) if (1..=MAX_SYMLINK).contains(&to.len()) => Some(S_IFLNK | 0o777),
-        MakeKind::Special { .. } if SPECIAL.contains(&(call.mode & S_IFMT)) => {
-            Some(call.mode & S_IFMT | rights)
-        }
-        MakeKind::Symlink(_) | MakeKind::Special { .. } => None,
+        MakeKind::File | MakeKind::Directory => true,
+        MakeKind::Symlink(to) => (1..=MAX_SYMLINK).contains(&to.len()),
+        MakeKind::Special { .. } => SPECIAL.contains(&(call.mode & S_IFMT)),
     }
+}
+
+/// Type bits of what is made.
+fn type_of(call: &Make) -> u32 {
+    match &call.kind {
+        MakeKind::File => S_IFREG,
+        MakeKind::Directory => S_IFDIR,
+        MakeKind::Symlink(_) => S_IFLNK,
+        MakeKind::Special { .. } => call.mode & S_IFMT,
+    }
+}
+
+/// What the directory hands down, where that is known.
+fn inherit(call: &Make, parent: &InodeState) -> Option<Inherited> {
+    if matches!(call.kind, MakeKind::Symlink(_)) {
+        return Some(Inherited::by_link());
+    }
+    let is_dir = call.kind == MakeKind::Directory;
+    let list = parent.xattrs.default_list()?;
+    // What waits in memory stays small.
+    if list.is_some_and(|list| list.len() > LONGEST) {
+        return None;
+    }
+    Inherited::from_directory(list, (call.mode & 0o7777, call.umask), is_dir).ok()
 }
 
 pub(super) fn is_plain_name(name: &[u8]) -> bool {
@@ -119,7 +140,9 @@ impl Journal {
 
     /// Makes a file, a directory or a symbolic link.
     pub(crate) fn make_journalled(&self, call: &Make) -> Option<Entry> {
-        let mode = mode_of(call).filter(|_| is_plain_name(&call.name))?;
+        if !is_possible(call) || !is_plain_name(&call.name) {
+            return None;
+        }
         let dir = self.inodes.find(call.parent)?;
         if !dir.state.lock().names_known {
             return None;
@@ -131,13 +154,15 @@ impl Journal {
         }
         let mut parent = dir.state.lock();
         let now = self.stamp(parent.attr?.ctime);
-        let is_bare = parent.xattrs.hands_down_nothing();
-        let attr = parent.known_directory().filter(|attr| attr.nlink > 0 && is_bare)?;
+        let inherited = inherit(call, &parent)?;
+        let attr = parent.known_directory().filter(|attr| attr.nlink > 0)?;
         let ino = log.take_number()?;
         let is_dir = call.kind == MakeKind::Directory;
         let size = if let MakeKind::Symlink(to) = &call.kind { to.len() as u64 } else { 0 };
         let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
-        let made = Attr { ino, size, rdev, ..attr.made(mode, (call.uid, call.gid), now) };
+        let mode = type_of(call) | inherited.mode;
+        let made = attr.made(mode, (call.uid, call.gid), now);
+        let made = Attr { ino, size, rdev, change: inherited.change(), ..made };
         attr.name_added(is_dir, now);
         let step = Step { at: now, change: Change::Make(ino, call.clone()) };
         let step = log.append(Logged::new(step, &[ino, call.parent]));
@@ -148,15 +173,15 @@ impl Journal {
         if is_dir {
             log.directories.insert(ino, Names::of_new(&made));
         }
-        self.hold_new(&made, step);
+        self.hold_new(&made, inherited, step);
         Some(Entry { ino, attr: made })
     }
 
     /// Notes an inode that was made in the log, referred to by the kernel once.
-    fn hold_new(&self, attr: &Attr, step: u64) {
+    fn hold_new(&self, attr: &Attr, inherited: Inherited, step: u64) {
         self.inodes.with(attr.ino, |_, state| {
             (state.hold, state.attr, state.logged) = (LeaseState::own(), Some(*attr), step);
-            state.xattrs.note_bare();
+            state.xattrs = KnownXattrs::of_new(inherited);
             state.lookups += 1;
             (state.names, state.names_known) = (attr.is_dir(), attr.is_dir());
             if attr.mode & S_IFMT == S_IFREG {
@@ -262,8 +287,8 @@ impl Journal {
         if change.atime.is_some() {
             state.accessed = None;
         }
-        if change.mode.is_some() {
-            state.xattrs.note_mode_change();
+        if let Some(mode) = change.mode {
+            state.xattrs.follow_mode(mode);
         }
         let step = Step { at: now, change: Change::SetAttr(change.clone()) };
         state.logged = log.append(Logged::new(step, &[change.ino]));

@@ -16,7 +16,7 @@ use nuri_proto::change::S_IFDIR;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_READDIR;
 use nuri_proto::op::log::{Children, DirectoryTaken, NameChange, Reserve, TakeDirectory};
-use nuri_proto::op::meta::{Acquire, Attr, LeaseMode, ReadDir, WithAttrs};
+use nuri_proto::op::meta::{Acquire, Attr, Grant, LeaseMode, ReadDir, WithAttrs};
 
 use super::usage::Take;
 use super::{Journal, JournalState};
@@ -249,7 +249,7 @@ impl Journal {
         };
         match self.fetch_directory(&node, begun) {
             Ok(()) => {}
-            Err(Status::FBIG | Status::NOTSUP) => node.state.lock().usage.is_unfit = true,
+            Err(Status::FBIG) => node.state.lock().usage.is_unfit = true,
             Err(_) => node.state.lock().usage.asked_elsewhere(),
         }
     }
@@ -266,9 +266,7 @@ impl Journal {
         if inode.attr.size > MOST_NAMES {
             return Err(Status::FBIG);
         }
-        if !is_bare {
-            return Err(Status::NOTSUP);
-        }
+        self.learn_default_list(node, inode.lease, is_bare)?;
         let parted = self.state.lock().parted.take(dir);
         let mut names = match (parted, changes) {
             (Some(mut names), Some(changes)) if Some(names.known) == known => {
@@ -286,14 +284,12 @@ impl Journal {
             return Ok(());
         }
         let mut state = node.state.lock();
-        let standing = self.session.standing();
-        // No later one: there may have been others in between.
-        let is_granted =
-            |grant| state.hold.counts(grant, standing) && state.hold.number == grant.number;
-        let is_ours = state.hold.is_alone() && inode.lease.is_some_and(is_granted);
+        let is_ours = self.is_alone_by(&state, inode.lease);
         let is_untouched = state.usage.direct == 0 && state.usage.begun == begun;
+        if is_ours && state.xattrs.default_list().is_none() {
+            return Err(Status::RETRY);
+        }
         if is_ours && is_untouched && state.attr.is_some() {
-            state.xattrs.note_no_default_list();
             (state.names, state.names_known) = (true, true);
             state.usage.counted = None;
             log.directories.insert(dir, names);
@@ -301,6 +297,32 @@ impl Journal {
             log.parted.keep(dir, names);
         }
         Ok(())
+    }
+
+    /// Whether the inode is here alone by this grant. No later one: there may have been others in
+    /// between.
+    fn is_alone_by(&self, state: &InodeState, lease: Option<Grant>) -> bool {
+        let standing = self.session.standing();
+        let is_granted =
+            |grant| state.hold.counts(grant, standing) && state.hold.number == grant.number;
+        state.hold.is_alone() && lease.is_some_and(is_granted)
+    }
+
+    /// What a directory that was just taken hands down to new inodes.
+    fn learn_default_list(
+        &self,
+        node: &Inode,
+        lease: Option<Grant>,
+        is_bare: bool,
+    ) -> Result<(), Status> {
+        let is_known = {
+            let mut state = node.state.lock();
+            if is_bare && self.is_alone_by(&state, lease) {
+                state.xattrs.note_no_default_list();
+            }
+            state.xattrs.default_list().is_some()
+        };
+        if is_known { Ok(()) } else { self.fetch_xattrs(node.ino) }
     }
 
     /// All names of a directory that is held here.

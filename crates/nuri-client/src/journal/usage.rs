@@ -24,7 +24,7 @@ pub(crate) struct DirUsage {
     /// Its change counter after some direct change, and those begun that it surely counts.
     pub(super) counted: Option<(u64, u64)>,
     asked_elsewhere: Option<Instant>,
-    /// It has too many names, or hands down access control lists.
+    /// It has too many names, or too many attributes to know what it hands down.
     pub(super) is_unfit: bool,
 }
 

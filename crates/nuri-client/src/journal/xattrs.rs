@@ -1,10 +1,10 @@
 //! Extended attributes that the journal answers for: all of an inode are known, and it is here
-//! alone. Access control lists go to the server, because modes and new inodes follow them.
+//! alone. Access control lists are among them: the mode follows (`nuri_proto::acl`).
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Step};
-use nuri_proto::op::meta::{XattrAll, XattrMode, XattrRemove, XattrSet};
+use nuri_proto::op::meta::{Attr, XattrAll, XattrMode, XattrRemove, XattrSet};
 use nuri_proto::xattr::is_acl;
 
 use super::Journal;
@@ -13,7 +13,7 @@ use crate::inode::InodeState;
 use crate::inode::known_xattrs::Xattrs;
 
 /// Longer values go to the server, so that what waits in memory stays small.
-const LONGEST: usize = 4096;
+pub(super) const LONGEST: usize = 4096;
 
 impl Journal {
     /// Reads an attribute that is known, or known not to be set. `None`: the server is asked.
@@ -22,13 +22,15 @@ impl Journal {
             if state.xattrs.lacks(name) {
                 return Some(None);
             }
-            Some(state.xattrs.all()?.get(name).cloned())
+            Some(state.xattrs.all()?.get(name).map(<[u8]>::to_vec))
         })
     }
 
     /// Names of all attributes, where they are known.
     pub(crate) fn xattr_names_journalled(&self, ino: Ino) -> Option<Vec<Vec<u8>>> {
-        self.with_xattrs(ino, |state| Some(state.xattrs.all()?.keys().cloned().collect()))
+        self.with_xattrs(ino, |state| {
+            Some(state.xattrs.all()?.names().map(<[u8]>::to_vec).collect())
+        })
     }
 
     fn with_xattrs<T>(
@@ -41,10 +43,12 @@ impl Journal {
         if state.hold.mode.is_some() { look(&mut state) } else { None }
     }
 
-    /// Reads all attributes of an inode that is here alone, before one is changed. What fails is
-    /// left as it is.
-    pub(crate) fn fetch_xattrs(&self, ino: Ino) {
-        let Some(node) = self.inodes.find(ino) else { return };
+    /// Reads all attributes of an inode, if it is here alone, before one is changed.
+    ///
+    /// # Errors
+    /// The server's, as `FBIG` for more than can be read. Then they are not known.
+    pub(crate) fn fetch_xattrs(&self, ino: Ino) -> Result<(), Status> {
+        let Some(node) = self.inodes.find(ino) else { return Ok(()) };
         let held = |state: &mut InodeState| {
             let (number, asked) = (state.hold.number, state.xattrs.asked());
             state.alone().map(|_| (number, asked))
@@ -52,43 +56,48 @@ impl Journal {
         let before = {
             let mut state = node.state.lock();
             if state.xattrs.is_complete() {
-                return;
+                return Ok(());
             }
             held(&mut state)
         };
-        let Some((_, asked)) = before else { return };
-        if self.flush_of(ino).is_err() {
-            return;
-        }
-        let Ok(all) = self.session.call(&XattrAll { ino }) else { return };
+        let Some((_, asked)) = before else { return Ok(()) };
+        self.flush_of(ino)?;
+        let all = self.session.call(&XattrAll { ino })?;
         let mut state = node.state.lock();
         if held(&mut state) == before {
             state.xattrs.note_all(Xattrs::from_iter(all), asked);
         }
+        Ok(())
     }
 
     /// Sets an attribute.
     pub(crate) fn set_xattr_journalled(&self, call: &XattrSet) -> Option<Result<(), Status>> {
-        if is_acl(&call.name) || call.value.len() > LONGEST {
+        if call.value.len() > LONGEST {
             return None;
         }
         self.provide_numbers();
         // It is checked here: a change that the server made meanwhile must not make it refuse.
         let step = XattrSet { mode: XattrMode::Any, ..call.clone() };
-        self.change_xattrs(call.ino, Change::XattrSet(step), true, |all| {
-            call.check(all.keys().map(Vec::as_slice))?;
-            all.insert(call.name.clone(), call.value.clone());
+        self.change_xattrs(call.ino, Change::XattrSet(step), true, |attr, all| {
+            let value = if is_acl(&call.name) {
+                call.check_lengths()?;
+                call.set_list(attr)?
+            } else {
+                call.check(all.names())?;
+                Some(call.value.clone())
+            };
+            match value {
+                Some(value) => all.insert(&call.name, value),
+                None => _ = all.remove(&call.name),
+            }
             Ok(())
         })
     }
 
     /// Removes an attribute.
     pub(crate) fn remove_xattr_journalled(&self, call: &XattrRemove) -> Option<Result<(), Status>> {
-        if is_acl(&call.name) {
-            return None;
-        }
-        self.change_xattrs(call.ino, Change::XattrRemove(call.clone()), false, |all| {
-            all.remove(&call.name).map(drop).ok_or(Status::NODATA)
+        self.change_xattrs(call.ino, Change::XattrRemove(call.clone()), false, |_, all| {
+            if all.remove(&call.name) { Ok(()) } else { Err(Status::NODATA) }
         })
     }
 
@@ -97,7 +106,7 @@ impl Journal {
         ino: Ino,
         change: Change,
         grows: bool,
-        act: impl FnOnce(&mut Xattrs) -> Result<(), Status>,
+        act: impl FnOnce(&mut Attr, &mut Xattrs) -> Result<(), Status>,
     ) -> Option<Result<(), Status>> {
         let node = self.inodes.find(ino)?;
         let mut log = self.open_journal()?;
@@ -105,17 +114,19 @@ impl Journal {
         if state.may_be_gone() {
             return None;
         }
-        let now = self.stamp(state.alone()?.ctime);
+        let mut attr = *state.alone()?;
+        let now = self.stamp(attr.ctime);
         let has_room = !grows || log.may_grow();
         let all = state.xattrs.all().filter(|_| has_room)?;
-        if let Err(status) = act(all) {
+        if let Err(status) = act(&mut attr, all) {
             return Some(Err(status));
         }
         if grows {
             log.take_number();
         }
         state.xattrs.note_change();
-        state.alone()?.changed(now);
+        attr.changed(now);
+        *state.alone()? = attr;
         state.logged = log.append(Logged::new(Step { at: now, change }, &[ino]));
         Some(Ok(()))
     }

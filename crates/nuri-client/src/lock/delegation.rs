@@ -332,7 +332,7 @@ mod tests {
         r.finish(second.key());
         assert_eq!(r.set(place(3, (20, 29)), EXCLUSIVE), None, "nor where its end is not known");
         r.close(second.key()).unwrap();
-        r.closed(second.key(), Closed::Told);
+        r.closed(second.key(), r.generation(), Closed::Told);
         assert_eq!(r.set(place(3, (20, 29)), EXCLUSIVE), DONE);
     }
 

@@ -290,7 +290,8 @@ impl LockClient {
             Err(status) => {
                 let mut record = self.record.lock();
                 if record.close(key)? {
-                    record.closed(key, Closed::Untold);
+                    let generation = record.generation();
+                    record.closed(key, generation, Closed::Untold);
                 }
                 return Err(status);
             }
@@ -301,7 +302,7 @@ impl LockClient {
             Err(Status::SESSION_GONE) => Closed::SessionGone,
             Err(_) => Closed::Untold,
         };
-        self.record.lock().closed(key, end);
+        self.record.lock().closed(key, generation, end);
         // Its locks were lost before this client noticed.
         if end == Closed::SessionGone { Err(Status::IO) } else { Ok(()) }
     }

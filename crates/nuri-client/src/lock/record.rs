@@ -345,15 +345,20 @@ impl LockRecord {
         Ok(true)
     }
 
-    /// A close ended.
-    pub fn closed(&mut self, key: LockKey, end: Closed) {
+    /// A close that began in a session of that generation ended.
+    pub fn closed(&mut self, key: LockKey, generation: u64, end: Closed) {
+        let is_present = generation == self.generation;
+        let is_gone = end == Closed::SessionGone && !broken!("closed_lock_lost");
         if let Some(owned) = self.owned.get_mut(&key) {
-            (owned.doubt, owned.stale) = (false, end == Closed::Untold);
-            // Told in order, its answer gave up what is to go, and nothing that came later. Nobody
-            // is left to hear that the rest of it was lost.
-            if end == Closed::Untold || end == Closed::SessionGone && !broken!("closed_lock_lost") {
-                owned.ranges = RangeMap::default();
+            if is_present {
+                (owned.doubt, owned.stale) = (false, end == Closed::Untold);
+                // Told in order, its answer gave up what is to go, and nothing that came later.
+                if end == Closed::Untold || is_gone {
+                    owned.ranges = RangeMap::default();
+                }
             }
+            // Nobody is left to hear that they were lost.
+            owned.lost &= !is_gone;
         }
         self.finish(key);
     }
@@ -612,8 +617,33 @@ mod tests {
         // The server refuses, since it knows no such session; that is heard of a moment later.
         r.ask_for(KEY, Span::ALL, None);
         assert!(!r.changed_nothing(KEY));
-        r.closed(KEY, Closed::SessionGone);
+        r.closed(KEY, asked, Closed::SessionGone);
         assert!(!r.session_ended().1 && r.begin(KEY, 2, 44).is_ok());
+    }
+
+    #[test]
+    fn who_closed_a_moment_before_the_session_ended_has_lost_nothing() {
+        for end in [Closed::SessionGone, Closed::Untold] {
+            let mut r = record();
+            let asked = r.begin(KEY, 1, 44).unwrap();
+            r.apply(KEY, asked, number(7), change(0, 9, EXCLUSIVE, 7));
+            r.finish(KEY);
+            assert_eq!(r.close(KEY), Ok(true));
+            r.ask_for(KEY, Span::ALL, None);
+            let is_refused = end == Closed::SessionGone;
+            if is_refused {
+                r.changed_nothing(KEY);
+            }
+            assert_eq!(r.session_ended().1, is_refused);
+            r.began(3);
+            // Another thread of the process may lock again before this one goes on.
+            if let Ok(again) = r.begin(KEY, 1, 44) {
+                r.apply(KEY, again, number(8), change(0, 9, EXCLUSIVE, 8));
+                r.finish(KEY);
+            }
+            r.closed(KEY, asked, end);
+            assert_eq!((r.held().len(), r.lost_through(1)), (usize::from(!is_refused), false));
+        }
     }
 
     /// Catches `broken!("lock_given_up_late")`.

@@ -293,6 +293,45 @@ fn links_special_files_and_attributes_of_one_log_are_as_if_the_server_had_made_t
     assert_eq!((a.attr(file), world.fsck().inodes), (Err(Status::STALE), 2));
 }
 
+/// Owner, user 12, group, this mask, others.
+fn list(mask: u8) -> Vec<u8> {
+    let entry = |(tag, rights): (u8, u8)| [tag, 0, rights, 0, 12, 0, 0, 0];
+    let entries = [(1, 7), (2, 7), (4, 5), (16, mask), (32, 0)];
+    [&[2, 0, 0, 0][..], entries.map(entry).as_flattened()].concat()
+}
+
+#[test]
+fn lists_of_one_log_are_inherited_in_its_order() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (dir, before, after, gone) = (next(), next(), next(), next());
+    let file = |name: &str| Make { mode: 0o640, umask: 0o077, ..make(dir, name, MakeKind::File) };
+    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+    let mode = SetAttr { ino: after, mode: Some(0o710), ..SetAttr::default() };
+    let steps = vec![
+        Change::Make(dir, make(Ino::ROOT, "d", MakeKind::Directory)),
+        Change::Make(before, file("before")),
+        xattr(dir, default, &list(7), XattrMode::Any),
+        Change::Make(after, file("after")),
+        Change::SetAttr(mode),
+        Change::Make(gone, file("gone")),
+        unlink(dir, "gone", Fate::Dropped),
+        xattr(before, access, &list(6), XattrMode::Any),
+    ];
+    apply(&a, steps, &[]).unwrap();
+    let attr = |ino| a.attr(ino).unwrap();
+    assert_eq!((attr(before).mode & 0o777, attr(after).mode & 0o777), (0o760, 0o710));
+    assert_eq!((attr(before).change, attr(after).change), (2, 3), "it was made with a list");
+    let lists = |ino| a.get(XattrAll { ino }).unwrap();
+    assert_eq!(lists(before), [(access.into(), list(6))]);
+    assert_eq!(lists(after), [(access.into(), list(1))]);
+    assert_eq!(world.fsck().inodes, 4);
+    // A default list is for directories.
+    let refused = apply(&a, vec![xattr(after, default, &list(7), XattrMode::Any)], &[]);
+    assert_eq!(refused.unwrap_err(), Status::NOTDIR);
+}
+
 #[test]
 fn attributes_that_come_and_go_with_their_inode_in_one_log_leave_nothing() {
     let world = World::new();

@@ -63,7 +63,7 @@ pub enum Change {
     Extend(Extend),
     /// Of what has a name.
     Link(Link),
-    /// Of all but access control lists.
+    /// Without a condition.
     XattrSet(XattrSet),
     XattrRemove(XattrRemove),
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nuri_client::lease::state::{GrantValidity, LeaseState};
 use nuri_client::queue::{Logged, Queue};
-use nuri_client::record::{LockKey, LockRecord};
+use nuri_client::record::{Closed, LockKey, LockRecord};
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::op::lock::{HeldLock, LockClass, LockMode, LockSet, LockTell};
 use nuri_proto::op::meta::{Grant, LeaseMode, Recall, RecallDone};
@@ -65,6 +65,8 @@ pub struct Locks {
     pub record: LockRecord,
     pub calls: VecDeque<LockCall>,
     pub tells: VecDeque<LockTell>,
+    /// Closes that were answered by the end of the session, which are noted once that is heard of.
+    pub late_closes: Vec<(LockKey, u64)>,
     /// What programs were told that they hold.
     pub told: BTreeMap<LockPlaceKey, RangeMap<LockMode>>,
 }
@@ -82,6 +84,9 @@ impl Locks {
         };
         let before = lost(self);
         self.record.session_ended();
+        for (key, generation) in std::mem::take(&mut self.late_closes) {
+            self.record.closed(key, generation, Closed::SessionGone);
+        }
         let holds = |(key, ranges): (&LockPlaceKey, &RangeMap<LockMode>)| {
             (!ranges.is_empty()).then_some(key.2)
         };

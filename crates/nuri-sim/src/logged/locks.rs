@@ -11,7 +11,7 @@ use nuri_proto::op::lock::{LockClass, LockMode, LockOutcome, LockReply, LockSet,
 use nuri_proto::range_map::Span;
 
 use super::World;
-use super::client::{Client, LockCall, OWNERS};
+use super::client::{Client, LockCall, Locks, OWNERS};
 use crate::check::Wrong;
 
 /// Files that programs lock, and bytes of each.
@@ -131,15 +131,16 @@ impl World {
 
     /// The program is answered, before the client has heard that its session ended.
     fn lock_has_no_session(&mut self, c: usize, at: usize) {
-        let Some(LockCall { key, slot, closes, .. }) = self.clients[c].locks.calls.remove(at)
-        else {
-            return;
-        };
+        let call = self.clients[c].locks.calls.remove(at);
+        let Some(LockCall { key, slot, closes, generation, .. }) = call else { return };
         self.clients[c].free_slot(slot);
-        let record = &mut self.clients[c].locks.record;
+        let is_noted_later = self.rng.one_in(2);
+        let Locks { record, late_closes, .. } = &mut self.clients[c].locks;
         record.changed_nothing(key);
         match closes {
-            true => record.closed(key, Closed::SessionGone),
+            // The end of the session may be heard of in between.
+            true if is_noted_later => late_closes.push((key, generation)),
+            true => record.closed(key, generation, Closed::SessionGone),
             false => record.finish(key),
         }
         if closes {
@@ -178,7 +179,7 @@ impl World {
             self.report.delegated += 1;
         }
         match closes {
-            true => record.closed(key, Closed::Told),
+            true => record.closed(key, generation, Closed::Told),
             false => record.finish(key),
         }
     }

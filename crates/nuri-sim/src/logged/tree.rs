@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use nuri_proto::acl::{self, Inherited};
 use nuri_proto::change::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nuri_proto::id::Ino;
 use nuri_proto::op::log::{Change, Step};
-use nuri_proto::op::meta::{Attr, Link, Make, MakeKind, Publish, Rename, SetAttr, Time, Unlink};
+use nuri_proto::op::meta::{
+    Attr, Link, Make, MakeKind, Publish, Rename, SetAttr, Time, Unlink, XattrSet,
+};
+use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT, is_acl};
 
 use crate::check::Wrong;
 
@@ -59,9 +63,7 @@ impl Tree {
             Change::Publish(call) => self.publish(call, &note.inline, at),
             Change::Extend(call) => self.0.get(&call.ino).map(|_| ()),
             Change::Link(call) => self.link(call, at),
-            Change::XattrSet(call) => self.changed(call.ino, at).map(|item| {
-                item.xattrs.insert(call.name.clone(), call.value.clone());
-            }),
+            Change::XattrSet(call) => self.set_xattr(call, at),
             Change::XattrRemove(call) => {
                 self.changed(call.ino, at).and_then(|item| item.xattrs.remove(&call.name)).map(drop)
             }
@@ -86,20 +88,30 @@ impl Tree {
     }
 
     fn make(&mut self, ino: Ino, call: &Make, at: Time) -> Option<()> {
-        let rights = call.mode & 0o7777 & !call.umask;
+        let inherited = match &call.kind {
+            MakeKind::Symlink(_) => Inherited::by_link(),
+            kind => {
+                let list = self.0.get(&call.parent)?.xattrs.get(ACL_DEFAULT).map(Vec::as_slice);
+                let asked = (call.mode & 0o7777, call.umask);
+                Inherited::from_directory(list, asked, *kind == MakeKind::Directory).ok()?
+            }
+        };
+        let rights = inherited.mode;
         let (mode, body, size) = match &call.kind {
             MakeKind::File => (S_IFREG | rights, Body::File(Vec::new()), 0),
             MakeKind::Directory => (S_IFDIR | rights, Body::Directory(BTreeMap::new()), 0),
-            MakeKind::Symlink(to) => (S_IFLNK | 0o777, Body::Link(to.clone()), to.len() as u64),
+            MakeKind::Symlink(to) => (S_IFLNK | rights, Body::Link(to.clone()), to.len() as u64),
             MakeKind::Special { .. } => (call.mode & S_IFMT | rights, Body::Special, 0),
         };
         let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
         let (parent, names) = self.dir(call.parent)?;
-        let attr = Attr { ino, size, rdev, ..parent.made(mode, (call.uid, call.gid), at) };
+        let made = parent.made(mode, (call.uid, call.gid), at);
+        let attr = Attr { ino, size, rdev, change: inherited.change(), ..made };
         parent.name_added(attr.is_dir(), at);
         let is_new = names.insert(call.name.clone(), ino).is_none();
         is_new.then_some(())?;
-        self.0.insert(ino, Item::new(attr, body));
+        let lists = inherited.into_xattrs().map(|(name, list)| (name.to_vec(), list));
+        self.0.insert(ino, Item { attr, body, xattrs: lists.collect() });
         Some(())
     }
 
@@ -109,8 +121,24 @@ impl Tree {
         Some(item)
     }
 
+    fn set_xattr(&mut self, call: &XattrSet, at: Time) -> Option<()> {
+        let item = self.changed(call.ino, at)?;
+        let value = match is_acl(&call.name) {
+            true => call.set_list(&mut item.attr).ok()?,
+            false => Some(call.value.clone()),
+        };
+        match value {
+            Some(value) => item.xattrs.insert(call.name.clone(), value),
+            None => item.xattrs.remove(&call.name),
+        };
+        Some(())
+    }
+
     fn set(&mut self, call: &SetAttr, at: Time) -> Option<()> {
         let item = self.0.get_mut(&call.ino)?;
+        if let (Some(mode), Some(list)) = (call.mode, item.xattrs.get_mut(ACL_ACCESS)) {
+            *list = acl::follow_mode(list, mode).ok()?;
+        }
         if call.size.is_none() {
             item.attr.set(call, at);
             return Some(());

@@ -9,6 +9,7 @@ use nuri_proto::op::meta::{
     Extend, LeaseMode, Link, Make, MakeKind, Publish, PublishData, RemoveKind, Rename, RenameMode,
     SetAttr, SetGroupId, SetTime, Time, Unlink, XattrMode, XattrRemove, XattrSet,
 };
+use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT, is_acl};
 
 use super::client::{Held, Wish};
 use super::tree::{Body, Note};
@@ -111,7 +112,8 @@ impl World {
             _ => (MakeKind::File, 0),
         };
         let mode = bits | (0o700 + self.rng.below(64) as u32);
-        let call = Make { mode, ..make(dir, name, kind) };
+        let umask = self.rng.below(64) as u32;
+        let call = Make { mode, umask, ..make(dir, name, kind) };
         self.log(c, Change::Make(ino, call), Vec::new(), &[ino, dir])?;
         let held = Held { hold: LeaseState::own(), is_known: true, ..Held::default() };
         self.clients[c].holds.insert(ino, held);
@@ -131,17 +133,36 @@ impl World {
 
     /// Sets or removes an extended attribute.
     fn log_xattr(&mut self, c: usize, ino: Ino) -> Result<(), Wrong> {
-        let name: Vec<u8> = format!("user.{}", self.rng.below(3)).into();
+        let name: Vec<u8> = match self.rng.below(6) {
+            0 => ACL_ACCESS.into(),
+            1 if self.is_dir(ino) => ACL_DEFAULT.into(),
+            _ => format!("user.{}", self.rng.below(3)).into(),
+        };
         let is_set = self.latest.0.get(&ino).is_some_and(|item| item.xattrs.contains_key(&name));
         let change = if is_set && self.rng.one_in(2) {
             Change::XattrRemove(XattrRemove { ino, name })
         } else {
-            let mut value = vec![0; self.rng.below(40) as usize];
-            self.rng.fill(&mut value);
+            let value = if is_acl(&name) { self.access_list() } else { self.bytes() };
             let (mode, group_id) = (XattrMode::Any, SetGroupId::Keep);
             Change::XattrSet(XattrSet { ino, name, value, mode, group_id })
         };
         self.log(c, change, Vec::new(), &[ino]).map(|_| ())
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let mut value = vec![0; self.rng.below(40) as usize];
+        self.rng.fill(&mut value);
+        value
+    }
+
+    /// An access control list: owner, group and others; or a user and a mask beside them.
+    fn access_list(&mut self) -> Vec<u8> {
+        let tags: &[u8] = if self.rng.one_in(3) { &[1, 4, 32] } else { &[1, 2, 4, 16, 32] };
+        let mut list = vec![2, 0, 0, 0];
+        for tag in tags {
+            list.extend([*tag, 0, self.rng.below(8) as u8, 0, 12, 0, 0, 0]);
+        }
+        list
     }
 
     /// Cuts a file to nothing.

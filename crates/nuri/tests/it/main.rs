@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod access_lists;
 mod alone;
 mod bad_input;
 mod boot;

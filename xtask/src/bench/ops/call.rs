@@ -23,6 +23,8 @@ pub(super) enum Call {
     LockFileByLink,
     RenameDirectory,
     SetXattr,
+    SetList,
+    CreateListed,
     Flock,
     RecordLock,
     GrowAndCutToZero,
@@ -32,7 +34,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    pub(super) const ALL: [Call; 18] = [
+    pub(super) const ALL: [Call; 20] = [
         Call::CreateRenameUnlink,
         Call::SymlinkUnlink,
         Call::MakeAndRemoveDirectory,
@@ -44,6 +46,8 @@ impl Call {
         Call::LockFileByLink,
         Call::RenameDirectory,
         Call::SetXattr,
+        Call::SetList,
+        Call::CreateListed,
         Call::Flock,
         Call::RecordLock,
         Call::GrowAndCutToZero,
@@ -66,6 +70,8 @@ impl Call {
             Call::LockFileByLink => "lock file: create, link, rename, unlink",
             Call::RenameDirectory => "mkdir, rename, rmdir",
             Call::SetXattr => "setxattr",
+            Call::SetList => "set an access list",
+            Call::CreateListed => "create under a default list, unlink",
             Call::Flock => "flock, unlock",
             Call::RecordLock => "fcntl lock, unlock",
             Call::GrowAndCutToZero => "write, grow, cut to 0",
@@ -74,6 +80,11 @@ impl Call {
             Call::SmallFile(len) => return format!("create, write {} KiB, close", len >> 10),
         };
         name.into()
+    }
+
+    /// Whether it sets extended attributes.
+    pub(super) fn needs_xattrs(self) -> bool {
+        matches!(self, Call::SetXattr | Call::SetList | Call::CreateListed)
     }
 
     /// Milliseconds that it may take on an idle machine.
@@ -92,7 +103,7 @@ impl Call {
     /// What it costs, in units.
     pub(super) fn usual(self) -> f64 {
         match self {
-            Call::ChangeModeAndTimes | Call::SetXattr => 0.5,
+            Call::ChangeModeAndTimes | Call::SetXattr | Call::SetList => 0.5,
             Call::Flock | Call::RecordLock => 4.0,
             Call::LockFileByLink | Call::SmallFile(_) => 3.0,
             Call::CreateLinkUnlink => 2.5,
@@ -102,13 +113,15 @@ impl Call {
         }
     }
 
-    /// Does it so many times below an empty directory.
-    pub(super) fn repeat(self, dir: &Path, times: usize) -> std::io::Result<()> {
-        let place = Place::of(dir)?;
+    /// Does it so many times in a directory, with names that end in `who`.
+    pub(super) fn repeat(self, dir: &Path, who: &str, times: usize) -> std::io::Result<()> {
+        let place = Place::of(dir, who)?;
         (0..times).try_for_each(|i| match self {
-            Call::ChangeModeAndTimes | Call::SetXattr | Call::Flock | Call::RecordLock => {
-                self.change_attributes(&place, i)
-            }
+            Call::ChangeModeAndTimes
+            | Call::SetXattr
+            | Call::SetList
+            | Call::Flock
+            | Call::RecordLock => self.change_attributes(&place, i),
             Call::GrowAndCutToZero
             | Call::WriteAndCutShort
             | Call::OpenTruncated
@@ -154,12 +167,17 @@ impl Call {
                 fs::remove_file(b)
             }
             Call::LockFileByLink => {
-                let locked = place.dir.join("locked");
+                let locked = a.with_extension("locked");
                 File::create(a)?;
                 fs::hard_link(a, b)?;
                 fs::rename(b, &locked)?;
                 fs::remove_file(a)?;
                 fs::remove_file(&locked)
+            }
+            Call::CreateListed => {
+                let made = place.listed()?.join(kept.file_name().unwrap_or_default());
+                File::create(&made)?;
+                fs::remove_file(&made)
             }
             _ => {
                 fs::create_dir(a)?;
@@ -177,6 +195,10 @@ impl Call {
                 file.set_modified(std::time::SystemTime::now())
             }
             Call::SetXattr => Ok(setxattr(kept, "user.n", &i.to_le_bytes(), XattrFlags::empty())?),
+            Call::SetList => {
+                let name = "system.posix_acl_access";
+                Ok(setxattr(kept, name, &access_list(i as u8 & 7), XattrFlags::empty())?)
+            }
             Call::Flock => {
                 flock(file, FlockOperation::LockExclusive)?;
                 Ok(flock(file, FlockOperation::Unlock)?)
@@ -217,11 +239,30 @@ struct Place {
 }
 
 impl Place {
-    fn of(dir: &Path) -> std::io::Result<Place> {
-        let [a, b, kept] = ["a", "b", "kept"].map(|name| dir.join(name));
+    fn of(dir: &Path, who: &str) -> std::io::Result<Place> {
+        let [a, b, kept] = ["a", "b", "kept"].map(|name| dir.join(format!("{name}{who}")));
         let file = open(&kept)?;
         Ok(Place { dir: dir.into(), a, b, kept, file })
     }
+
+    /// A directory with a default list.
+    fn listed(&self) -> std::io::Result<PathBuf> {
+        let listed = self.dir.join("listed");
+        if !listed.exists() {
+            // Another mount may make it too.
+            let _ = fs::create_dir(&listed);
+            let name = "system.posix_acl_default";
+            setxattr(&listed, name, &access_list(7), XattrFlags::empty())?;
+        }
+        Ok(listed)
+    }
+}
+
+/// An access control list: owner, user 12, group, this mask, others.
+fn access_list(mask: u8) -> Vec<u8> {
+    let entry = |(tag, rights, id): (u8, u8, u8)| [tag, 0, rights, 0, id, id, id, id];
+    let entries = [(1, 7, 255), (2, 7, 12), (4, 5, 255), (16, mask, 255), (32, 0, 255)];
+    [&[2, 0, 0, 0][..], entries.map(entry).as_flattened()].concat()
 }
 
 fn open(path: &Path) -> std::io::Result<File> {

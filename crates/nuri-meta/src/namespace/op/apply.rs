@@ -11,7 +11,6 @@ use nuri_proto::op::log::{Applied, Apply, Change, Fate, Reserve, Reserved, Step}
 use nuri_proto::op::meta::{
     Extend, FileRecord, Grant, LeaseMode, Link, Make, Publish, PublishData, Rename, Unlink,
 };
-use nuri_proto::xattr::is_acl;
 use nuri_rules::broken;
 
 use super::MetaOp;
@@ -69,9 +68,6 @@ impl MetaOp for Apply {
                 Change::Link(call) => link(txn, call)?,
                 Change::XattrSet(call) => {
                     check_alone(txn, call.ino)?;
-                    if is_acl(&call.name) {
-                        return Err(Status::INVAL);
-                    }
                     call.run(txn, &[])?;
                 }
                 Change::XattrRemove(call) => {

@@ -1,14 +1,15 @@
 //! Changing attributes: modes, owners, times, and truncation.
 
 use nuri_proto::Status;
+use nuri_proto::acl;
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{Accessed, SetAttr, SetAttrReply, TruncateDone};
+use nuri_proto::xattr::ACL_ACCESS;
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::namespace::acl;
-use crate::namespace::schema::{Body, GarbageRecord, Inode, garbage_key, inline_key};
+use crate::namespace::schema::{Body, GarbageRecord, Inode, garbage_key, inline_key, xattr_key};
 use crate::namespace::txn::Txn;
 
 impl MetaOp for SetAttr {
@@ -19,7 +20,7 @@ impl MetaOp for SetAttr {
     fn run(self, txn: &mut Txn<'_>, _: &[u8]) -> Result<SetAttrReply, Status> {
         let mut inode = txn.inode(self.ino)?;
         if let Some(mode) = self.mode {
-            acl::follow_mode(txn, self.ino, mode)?;
+            follow_mode(txn, self.ino, mode)?;
         }
         if let Some(size) = self.size {
             truncate(txn, &mut inode, size)?;
@@ -32,6 +33,16 @@ impl MetaOp for SetAttr {
         };
         Ok(SetAttrReply { inode: txn.reply(&inode), object, punch_from })
     }
+}
+
+/// `chmod`: the inode's list follows its mode.
+fn follow_mode(txn: &mut Txn<'_>, ino: Ino, mode: u32) -> Result<(), Status> {
+    let key = xattr_key(ino, ACL_ACCESS);
+    if let Some(list) = txn.raw(&key)? {
+        let list = acl::follow_mode(&list, mode).map_err(|_| Status::CORRUPT)?;
+        txn.batch.put(key, list);
+    }
+    Ok(())
 }
 
 /// Sets the size. To zero: a new object, the old one becomes garbage, so nothing of the old data

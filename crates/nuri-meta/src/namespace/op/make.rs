@@ -1,6 +1,7 @@
 //! Making files, directories, links and special files.
 
 use nuri_proto::Status;
+use nuri_proto::acl::Inherited;
 use nuri_proto::change::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::{MAX_LINKS, MAX_SYMLINK};
@@ -8,13 +9,13 @@ use nuri_proto::op::meta::{
     Attr, EntryReply, Exclusive, FileRecord, InodeReply, LeaseMode, Link, Make, MakeKind,
     MakeReply, MakeUnnamed, UnnamedReply,
 };
+use nuri_proto::xattr::ACL_DEFAULT;
 use nuri_rules::broken;
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::namespace::acl::{self, Inherited};
 use crate::namespace::schema::{
-    Body, Directory, FIRST_COOKIE, File, Inode, NAMELESS, inline_key, orphan_key,
+    Body, Directory, FIRST_COOKIE, File, Inode, NAMELESS, inline_key, orphan_key, xattr_key,
 };
 use crate::namespace::txn::{Txn, check_name};
 
@@ -141,11 +142,9 @@ pub(super) fn new_inode(
     parent: &Inode,
     ino: Ino,
 ) -> Result<Inode, Status> {
-    let is_dir = call.kind == MakeKind::Directory;
-    let asked = (call.mode & 0o7777, call.umask);
     let inherited = match call.kind {
-        MakeKind::Symlink(_) => Inherited { mode: 0o777, lists: false },
-        _ => acl::inherit(txn, parent.attr.ino, ino, asked, is_dir)?,
+        MakeKind::Symlink(_) => Inherited::by_link(),
+        _ => inherit(call, txn)?,
     };
     let permissions = inherited.mode;
     let (mode, body, size) = match &call.kind {
@@ -172,10 +171,19 @@ pub(super) fn new_inode(
     };
     let rdev = if let MakeKind::Special { rdev } = call.kind { rdev } else { 0 };
     let made = parent.attr.made(mode, (call.uid, call.gid), txn.now);
-    // Clients take 1 for an inode without attributes of its own.
-    let change = if inherited.lists { 2 } else { 1 };
-    let attr = Attr { ino, rdev, size, change, ..made };
+    let attr = Attr { ino, rdev, size, change: inherited.change(), ..made };
+    for (name, list) in inherited.into_xattrs() {
+        txn.batch.put(xattr_key(ino, name), list);
+    }
     Ok(Inode { attr, tree: parent.tree, body })
+}
+
+/// What the directory hands down.
+fn inherit(call: &Make, txn: &Txn<'_>) -> Result<Inherited, Status> {
+    let list = txn.raw(&xattr_key(call.parent, ACL_DEFAULT))?;
+    let (asked, is_dir) = ((call.mode & 0o7777, call.umask), call.kind == MakeKind::Directory);
+    let inherited = Inherited::from_directory(list.as_deref(), asked, is_dir);
+    inherited.map_err(|_| Status::CORRUPT)
 }
 
 fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {

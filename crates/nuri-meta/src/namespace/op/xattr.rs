@@ -1,15 +1,13 @@
 //! Extended attributes.
 
 use nuri_proto::Status;
-use nuri_proto::change::S_ISGID;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_XATTRS_READ;
-use nuri_proto::op::meta::{SetGroupId, XattrAll, XattrGet, XattrList, XattrRemove, XattrSet};
-use nuri_proto::xattr::{ACL_DEFAULT, is_acl};
+use nuri_proto::op::meta::{XattrAll, XattrGet, XattrList, XattrRemove, XattrSet};
+use nuri_proto::xattr::is_acl;
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
-use crate::namespace::acl::Acl;
 use crate::namespace::schema::{key_tail, xattr_key, xattr_prefix};
 use crate::namespace::txn::Txn;
 
@@ -64,24 +62,13 @@ impl MetaOp for XattrSet {
     }
 }
 
-/// An access control list: the mode follows, and a list that only repeats the mode is none.
 fn set_list(call: XattrSet, txn: &mut Txn<'_>) -> Result<(), Status> {
-    let acl = Acl::parse(&call.value)?;
     let mut inode = txn.inode(call.ino)?;
+    let list = call.set_list(&mut inode.attr)?;
     let key = xattr_key(call.ino, &call.name);
-    if call.name == ACL_DEFAULT {
-        inode.as_dir()?;
-        txn.batch.put(key, acl.encode());
-    } else {
-        inode.attr.mode = inode.attr.mode & !0o777 | acl.mode();
-        if call.group_id == SetGroupId::Drop {
-            inode.attr.mode &= !S_ISGID;
-        }
-        if acl.is_plain() {
-            txn.delete(key);
-        } else {
-            txn.batch.put(key, acl.encode());
-        }
+    match list {
+        Some(list) => txn.batch.put(key, list),
+        None => txn.delete(key),
     }
     txn.changed(&mut inode);
     txn.put_inode(&inode)

@@ -2,15 +2,14 @@
 //! them.
 //!
 //! The kernel checks access; here lists are kept in step with modes: a list that is set changes
-//! the mode, `chmod` changes the list, and new inodes inherit the directory's default list.
+//! the mode, `chmod` changes the list, and new inodes inherit the directory's default list. The
+//! metadata server does that, and a client that answers from its journal does the same.
 //! Form: version 2, then (tag, rights, id) of 2, 2 and 4 bytes, little-endian (`acl(5)`).
 
-use nuri_proto::Status;
-use nuri_proto::id::Ino;
-use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT};
-
-use crate::namespace::schema::xattr_key;
-use crate::namespace::txn::Txn;
+use crate::Status;
+use crate::change::S_ISGID;
+use crate::op::meta::{Attr, SetGroupId, XattrSet};
+use crate::xattr::{ACL_ACCESS, ACL_DEFAULT};
 
 const VERSION: [u8; 4] = [2, 0, 0, 0];
 const ENTRY: usize = 8;
@@ -21,7 +20,7 @@ const OTHER: u16 = 32;
 
 /// A list. It has an entry each for owner, group and others, and a mask where it names anybody.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Acl(Vec<Entry>);
+struct Acl(Vec<Entry>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
@@ -33,7 +32,7 @@ struct Entry {
 impl Acl {
     /// # Errors
     /// `INVAL` for what is no such list.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Acl, Status> {
+    fn parse(bytes: &[u8]) -> Result<Acl, Status> {
         let entries = bytes.strip_prefix(&VERSION).ok_or(Status::INVAL)?;
         if !entries.len().is_multiple_of(ENTRY) {
             return Err(Status::INVAL);
@@ -50,7 +49,7 @@ impl Acl {
         if whole && count(MASK) == usize::from(named) { Ok(acl) } else { Err(Status::INVAL) }
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mut out = VERSION.to_vec();
         for entry in &self.0 {
             out.extend_from_slice(&entry.tag.to_le_bytes());
@@ -61,7 +60,7 @@ impl Acl {
     }
 
     /// Whether mode bits say all that it says.
-    pub(crate) fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         self.0.len() == 3
     }
 
@@ -80,7 +79,7 @@ impl Acl {
     }
 
     /// Its permission bits, as a mode shows them.
-    pub(crate) fn mode(&self) -> u32 {
+    fn mode(&self) -> u32 {
         let bits = |e: &Entry| self.shift(e.tag).map_or(0, |shift| u32::from(e.rights) << shift);
         self.0.iter().map(bits).sum()
     }
@@ -93,58 +92,91 @@ impl Acl {
     }
 
     /// After `chmod`.
-    pub(crate) fn set_mode(&mut self, mode: u32) {
+    fn set_mode(&mut self, mode: u32) {
         self.each_class(|_, shift| (mode >> shift & 7) as u16);
     }
 
     /// Of a new inode: no more than the mode that its maker asked for.
-    pub(crate) fn narrow(&mut self, mode: u32) {
+    fn narrow(&mut self, mode: u32) {
         self.each_class(|rights, shift| rights & (mode >> shift & 7) as u16);
     }
 }
 
-fn stored(txn: &Txn<'_>, ino: Ino, name: &[u8]) -> Result<Option<Acl>, Status> {
-    let bytes = txn.raw(&xattr_key(ino, name))?;
-    bytes.map(|bytes| Acl::parse(&bytes).map_err(|_| Status::CORRUPT)).transpose()
+/// Permission bits and lists of a new inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inherited {
+    pub mode: u32,
+    pub access: Option<Vec<u8>>,
+    pub default: Option<Vec<u8>>,
 }
 
-/// `chmod`: the inode's list follows its mode.
-pub(crate) fn follow_mode(txn: &mut Txn<'_>, ino: Ino, mode: u32) -> Result<(), Status> {
-    if let Some(mut acl) = stored(txn, ino, ACL_ACCESS)? {
-        acl.set_mode(mode);
-        txn.batch.put(xattr_key(ino, ACL_ACCESS), acl.encode());
+impl Inherited {
+    /// What a directory with this default list hands down to an inode that is asked for with
+    /// `mode`. Without a list the maker's mask counts.
+    ///
+    /// # Errors
+    /// `INVAL` for what is no list.
+    pub fn from_directory(
+        list: Option<&[u8]>,
+        (mode, umask): (u32, u32),
+        is_dir: bool,
+    ) -> Result<Inherited, Status> {
+        let Some(bytes) = list else {
+            return Ok(Inherited { mode: mode & !(umask & 0o777), ..Inherited::default() });
+        };
+        let mut acl = Acl::parse(bytes)?;
+        acl.narrow(mode);
+        Ok(Inherited {
+            mode: mode & !0o777 | acl.mode(),
+            access: (!acl.is_plain()).then(|| acl.encode()),
+            default: is_dir.then(|| bytes.to_vec()),
+        })
     }
-    Ok(())
+
+    /// Of a symbolic link.
+    pub fn by_link() -> Inherited {
+        Inherited { mode: 0o777, ..Inherited::default() }
+    }
+
+    /// The first change counter of the inode: 1 says that it has no attributes of its own.
+    pub fn change(&self) -> u64 {
+        if self.access.is_some() || self.default.is_some() { 2 } else { 1 }
+    }
+
+    /// The lists with their names.
+    pub fn into_xattrs(self) -> impl Iterator<Item = (&'static [u8], Vec<u8>)> {
+        let both = [(ACL_ACCESS, self.access), (ACL_DEFAULT, self.default)];
+        both.into_iter().filter_map(|(name, list)| Some((name, list?)))
+    }
 }
 
-/// Gives a new inode what the directory hands down; returns its permission bits. Without a default
-/// list the maker's mask counts.
-pub(crate) fn inherit(
-    txn: &mut Txn<'_>,
-    parent: Ino,
-    ino: Ino,
-    (mode, umask): (u32, u32),
-    is_dir: bool,
-) -> Result<Inherited, Status> {
-    let Some(default) = stored(txn, parent, ACL_DEFAULT)? else {
-        return Ok(Inherited { mode: mode & !(umask & 0o777), lists: false });
-    };
-    let mut acl = default.clone();
-    acl.narrow(mode);
-    if !acl.is_plain() {
-        txn.batch.put(xattr_key(ino, ACL_ACCESS), acl.encode());
+impl XattrSet {
+    /// Sets a list on an inode with these attributes: the mode follows. Returns what the inode has
+    /// from here on: a list that only repeats the mode is none.
+    ///
+    /// # Errors
+    /// `INVAL` for what is no list, `NOTDIR` for a default one of anything else.
+    pub fn set_list(&self, attr: &mut Attr) -> Result<Option<Vec<u8>>, Status> {
+        let acl = Acl::parse(&self.value)?;
+        if self.name == ACL_DEFAULT {
+            return if attr.is_dir() { Ok(Some(acl.encode())) } else { Err(Status::NOTDIR) };
+        }
+        attr.mode = attr.mode & !0o777 | acl.mode();
+        if self.group_id == SetGroupId::Drop {
+            attr.mode &= !S_ISGID;
+        }
+        Ok((!acl.is_plain()).then(|| acl.encode()))
     }
-    if is_dir {
-        txn.batch.put(xattr_key(ino, ACL_DEFAULT), default.encode());
-    }
-    Ok(Inherited { mode: mode & !0o777 | acl.mode(), lists: is_dir || !acl.is_plain() })
 }
 
-/// What a new inode got.
-pub(crate) struct Inherited {
-    pub(crate) mode: u32,
-    /// It has attributes of its own from the start.
-    pub(crate) lists: bool,
+/// The list of an inode whose mode was set.
+///
+/// # Errors
+/// `INVAL` for what is no list.
+pub fn follow_mode(list: &[u8], mode: u32) -> Result<Vec<u8>, Status> {
+    let mut acl = Acl::parse(list)?;
+    acl.set_mode(mode);
+    Ok(acl.encode())
 }
 
 #[cfg(test)]
@@ -183,5 +215,24 @@ mod tests {
         assert_eq!(list.mode(), 0o600);
         let plain = acl(&[(OWNER, 7, 0), (GROUP, 5, 0), (OTHER, 4, 0)]);
         assert!(plain.is_plain() && plain.mode() == 0o754);
+    }
+
+    #[test]
+    fn new_inodes_get_no_more_than_they_were_asked_for() {
+        let list = for_one().encode();
+        let get = |list, is_dir| Inherited::from_directory(list, (0o1640, 0o077), is_dir).unwrap();
+        let without = get(None, true);
+        assert_eq!((without.mode, without.change()), (0o1600, 1));
+        let file = get(Some(&list), false);
+        assert_eq!((file.mode, file.change(), &file.default), (0o1640, 2, &None));
+        let mut expected = for_one();
+        expected.narrow(0o640);
+        assert_eq!(file.access, Some(expected.encode()));
+        let plain = acl(&[(OWNER, 7, 0), (GROUP, 5, 0), (OTHER, 4, 0)]).encode();
+        let file = get(Some(&plain), false);
+        assert_eq!((file.mode, file.change(), file.access), (0o1640, 1, None));
+        let dir = get(Some(&plain), true);
+        assert_eq!((dir.change(), dir.default), (2, Some(plain)));
+        assert!(Inherited::from_directory(Some(b"x"), (0o644, 0), false).is_err());
     }
 }
