@@ -211,7 +211,7 @@ impl Call {
     }
 
     /// What changes data and sizes.
-    fn change_data(self, Place { dir, kept, file, .. }: &Place, i: usize) -> std::io::Result<()> {
+    fn change_data(self, Place { a, kept, file, .. }: &Place, i: usize) -> std::io::Result<()> {
         match self {
             Call::GrowAndCutToZero => {
                 file.write_all_at(b"x", 20_000)?;
@@ -222,7 +222,9 @@ impl Call {
                 file.write_all_at(&[7; 9000], 0)?;
                 file.set_len(100)
             }
-            Call::SmallFile(len) => File::create(dir.join(i.to_string()))?.write_all(&vec![7; len]),
+            Call::SmallFile(len) => {
+                File::create(a.with_extension(i.to_string()))?.write_all(&vec![7; len])
+            }
             _ => fs::write(kept, [7; 10_000]),
         }
     }
