@@ -20,10 +20,36 @@ pub(crate) fn missing(sources: &[(String, String)]) -> Result<Vec<String>, Strin
             && !is_history
         {
             found.extend(missing_of(name, &text));
+            found.extend(unknown_of(name, &text, sources));
         }
     }
-    sources.iter().for_each(|(name, text)| found.extend(missing_of(name, text)));
+    for (name, text) in sources {
+        found.extend(missing_of(name, text));
+        // The automation has examples of names.
+        if name.starts_with("crates/") {
+            found.extend(unknown_of(name, text, sources));
+        }
+    }
     Ok(found)
+}
+
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Short names of source files, `file.rs` or `folder/file.rs`, that no file has.
+fn unknown_of(name: &str, text: &str, sources: &[(String, String)]) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_/".contains(c);
+    let is_short = |word: &&str| {
+        let stem = word.strip_suffix(".rs");
+        stem.is_some_and(|stem| !stem.is_empty() && stem.chars().all(is_part))
+    };
+    let has = |path: &str, word: &str| {
+        path.strip_suffix(word).is_some_and(|front| front.is_empty() || front.ends_with('/'))
+    };
+    let is_unknown = |word: &&str| !sources.iter().any(|(path, _)| has(path, word));
+    let words = quoted(text).filter(is_short).filter(is_unknown);
+    words.map(|word| format!("{name}: no file is called {word}")).collect()
 }
 
 /// Says which sources of crates are named by no `mod`: nothing compiles or tests them.
@@ -53,7 +79,7 @@ fn missing_of(name: &str, text: &str) -> Vec<String> {
         let root = root();
         root.join("crates").join(path).exists() || root.join(path).exists()
     };
-    let all = text.split('`').skip(1).step_by(2).flat_map(paths);
+    let all = quoted(text).flat_map(paths);
     let missing = all.filter(|path| !is_there(path));
     missing.map(|path| format!("{name}: there is no file {path}")).collect()
 }
@@ -86,6 +112,15 @@ mod tests {
         assert_eq!(paths("nuri-kv/src/a.rs:12"), [""; 0]);
         let text = "see `xtask/src/named_files.rs`, not `nuri-kv/src/nowhere.rs`";
         assert_eq!(missing_of("x", text), ["x: there is no file nuri-kv/src/nowhere.rs"]);
+    }
+
+    #[test]
+    fn short_names_are_names_of_files() {
+        let sources = [("crates/a/src/b/c.rs".to_string(), String::new())];
+        let unknown = |text: &str| unknown_of("x", text, &sources);
+        assert_eq!(unknown("`c.rs`, `b/c.rs`, `src/b/c.rs`, `a-b.rs`, `.rs`"), [""; 0]);
+        assert_eq!(unknown("see `bc.rs`"), ["x: no file is called bc.rs"]);
+        assert_eq!(unknown("see `d/c.rs`"), ["x: no file is called d/c.rs"]);
     }
 
     #[test]

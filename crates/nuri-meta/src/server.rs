@@ -59,7 +59,7 @@ pub struct MetaServer {
     last_use: LastUse,
     /// The store's disk has little room.
     full: AtomicBool,
-    /// Calls wait for nothing (`pause.rs`).
+    /// Calls wait for nothing (`executor/waits.rs`).
     pub(crate) is_polled: AtomicBool,
 }
 

@@ -4,8 +4,9 @@
 //! What is written behind is accepted before any target has it. So each write is charged to all
 //! targets that get something of it, with the most that it can take there (`cost.rs`), and is
 //! accepted where they promised this session as much. Where they did not, they are asked
-//! (`charge.rs`), and where they refuse, the write is written through (`through.rs`). What is
-//! pushed comes out of the charge and of the promise; what is given up only out of the charge.
+//! (`charge.rs`), and where they refuse, the write is written through
+//! (`writeback/write_through.rs`). What is pushed comes out of the charge and of the promise; what
+//! is given up only out of the charge.
 //!
 //! Pure. A promise is believed as it was answered, less all that was pushed since it was asked for.
 

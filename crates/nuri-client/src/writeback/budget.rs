@@ -1,5 +1,5 @@
 //! How many bytes a mount buffers for writing. Taken before a write is accepted, given back once
-//! the bytes are durable; `writeback.rs` flushes when a third is in use.
+//! the bytes are durable; `writeback/mod.rs` flushes when a third is in use.
 //!
 //! A write that finds nothing buffered always goes on, so that no limit stops one.
 

@@ -131,7 +131,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// See `cached.rs`. Also of what was refused in part.
+    /// See `kernel_cached.rs`. Also of what was refused in part.
     fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: WriteResult) {
         let is_direct = flags & libc::O_DIRECT != 0 && !broken!("direct_beside_pages");
         if is_direct && wrote.len > 0 && self.cached.has(ino) {

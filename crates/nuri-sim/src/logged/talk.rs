@@ -1,5 +1,5 @@
 //! What a client says to the server: its log, its leases, its errands. The order in which it does
-//! is that of `nuri-client`'s `log/tell.rs` and `recall.rs`.
+//! is that of `nuri-client`'s `journal/tell.rs` and `lease/give_back.rs`.
 
 use std::collections::BTreeSet;
 
