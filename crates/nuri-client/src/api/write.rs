@@ -24,7 +24,7 @@ use crate::writeback::push_row::Rows;
 
 /// How long a write waits for room that was promised to others: somewhat longer than it takes them
 /// to give back what they do not use.
-pub(crate) const KEPT: Duration = Duration::from_secs(2);
+pub(crate) const KEPT: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
