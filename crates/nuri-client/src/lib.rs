@@ -23,7 +23,7 @@ mod writeback;
 pub use api::allocate::Allocate;
 pub use api::block::Kept;
 pub use api::file::{Access, Sync};
-pub use api::names::{Created, Listing, ListingEntry};
+pub use api::names::{Listing, ListingEntry, Made};
 pub use api::seek::Seek;
 pub use api::unwritten::Unwritten;
 pub use api::xattr::{Caller, Privileges};

@@ -1,8 +1,9 @@
 //! Protocol versions. A handshake agrees on the highest version that both sides speak.
 
 /// 1: first release. 2: a proof says the role and covers the address that was dialled.
-pub const PROTOCOL_MIN: u16 = 2;
-pub const PROTOCOL_MAX: u16 = 2;
+/// 3: a client's log may change access control lists.
+pub const PROTOCOL_MIN: u16 = 3;
+pub const PROTOCOL_MAX: u16 = 3;
 
 /// The version to speak with a peer that offers `min..=max`, if any.
 pub fn agree(min: u16, max: u16) -> Option<u16> {
@@ -14,9 +15,9 @@ pub fn agree(min: u16, max: u16) -> Option<u16> {
 mod tests {
     #[test]
     fn no_common_version_is_none() {
-        assert_eq!(super::agree(1, 7), Some(2));
-        assert_eq!(super::agree(1, 1), None);
-        assert_eq!(super::agree(3, 7), None);
+        assert_eq!(super::agree(1, 7), Some(3));
+        assert_eq!(super::agree(1, 2), None);
+        assert_eq!(super::agree(4, 7), None);
         assert_eq!(super::agree(0, 0), None);
     }
 }

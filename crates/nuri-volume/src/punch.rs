@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use nuri_proto::Status;
-use nuri_proto::clock::MEMBER_TIMEOUT;
+use nuri_proto::clock::{MEMBER_TIMEOUT, RECALL};
 use nuri_proto::id::{ChunkKey, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, Shape};
 use nuri_proto::op::data::{Capability, DataExtents, DataPunch, DataTrim};
 use nuri_proto::stripe::Members;
-use nuri_rpc::CallContext;
+use nuri_rpc::{CallContext, Deadline};
+use nuri_rules::broken;
 use nuri_stripe::locate::{Piece, pieces};
 
 use crate::data_plane::{DataPlane, stripe_of};
@@ -55,7 +56,28 @@ impl Zeroed {
 
 impl DataPlane {
     /// Makes a range read as zeros, durably. Returns bytes given back.
+    ///
+    /// # Errors
+    /// The targets'. A target that restarts meanwhile may have lost it: it is done again, for a
+    /// while.
     pub fn punch(
+        &self,
+        session: SessionId,
+        of: (&Layout, ObjectId),
+        range: (u64, u64),
+        room: Room,
+    ) -> Result<u64, Status> {
+        // A recall that waits for it comes to an end in time.
+        let deadline = Deadline::after(RECALL / 3);
+        loop {
+            match self.punch_once(session, of, range, room) {
+                Err(Status::RETRY) if !deadline.passed() && !broken!("punch_once") => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn punch_once(
         &self,
         session: SessionId,
         (layout, object): (&Layout, ObjectId),
@@ -82,8 +104,7 @@ impl DataPlane {
             })?;
         }
         for (target, boot) in touched {
-            // A target that restarted in between may have lost the punch: say so, the caller
-            // keeps its intent and does it again.
+            // One that restarted in between may have lost the punch.
             if self.flush(target)? != boot {
                 return Err(Status::RETRY);
             }

@@ -4,10 +4,11 @@ use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{LeaseMode, SetAttr};
-use nuri_rules::pause;
+use nuri_rules::{broken, pause};
 use nuri_volume::punch::Room;
 
 use crate::client::Client;
+use crate::lease::acquire::Resizing;
 use crate::writeback::SyncScope;
 
 /// What `fallocate` shall do with a range.
@@ -44,10 +45,23 @@ impl Client {
             self.have_room(ino, at, end)?;
         }
         let extends = matches!(how, Allocate::Extend | Allocate::Zero);
-        let grows = extends && self.getattr(ino)?.size < end;
+        if extends { self.grow_alone(ino, end) } else { Ok(()) }
+    }
+
+    /// Makes a file that is shorter as long as that. Looks under the lease by which it grows:
+    /// another mount may write further meanwhile. Under the node's `resizing`.
+    fn grow_alone(&self, ino: Ino, end: u64) -> Result<(), Status> {
+        let seen = self.getattr(ino)?.size;
         pause!("grow");
-        if grows {
-            self.truncate_alone(&SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
+        let resizing = self.leases.enter_resize(ino)?;
+        let size = match &resizing {
+            _ if broken!("grown_unseen") => Some(seen),
+            Resizing::Alone(entered) => entered.0.state.lock().file.as_ref().map(|file| file.size),
+            // Nobody writes the file until that ends.
+            Resizing::Recalled(_) => Some(self.getattr(ino)?.size),
+        };
+        if size.is_some_and(|size| size < end) {
+            self.resize(&resizing, &SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::client::Client;
 use crate::inode::{FileData, Inode};
-use crate::lease::acquire::Entered;
+use crate::lease::acquire::{Entered, Resizing};
 use crate::lease::range::{Pattern, span_of};
 use crate::writeback::SyncScope;
 use crate::writeback::buffer::BLOCK;
@@ -300,20 +300,49 @@ impl Client {
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
         let node = self.inodes.with(change.ino, |node, _| node.clone());
         let _no_writes_past_the_kernel = node.resizing.write();
-        self.truncate_alone(change)
+        if change.size > Some(MAX_FILE) {
+            return Err(Status::FBIG);
+        }
+        self.resize(&self.leases.enter_resize(change.ino)?, change)
     }
 
     /// Under the node's `resizing`.
-    pub(crate) fn truncate_alone(&self, change: &SetAttr) -> Result<Attr, Status> {
-        let size = change.size.unwrap_or(0);
-        if size > MAX_FILE {
-            return Err(Status::FBIG);
+    pub(crate) fn resize(&self, resizing: &Resizing, change: &SetAttr) -> Result<Attr, Status> {
+        match resizing {
+            Resizing::Alone(entered) => self.resize_alone(&entered.0, change),
+            Resizing::Recalled(entered) => self.resize_recalled(&entered.0, change),
         }
-        let entered = self.leases.enter(change.ino, LeaseMode::Write)?;
-        let node = &entered.0;
+    }
+
+    fn resize_alone(&self, node: &Arc<Inode>, change: &SetAttr) -> Result<Attr, Status> {
+        let size = change.size.unwrap_or(0);
         if let Some(attr) = self.truncate_here(node, change, size)? {
             return Ok(attr);
         }
+        let (attr, punch_from) = self.resize_by_server(node, change)?;
+        if let Some(from) = punch_from {
+            self.cut_off(node, from);
+        }
+        let state = node.state.lock();
+        Ok(state.shown(attr))
+    }
+
+    /// While a lease to read is being given back (LEASE-4c). What is cut off the next writer takes
+    /// off the targets, and what the last one left there goes before the file grows.
+    fn resize_recalled(&self, node: &Arc<Inode>, change: &SetAttr) -> Result<Attr, Status> {
+        self.leases.finish_truncation_of(node.ino)?;
+        let (attr, _) = self.resize_by_server(node, change)?;
+        let state = node.state.lock();
+        Ok(state.shown(attr))
+    }
+
+    /// Says how the file is now, and from where on the targets may have bytes that are gone.
+    fn resize_by_server(
+        &self,
+        node: &Arc<Inode>,
+        change: &SetAttr,
+    ) -> Result<(Attr, Option<u64>), Status> {
+        let size = change.size.unwrap_or(0);
         self.journal.flush()?;
         self.journal.ensure_placed(change.ino)?;
         let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
@@ -336,11 +365,22 @@ impl Client {
             }
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
         }
-        if let Some(from) = reply.punch_from {
-            self.writeback.punch_tail(node, from)?;
+        Ok((reply.inode.attr, reply.punch_from))
+    }
+
+    /// Takes what lies beyond the new end off the targets. Where it cannot be, the server knows
+    /// that, and whoever writes the file next tries it again before the file grows: this client
+    /// too.
+    fn cut_off(&self, node: &Arc<Inode>, from: u64) {
+        let Err(status) = self.writeback.punch_tail(node, from) else { return };
+        tracing::warn!(
+            "client: inode {} was cut at {from}; what lay beyond is still on its targets, and is \
+             taken off before the file grows: {status}",
+            node.ino
+        );
+        if let Some(file) = &mut node.state.lock().file {
+            file.is_writable = broken!("cut_is_forgotten");
         }
-        let state = node.state.lock();
-        Ok(state.shown(reply.inode.attr))
     }
 
     /// Sets the size where the server need not be asked now: what changes is only here, or it is a

@@ -24,6 +24,7 @@ use nuri_stripe::locate::pieces;
 use crate::api::write::KEPT;
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::lease::range::span_of;
 use crate::reservation::charge::{CostEstimate, Place};
 use crate::writeback::SyncScope;
 use crate::writeback::accept::RetryReason;
@@ -110,6 +111,9 @@ impl Client {
         let Some((_, alone)) = begin(node, Position::At(bytes.start))? else {
             return Ok(Step::Wait(RetryReason::Untaken));
         };
+        // What the kernel pushed since is on the targets before holes are looked for.
+        let span = span_of(bytes.start, (bytes.end - bytes.start) as usize);
+        self.writeback.settle_part(node, span)?;
         let (mut row, allocated) = {
             let mut state = node.state.lock();
             let file = alone.of(&mut state.file)?;

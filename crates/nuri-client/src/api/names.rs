@@ -16,11 +16,10 @@ use crate::writeback::SyncScope;
 /// Names that are asked for at once, of all that a directory has.
 const NAMES: u32 = 1024;
 
-/// A file that was opened by its name, made if it was not there.
+/// What has the name that was to be made: of a file that need not be new, maybe what was there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Created {
+pub struct Made {
     pub entry: Entry,
-    pub fh: u64,
     /// It was there before, so others may know it.
     pub was_there: bool,
 }
@@ -40,12 +39,6 @@ pub struct ListingEntry {
     pub ino: Ino,
     pub kind: u8,
     pub name: Vec<u8>,
-}
-
-/// What a call that makes names came to.
-struct Made {
-    entry: Entry,
-    was_there: bool,
 }
 
 impl Client {
@@ -126,7 +119,11 @@ impl Client {
         self.make_or_find(call).map(|made| made.entry)
     }
 
-    fn make_or_find(&self, call: &Make) -> Result<Made, Status> {
+    /// As [`Client::make`]; tells whether it was there.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn make_or_find(&self, call: &Make) -> Result<Made, Status> {
         let make = || {
             self.journal.take_directory(call.parent);
             self.make_here(call).transpose()
@@ -154,19 +151,12 @@ impl Client {
         Ok(Made { entry, was_there: reply.existed })
     }
 
-    /// Makes a file, or finds it, and opens it. Where it cannot be opened nothing refers to it.
+    /// Opens what was just made or found. Where it cannot be opened nothing refers to it.
     ///
     /// # Errors
     /// The server's.
-    pub fn create(&self, call: &Make, access: Access) -> Result<Created, Status> {
-        let Made { entry, was_there } = self.make_or_find(call)?;
-        match self.open(entry.ino, access) {
-            Ok(fh) => Ok(Created { entry, fh, was_there }),
-            Err(status) => {
-                self.forget(entry.ino, 1);
-                Err(status)
-            }
-        }
+    pub fn open_made(&self, ino: Ino, access: Access) -> Result<u64, Status> {
+        self.open(ino, access).inspect_err(|_| _ = self.forget(ino, 1))
     }
 
     /// It was made here: as long as the write lease is kept nobody else has it open.

@@ -51,24 +51,24 @@ impl Client {
         data: WritePayload<'_>,
         taken: Privileges,
     ) -> Result<WriteResult, Status> {
-        let wanted = match position {
-            Position::At(offset) => {
-                let ahead = self.foresee(fh, offset, &data);
-                Some(Wanted { span: span_of(offset, data.len()), ahead })
-            }
-            // Those are not buffered by the kernel.
-            Position::End => None,
+        let (in_pages, ahead) = match position {
+            Position::At(offset) => (Some(offset), self.foresee(fh, offset, &data)),
+            Position::EndInPages(offset) => (Some(offset), Ahead::default()),
+            Position::End => (None, Ahead::default()),
         };
-        let enter = || match wanted {
-            Some(wanted) => self.leases.enter_write(ino, wanted),
-            None => self.leases.enter(ino, LeaseMode::Write),
+        // The kernel keeps a page of these locked.
+        let in_pages = in_pages.map(|offset| span_of(offset, data.len()));
+        let enter = || match (position, in_pages) {
+            (Position::At(_), Some(span)) => self.leases.enter_write(ino, Wanted { span, ahead }),
+            (_, Some(span)) => self.leases.enter_append(ino, span),
+            (_, None) => self.leases.enter(ino, LeaseMode::Write),
         };
         self.write_under(position, &data, Refusal::Told, || {
             let mut entered = enter()?;
             if !self.has_no_privileges(ino, taken) {
                 let node = entered.0.clone();
                 drop(entered);
-                let _awaiting = wanted.map(|wanted| Awaiting::write(node, wanted.span));
+                let _awaiting = in_pages.map(|span| Awaiting::write(node, span));
                 self.drop_privileges(ino, taken)?;
                 entered = enter()?;
             }

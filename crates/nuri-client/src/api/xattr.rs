@@ -9,7 +9,7 @@ use nuri_proto::change::{CAPABILITY, S_IFDIR, S_IFMT, S_IFREG, S_ISGID};
 use nuri_proto::id::Ino;
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
-    SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
+    LeaseMode, SetAttr, SetGroupId, XattrGet, XattrList, XattrMode, XattrRemove, XattrSet,
 };
 use nuri_proto::xattr::ACL_DEFAULT;
 
@@ -164,11 +164,25 @@ impl Client {
         (mode, group_id): (XattrMode, SetGroupId),
     ) -> Result<(), Status> {
         let call = XattrSet { ino, name: name.to_vec(), value: value.to_vec(), mode, group_id };
-        let _ = self.journal.fetch_xattrs(ino);
+        self.prepare_xattr_change(ino);
         if let Some(outcome) = self.journal.set_xattr_journalled(&call) {
             return outcome;
         }
         self.change_xattr(ino, name, &call)
+    }
+
+    /// Before one is changed. Whose attributes are changed again is asked for alone: from then on
+    /// the journal answers. Where it cannot be had the server changes them.
+    fn prepare_xattr_change(&self, ino: Ino) {
+        let is_again = self.inodes.find(ino).is_some_and(|node| {
+            let state = node.state.lock();
+            state.xattrs.were_changed() && !state.hold.is_alone()
+        });
+        let is_file = || self.getattr(ino).is_ok_and(|attr| attr.mode & S_IFMT == S_IFREG);
+        if is_again && is_file() {
+            let _ = self.leases.acquire(ino, LeaseMode::Write);
+        }
+        let _ = self.journal.fetch_xattrs(ino);
     }
 
     /// By the server.
@@ -188,7 +202,11 @@ impl Client {
         let outcome = self.session.change(call, &[]);
         // A reader of it may have noted its absence meanwhile.
         self.doubt_xattrs(ino);
-        self.leases.forget_attr(ino);
+        if let Some(node) = &node {
+            let mut state = node.state.lock();
+            // Where it was refused nothing may have changed.
+            if outcome.is_ok() { state.outdate_attr() } else { state.forget_attr() }
+        }
         outcome
     }
 
@@ -210,7 +228,7 @@ impl Client {
     /// `NODATA` where it is not set.
     pub fn xattr_remove(&self, ino: Ino, name: &[u8]) -> Result<(), Status> {
         let call = XattrRemove { ino, name: name.to_vec() };
-        let _ = self.journal.fetch_xattrs(ino);
+        self.prepare_xattr_change(ino);
         if let Some(outcome) = self.journal.remove_xattr_journalled(&call) {
             return outcome;
         }

@@ -144,6 +144,11 @@ impl KnownXattrs {
         }
     }
 
+    /// Whether one was changed since the lease began.
+    pub(crate) fn were_changed(&self) -> bool {
+        self.changes > 0
+    }
+
     /// Before a question is asked.
     pub(crate) fn asked(&self) -> Asked {
         Asked(self.changes)

@@ -86,6 +86,9 @@ pub(crate) struct InodeState {
     pub(crate) logged: u64,
     /// How often attributes were forgotten: those of a reply to an older call do not count.
     pub(crate) forgotten: u64,
+    /// The inode changed since this count of its changes: an answer that tells of no later one is
+    /// from before.
+    pub(crate) outdated: u64,
     /// How often a lease was lost.
     pub(crate) losses: u64,
     /// Known under the lease.
@@ -288,7 +291,8 @@ impl InodeState {
     pub(crate) fn apply(&mut self, attr: &Attr, lease: Option<Grant>, standing: GrantValidity) {
         self.hold.take(lease, standing);
         // Answers of calls side by side may overtake each other.
-        let is_old = self.attr.is_some_and(|known| known.change > attr.change);
+        let is_outdated = attr.change <= self.outdated && !broken!("old_after_forgotten");
+        let is_old = is_outdated || self.attr.is_some_and(|known| known.change > attr.change);
         let is_void = lease.is_some_and(|grant| !self.hold.counts(grant, standing));
         if self.hold.mode.is_none() || is_old || is_void {
             return;
@@ -324,9 +328,22 @@ impl InodeState {
         }
     }
 
+    /// Forgets attributes: they may be others now. What is buffered stays, and covers what is
+    /// fetched anew.
+    pub(crate) fn forget_attr(&mut self) {
+        (self.attr, self.forgotten) = (None, self.forgotten + 1);
+    }
+
+    /// An own call changed the inode, and did not answer how it is now.
+    pub(crate) fn outdate_attr(&mut self) {
+        self.outdated = self.attr.map_or(0, |known| known.change).max(self.outdated);
+        self.forget_attr();
+    }
+
     /// Forgets what was known under a lease that is gone.
     pub(crate) fn forget_leased(&mut self) {
         self.forgotten += 1;
+        self.outdated = 0;
         self.losses += 1;
         (self.file, self.attr, self.accessed) = (None, None, None);
         self.xattrs = KnownXattrs::default();
@@ -444,6 +461,25 @@ mod tests {
         state.apply(&attr(7), grant(6), standing);
         state.apply(&attr(6), grant(7), standing);
         assert_eq!(state.attr, Some(attr(7)), "an older answer");
+    }
+
+    /// Catches `broken!("old_after_forgotten")`.
+    #[test]
+    fn an_answer_from_before_an_own_change_says_nothing() {
+        let mut state = InodeState::default();
+        let attr = |change| Attr { change, ..Attr::default() };
+        let standing = GrantValidity { server_boot: 0, void: 0 };
+        let grant = |number| Some(Grant { mode: LeaseMode::Write, number });
+        state.apply(&attr(7), grant(1), standing);
+        state.outdate_attr();
+        state.apply(&attr(7), grant(2), standing);
+        assert_eq!(state.attr, None, "it is from before the change");
+        state.apply(&attr(8), grant(3), standing);
+        assert_eq!(state.attr, Some(attr(8)));
+        state.outdate_attr();
+        state.forget_leased();
+        state.apply(&attr(2), grant(4), standing);
+        assert_eq!(state.attr, Some(attr(2)), "under another lease");
     }
 
     #[test]

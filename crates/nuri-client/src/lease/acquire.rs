@@ -12,6 +12,7 @@ use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, InodeReply, LeaseMode, RemoveReply, TruncateDone,
 };
 use nuri_proto::range_map::Span;
+use nuri_rules::broken;
 use nuri_volume::DataPlane;
 use parking_lot::Mutex;
 
@@ -64,6 +65,8 @@ enum Bytes {
     None,
     Read(Span),
     Written(Wanted),
+    /// Written at the file's end, wherever that is.
+    Appended(Span),
 }
 
 impl Bytes {
@@ -71,8 +74,16 @@ impl Bytes {
     /// is written all the time comes to no end. It may, because the recall knows which page the
     /// kernel keeps locked for it. Reads of many programs would take all requests of the mount.
     fn waits_for_recall(self, state: &InodeState) -> bool {
-        matches!(self, Bytes::Written(_)) && state.hold.revoking
+        matches!(self, Bytes::Written(_) | Bytes::Appended(_)) && state.hold.revoking
     }
+}
+
+/// What a change of a file's size runs under; ends when dropped.
+pub(crate) enum Resizing {
+    /// The write lease.
+    Alone(Entered),
+    /// A lease to read that is being given back: until it is, nobody else writes the file.
+    Recalled(Entered),
 }
 
 /// An operation that runs under a lease; ends when dropped.
@@ -106,38 +117,85 @@ impl Leases {
         self.enter_with(ino, LeaseMode::Write, Bytes::Written(wanted))
     }
 
+    /// Enters an append that has these pages of the kernel.
+    pub(crate) fn enter_append(&self, ino: Ino, pages: Span) -> Result<Entered, Status> {
+        self.enter_with(ino, LeaseMode::Write, Bytes::Appended(pages))
+    }
+
     fn enter_with(&self, ino: Ino, need: LeaseMode, bytes: Bytes) -> Result<Entered, Status> {
         let start = Instant::now();
         if let (Bytes::None, Some(node)) = (bytes, self.inodes.find(ino)) {
             node.yield_to_recall();
         }
         loop {
-            let entered = self.inodes.with(ino, |node, state| {
-                let in_part = || match bytes {
-                    Bytes::Written(wanted) => state.writes_part(wanted.span),
-                    _ => false,
-                };
-                // A lease that came without the data was asked for to change a name.
-                let serves = |file: &FileData| need == LeaseMode::Read || file.is_writable;
-                let is_whole =
-                    state.hold.mode >= Some(need) && state.file.as_deref().is_some_and(serves);
-                let have = state.file.is_some() && (is_whole || in_part());
-                let enters = have && !bytes.waits_for_recall(state);
-                enters.then(|| {
-                    state.active += 1;
-                    state.reads += u64::from(need == LeaseMode::Read);
-                    Entered(node.clone())
-                })
-            });
-            match entered {
-                Some(entered) if self.session.trusts_leases() => return Ok(entered),
-                Some(_) => self.wait_for_server(),
-                None => self.wait_or_acquire(ino, need, bytes)?,
+            if let Some(entered) = self.try_enter(ino, need, bytes)? {
+                return Ok(entered);
             }
             if start.elapsed() > REQUEST {
                 return Err(Status::IO);
             }
         }
+    }
+
+    /// Enters a change of the file's size.
+    pub(crate) fn enter_resize(&self, ino: Ino) -> Result<Resizing, Status> {
+        let start = Instant::now();
+        while start.elapsed() <= REQUEST {
+            if let Some(entered) = self.enter_what_goes(ino) {
+                return Ok(Resizing::Recalled(entered));
+            }
+            if let Some(entered) = self.try_enter(ino, LeaseMode::Write, Bytes::None)? {
+                return Ok(Resizing::Alone(entered));
+            }
+        }
+        Err(Status::IO)
+    }
+
+    /// Enters a change of size under a lease to read, while that is given back (LEASE-4c).
+    fn enter_what_goes(&self, ino: Ino) -> Option<Entered> {
+        let node = self.inodes.find(ino)?;
+        let mut state = node.state.lock();
+        let goes = state.hold.revoking && state.hold.mode == Some(LeaseMode::Read);
+        let is_whole = state.file.is_some() && state.parts.is_none();
+        let counts = goes && is_whole && self.session.trusts_leases();
+        if !counts || broken!("resize_waits_for_recall") {
+            return None;
+        }
+        state.active += 1;
+        drop(state);
+        Some(Entered(node))
+    }
+
+    /// Enters where what is needed is held; else asks for it, once.
+    fn try_enter(
+        &self,
+        ino: Ino,
+        need: LeaseMode,
+        bytes: Bytes,
+    ) -> Result<Option<Entered>, Status> {
+        let entered = self.inodes.with(ino, |node, state| {
+            let in_part = || match bytes {
+                Bytes::Written(wanted) => state.writes_part(wanted.span),
+                _ => false,
+            };
+            // A lease that came without the data was asked for to change a name.
+            let serves = |file: &FileData| need == LeaseMode::Read || file.is_writable;
+            let is_whole =
+                state.hold.mode >= Some(need) && state.file.as_deref().is_some_and(serves);
+            let have = state.file.is_some() && (is_whole || in_part());
+            let enters = have && !bytes.waits_for_recall(state);
+            enters.then(|| {
+                state.active += 1;
+                state.reads += u64::from(need == LeaseMode::Read);
+                Entered(node.clone())
+            })
+        });
+        match entered {
+            Some(entered) if self.session.trusts_leases() => return Ok(Some(entered)),
+            Some(_) => self.wait_for_server(),
+            None => self.wait_or_acquire(ino, need, bytes)?,
+        }
+        Ok(None)
     }
 
     /// Waits for the end of an own recall, else asks for the lease. The kernel keeps pages of the
@@ -147,7 +205,9 @@ impl Leases {
         let _awaiting = match bytes {
             Bytes::None => None,
             Bytes::Read(span) => Some(Awaiting::read(node.clone(), span)),
-            Bytes::Written(wanted) => Some(Awaiting::write(node.clone(), wanted.span)),
+            Bytes::Written(Wanted { span, .. }) | Bytes::Appended(span) => {
+                Some(Awaiting::write(node.clone(), span))
+            }
         };
         if node.wait_for_recall(|state| bytes.waits_for_recall(state)) {
             return Ok(());
@@ -261,6 +321,16 @@ impl Leases {
         Ok(())
     }
 
+    /// Finishes a truncation that another client did not, where there is one, before the file grows
+    /// under a lease that is being given back.
+    pub(crate) fn finish_truncation_of(&self, ino: Ino) -> Result<(), Status> {
+        let session = self.session.id();
+        let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
+        let Some(record) = reply.file else { return Ok(()) };
+        let finish = |from| self.finish_truncation(session, ino, &record, from);
+        record.punch_from.map_or(Ok(()), finish)
+    }
+
     /// A truncation that its client did not finish: under the write lease, before any growth.
     fn finish_truncation(
         &self,
@@ -281,11 +351,10 @@ impl Leases {
         self.forget_attr(reply.ino);
     }
 
+    /// An own call changed the inode, and did not answer how it is now.
     pub(crate) fn forget_attr(&self, ino: Ino) {
         if let Some(node) = self.inodes.find(ino) {
-            // What is buffered stays and covers what is fetched anew.
-            let mut state = node.state.lock();
-            (state.attr, state.forgotten) = (None, state.forgotten + 1);
+            node.state.lock().outdate_attr();
         }
     }
 }

@@ -86,16 +86,13 @@ impl Recalls {
     fn obey(&self, recall: Recall) {
         let Recall { ino, number, keep, part } = recall;
         let mut settled = false;
-        let kept = match (self.inodes.find(ino), part) {
+        let kept = match (self.find_recalled(ino, number), part) {
             (Some(node), None) => self.leases.give_back(&node, number, keep, &mut settled),
             (Some(node), Some(part)) => {
                 self.leases.give_part_back(&node, part);
                 None
             }
-            (None, _) => {
-                self.session.note_recall(ino, number);
-                None
-            }
+            (None, _) => None,
         };
         let done = RecallDone { ino, number, kept, part, settled };
         if let Err(status) = self.session.call(&done)
@@ -103,6 +100,15 @@ impl Recalls {
         {
             tracing::warn!("client: answer to the recall of inode {ino} did not arrive: {status}");
         }
+    }
+
+    /// The inode of a recall, where it is known. One that is not has the recall noted before the
+    /// last look: the grant that it takes back may be on its way, and the inode be known meanwhile.
+    fn find_recalled(&self, ino: Ino, number: u64) -> Option<Arc<Inode>> {
+        self.inodes.find(ino).or_else(|| {
+            self.session.note_recall(ino, number);
+            self.inodes.find(ino)
+        })
     }
 
     /// The server restarted: tell it what is held here, before anybody else is served. One that

@@ -12,6 +12,8 @@ pub enum Position {
     At(u64),
     /// The end of the file, as the lease's holder knows it.
     End,
+    /// As `End`, of bytes that the kernel has in its pages from there on, one of them locked.
+    EndInPages(u64),
 }
 
 impl Position {
@@ -19,7 +21,7 @@ impl Position {
     pub(crate) fn within(self, size: u64) -> u64 {
         match self {
             Position::At(offset) => offset,
-            Position::End => size,
+            Position::End | Position::EndInPages(_) => size,
         }
     }
 }

@@ -115,12 +115,20 @@ impl Dispatcher {
             self.client.write_mapped(ino, call.offset, data)?
         } else {
             let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-            let append = flags & libc::O_APPEND != 0;
-            let position = if append { Position::End } else { Position::At(call.offset) };
+            let is_paged = self.cached.is_paged(ino, call.fh);
+            let position = match flags & libc::O_APPEND != 0 {
+                true if is_paged => Position::EndInPages(call.offset),
+                true => Position::End,
+                false => Position::At(call.offset),
+            };
             let taken = privileges(kill, Self::caller(request));
             let wrote = self.client.write((ino, call.fh), position, data, taken);
             let asked = WriteResult { at: call.offset, len: data.len() as u64 };
-            self.drop_pages_read_meanwhile(ino, flags, wrote.unwrap_or(asked));
+            match position {
+                Position::EndInPages(_) => self.drop_pages_at(ino, [asked, wrote.unwrap_or(asked)]),
+                _ if is_paged => {}
+                _ => self.drop_pages_read_meanwhile(ino, wrote.unwrap_or(asked)),
+            }
             wrote?
         };
         if flags & libc::O_DSYNC != 0 {
@@ -131,11 +139,26 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// See `kernel_cached.rs`. Also of what was refused in part.
-    fn drop_pages_read_meanwhile(&self, ino: Ino, flags: i32, wrote: WriteResult) {
-        let is_direct = flags & libc::O_DIRECT != 0 && !broken!("direct_beside_pages");
-        if is_direct && wrote.len > 0 && self.cached.has(ino) {
+    /// After a direct write; see `kernel_cached.rs`. Also of what was refused in part.
+    fn drop_pages_read_meanwhile(&self, ino: Ino, wrote: WriteResult) {
+        let is_any = self.cached.has(ino) && !broken!("direct_beside_pages");
+        if is_any && wrote.len > 0 {
             self.pages.invalidate_pages(ino, wrote.at, wrote.len);
+        }
+    }
+
+    /// After an append through pages (`F_SETFL`): the kernel put the bytes where it believed that
+    /// the file ended. It keeps a page of the write locked until that is answered, so a thread of
+    /// its own waits for that.
+    fn drop_pages_at(&self, ino: Ino, spans: [WriteResult; 2]) {
+        let pages = self.pages.clone();
+        let drop_all = move || {
+            for span in spans.iter().filter(|span| span.len > 0) {
+                pages.invalidate_pages(ino, span.at, span.len);
+            }
+        };
+        if std::thread::Builder::new().name("appended".into()).spawn(drop_all).is_err() {
+            tracing::warn!("fuse: pages of an append to inode {ino} stay: no thread can be had");
         }
     }
 

@@ -39,6 +39,11 @@ impl Cached {
         }
     }
 
+    /// Whether the handle reads and writes through pages.
+    pub(crate) fn is_paged(&self, ino: Ino, fh: u64) -> bool {
+        self.table(ino).lock().get(&ino).is_some_and(|handles| handles.contains(&fh))
+    }
+
     /// Whether pages of the inode may be read now.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         self.table(ino).lock().contains_key(&ino)
@@ -57,6 +62,7 @@ mod tests {
         cached.closed(Ino(7), 1);
         cached.closed(Ino(7), 9);
         assert!(cached.has(Ino(7)) && !cached.has(Ino(8)));
+        assert!(cached.is_paged(Ino(7), 2) && !cached.is_paged(Ino(7), 1));
         cached.closed(Ino(7), 2);
         assert!(!cached.has(Ino(7)));
     }

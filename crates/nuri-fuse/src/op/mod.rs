@@ -1,6 +1,7 @@
 //! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`,
 //! extended attributes in `xattr`.
 
+mod create;
 mod directory;
 mod file;
 mod kernel_cached;
@@ -11,28 +12,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nuri_client::{Access, Caller, Client, Created, Entry, KernelCache, Privileges};
+use nuri_client::{Access, Caller, Client, Entry, KernelCache, Privileges};
 use nuri_io::buf::BufPool;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{
-    Attr, Exclusive, Make, MakeKind, MakeUnnamed, RemoveKind, RenameMode, SetAttr, SetTime, Time,
+    Attr, Exclusive, Make, MakeKind, RemoveKind, RenameMode, SetAttr, SetTime, Time,
 };
 use nuri_rules::{broken, pause};
-use zerocopy::IntoBytes;
 
 use crate::bypass::Bypass;
 use crate::mount_tuning::MountTuning;
 use crate::protocol::abi;
 use crate::protocol::abi::{
-    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, OpenOut,
-    Rename2In, RenameIn, SetattrIn, StatfsOut,
+    BatchForgetIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn,
+    SetattrIn, StatfsOut,
 };
 use crate::protocol::limits::MAX_WRITE;
 use crate::protocol::read_order::Reads;
 use crate::protocol::reply::{Replier, attr_out, entry_out, statx_out};
 use crate::protocol::request::Request;
 use crate::transport::kernel_size::KernelSizes;
+use create::CreateRaces;
 use directory::OpenDirectories;
 use kernel_cached::Cached;
 use lock::system_call;
@@ -62,6 +63,7 @@ pub(crate) struct Dispatcher {
     sizes: KernelSizes,
     pub(crate) reads: Arc<Reads>,
     pub(crate) cached: Cached,
+    create_races: CreateRaces,
     pub(crate) open_directories: OpenDirectories,
     pub(crate) pages: Arc<dyn KernelCache>,
 }
@@ -132,6 +134,7 @@ impl Dispatcher {
             sizes,
             reads,
             cached,
+            create_races: CreateRaces::default(),
             open_directories: OpenDirectories::default(),
             pages,
         }
@@ -529,56 +532,6 @@ impl Dispatcher {
         self.sizes.unsure.doubt(entry.ino);
         reply.value(&entry_out(&entry, self.name_time(parent), Duration::ZERO));
         Ok(())
-    }
-
-    fn create<'g>(
-        &'g self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'g, '_>,
-    ) -> Result<(), Status> {
-        let call: CreateIn = request.take()?;
-        let name = request.name()?;
-        let parent = self.parent(request);
-        let flags = call.flags as i32;
-        let exclusive = if flags & libc::O_EXCL != 0 { Exclusive::Yes } else { Exclusive::No };
-        let (uid, gid) = (request.header.uid, request.header.gid);
-        let (mode, umask) = (call.mode, call.umask);
-        let (name, kind) = (name.to_vec(), MakeKind::File);
-        let make = Make { parent: parent.ino, name, kind, mode, umask, uid, gid, exclusive };
-        let Created { entry, fh, was_there } = self.client.create(&make, access(flags))?;
-        reply.hold(self.client.reply_gate());
-        let mut out = self.entry_out(parent, &entry);
-        if was_there {
-            // As for a link: others may change it.
-            (out.attr_valid, out.attr_valid_nsec) = (0, 0);
-        }
-        self.reply_opened(&out, (fh, flags), reply);
-        Ok(())
-    }
-
-    fn tmpfile(
-        &self,
-        request: &mut Request<'_>,
-        reply: &mut Replier<'_, '_>,
-    ) -> Result<(), Status> {
-        let call: CreateIn = request.take()?;
-        let parent = Self::ino(request);
-        let (uid, gid) = (request.header.uid, request.header.gid);
-        let make = MakeUnnamed { parent, mode: call.mode, umask: call.umask, uid, gid };
-        let flags = call.flags as i32;
-        let (entry, fh) = self.client.make_unnamed(&make, access(flags))?;
-        // There is no name that the kernel could cache.
-        let out = entry_out(&entry, Duration::ZERO, Duration::ZERO);
-        self.reply_opened(&out, (fh, flags), reply);
-        Ok(())
-    }
-
-    fn reply_opened(&self, entry: &EntryOut, (fh, flags): (u64, i32), reply: &mut Replier<'_, '_>) {
-        let open_flags = self.note_open(Ino(entry.nodeid), fh, flags);
-        let open = OpenOut { fh, open_flags, backing_id: 0 };
-        let mut body = entry.as_bytes().to_vec();
-        body.extend_from_slice(open.as_bytes());
-        reply.owned(body);
     }
 
     /// A program read the inode, through a descriptor with these flags.

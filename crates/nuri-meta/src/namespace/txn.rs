@@ -340,6 +340,17 @@ impl Txn<'_> {
         if lease.is_some() { InodeReply { attr: inode.attr, lease } } else { self.reply(inode) }
     }
 
+    /// The reply for an inode that the caller had alone while it was changed. It is offered so,
+    /// where it is no directory: who changes an inode mostly changes it again, and then needs no
+    /// server. A directory is taken with its names (`TakeDirectory`).
+    pub(crate) fn reply_changed(&mut self, inode: &Inode) -> InodeReply {
+        if inode.is_dir() || !self.offers {
+            return self.reply(inode);
+        }
+        let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Write);
+        if lease.is_some() { InodeReply { attr: inode.attr, lease } } else { self.reply(inode) }
+    }
+
     /// A read lease on a directory, offered in passing.
     pub(crate) fn dir_lease(&mut self, dir: Ino) -> Option<Grant> {
         self.leases.offer(dir, self.session, LeaseMode::Read)

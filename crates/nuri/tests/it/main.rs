@@ -41,6 +41,7 @@ mod paused;
 mod places;
 mod posix;
 mod preload;
+mod races;
 mod redundancy;
 mod repair;
 mod report;

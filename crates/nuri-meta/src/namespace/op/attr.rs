@@ -31,7 +31,7 @@ impl MetaOp for SetAttr {
             Body::File(file) => (file.object, file.punch_from),
             _ => (ObjectId(0), None),
         };
-        Ok(SetAttrReply { inode: txn.reply(&inode), object, punch_from })
+        Ok(SetAttrReply { inode: txn.reply_changed(&inode), object, punch_from })
     }
 }
 

@@ -46,8 +46,9 @@ fn is_in_parts(txn: &Txn<'_>, call: &AcquirePart) -> Result<bool, Status> {
     }
     let inode = txn.inode(call.ino)?;
     let Body::File(file) = &inode.body else { return Ok(false) };
-    let is_clean = file.punch_from.is_none() && file.grown_from.is_none();
-    Ok(file.on_targets && !file.inline && (is_clean || txn.leases.has_parts(call.ino)))
+    // What is written in parts grows.
+    let is_clean = file.grown_from.is_none() || txn.leases.has_parts(call.ino);
+    Ok(file.on_targets && !file.inline && file.punch_from.is_none() && is_clean)
 }
 
 impl MetaOp for AcquirePart {
