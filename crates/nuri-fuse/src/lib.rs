@@ -7,6 +7,7 @@
 //! running mount is in [`mount_tuning`].
 
 mod bypass;
+mod growing;
 pub mod mount;
 mod mount_tuning;
 mod op;

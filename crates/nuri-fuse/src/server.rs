@@ -8,6 +8,7 @@ use nuri_client::{Client, KernelCache};
 use zerocopy::IntoBytes;
 
 use crate::bypass::{Bypass, Passed};
+use crate::growing::Growing;
 use crate::mount_tuning::MountTuning;
 use crate::op::{Dispatcher, Kernel, Own};
 use crate::protocol::abi::{
@@ -83,15 +84,19 @@ pub fn serve(
         long_setxattr: flags & SETXATTR_EXT != 0,
         read_only: config.read_only,
     };
+    let growing = Arc::new(Growing::new());
     let bypass = match kernel.epochs {
-        true => Bypass::start(client.clone(), notifier.clone(), config.read_only, config.passed),
+        true => {
+            let (client, pages, growing) = (client.clone(), notifier.clone(), growing.clone());
+            Bypass::start(client, pages, config.read_only, growing, config.passed)
+        }
         false => Err(io::Error::other("it needs Linux 6.16")),
     };
     let bypass =
         bypass.inspect_err(|why| tracing::info!("fuse: no way past the kernel: {why}")).ok();
     let sizes = KernelSizes::new(unsure, load.clone(), point.to_owned());
-    let own =
-        Own { bypass: bypass.clone(), tuning: MountTuning::of(point), sizes, pages: notifier };
+    let tuning = MountTuning::of(point);
+    let own = Own { bypass: bypass.clone(), growing, tuning, sizes, pages: notifier };
     let dispatcher = Arc::new(Dispatcher::new(client, kernel, own));
     let serving = Serving::default();
     let start = |probe| Rings::start(&dispatcher, &device, (&serving, point), (load, probe));

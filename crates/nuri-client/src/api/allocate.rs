@@ -55,12 +55,15 @@ impl Client {
         pause!("grow");
         let resizing = self.leases.enter_resize(ino)?;
         let size = match &resizing {
-            _ if broken!("grown_unseen") => Some(seen),
-            Resizing::Alone(entered) => entered.0.state.lock().file.as_ref().map(|file| file.size),
+            _ if broken!("grown_unseen") => seen,
+            Resizing::Alone(entered) => {
+                entered.0.state.lock().file.as_ref().ok_or(Status::IO)?.size
+            }
             // Nobody writes the file until that ends.
-            Resizing::Recalled(_) => Some(self.getattr(ino)?.size),
+            Resizing::Recalled(_) => self.getattr(ino)?.size,
         };
-        if size.is_some_and(|size| size < end) {
+        pause!("grow");
+        if size < end {
             self.resize(&resizing, &SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())

@@ -34,23 +34,14 @@ impl Client {
     /// `FBIG`; `IO` where a lock taken through the open file was lost; `NOSPC` where the targets
     /// have no room, if they had little. Else `NOSPC` and `IO` appear at sync and close, where the
     /// bytes could not be kept.
-    pub fn write(
+    pub fn write<'a>(
         &self,
         (ino, fh): (Ino, u64),
         position: Position,
-        data: &[u8],
+        data: impl Into<WritePayload<'a>>,
         taken: Privileges,
     ) -> Result<WriteResult, Status> {
-        self.write_bytes((ino, fh), position, data.into(), taken)
-    }
-
-    pub(crate) fn write_bytes(
-        &self,
-        (ino, fh): (Ino, u64),
-        position: Position,
-        data: WritePayload<'_>,
-        taken: Privileges,
-    ) -> Result<WriteResult, Status> {
+        let data = data.into();
         let (in_pages, ahead) = match position {
             Position::At(offset) => (Some(offset), self.foresee(fh, offset, &data)),
             Position::EndInPages(offset) => (Some(offset), Ahead::default()),
@@ -205,6 +196,6 @@ impl Client {
             false => Some(node.resizing.read()),
         };
         let position = Position::At(offset);
-        self.write_bytes((ino, fh), position, data.into(), taken)
+        self.write((ino, fh), position, data, taken)
     }
 }

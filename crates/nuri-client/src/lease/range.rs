@@ -183,13 +183,15 @@ impl Leases {
                     return Ok(());
                 }
                 let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
-                if state.active == 0 && !is_dirty {
+                // A recall of them takes what the kernel wrote under them, and ends by itself.
+                let is_recalled = state.hold.revoking;
+                if state.active == 0 && !is_dirty && !is_recalled {
                     // The server takes them back with what it grants instead.
                     state.forget_parts();
                     state.file = None;
                     return Ok(());
                 }
-                if state.active > 0 {
+                if state.active > 0 || is_recalled {
                     node.changed.wait_for(&mut state, STEP);
                 }
             }

@@ -88,6 +88,7 @@ impl Writeback {
             }
             let (charged, full) = buffer_write(file, at, data);
             charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
+            data.note_reach(file.size, at + len);
             file.size = file.size.max(at + len);
             file.touch(now);
             return Ok(WriteOutcome::Behind(Written { at, charged, full }));

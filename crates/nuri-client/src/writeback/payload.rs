@@ -34,36 +34,58 @@ pub struct WriteResult {
 }
 
 /// Bytes of a write.
-pub struct WritePayload<'a>(Kind<'a>);
+pub struct WritePayload<'a> {
+    kind: Kind<'a>,
+    /// Told where the file ended, when the write is about to make it longer.
+    grows: Option<&'a dyn Fn(u64)>,
+}
 
 enum Kind<'a> {
     Bytes(&'a [u8]),
     Block(Arc<Bytes>),
 }
 
-impl WritePayload<'_> {
+impl<'a> WritePayload<'a> {
+    fn new(kind: Kind<'a>) -> WritePayload<'a> {
+        WritePayload { kind, grows: None }
+    }
+
+    /// Tells `grows` where the file ended, before anybody else can see that the write made it
+    /// longer. It may wait for nothing.
+    #[must_use]
+    pub fn telling(self, grows: &'a dyn Fn(u64)) -> WritePayload<'a> {
+        WritePayload { grows: Some(grows), ..self }
+    }
+
+    /// The file, which ends at `end`, is about to reach `reach`.
+    pub(crate) fn note_reach(&self, end: u64, reach: u64) {
+        if let Some(grows) = self.grows.filter(|_| reach > end) {
+            grows(end);
+        }
+    }
+
     /// A block that can be kept.
     pub(crate) fn block(&self) -> Option<&Arc<Bytes>> {
-        if let Kind::Block(block) = &self.0 { Some(block) } else { None }
+        if let Kind::Block(block) = &self.kind { Some(block) } else { None }
     }
 }
 
 impl<'a> From<&'a [u8]> for WritePayload<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        WritePayload(Kind::Bytes(bytes))
+        WritePayload::new(Kind::Bytes(bytes))
     }
 }
 
 impl From<OwnBlock> for WritePayload<'_> {
     fn from(block: OwnBlock) -> Self {
-        WritePayload(Kind::Block(Arc::new(block.0)))
+        WritePayload::new(Kind::Block(Arc::new(block.0)))
     }
 }
 
 impl std::ops::Deref for WritePayload<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        match &self.0 {
+        match &self.kind {
             Kind::Bytes(bytes) => bytes,
             Kind::Block(block) => block,
         }

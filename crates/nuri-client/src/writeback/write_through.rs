@@ -115,7 +115,7 @@ impl Writeback {
                 break;
             }
         }
-        self.written_through(&alone, node, at, &done).map(WriteOutcome::Through)
+        self.written_through(&alone, node, (at, data), &done).map(WriteOutcome::Through)
     }
 
     /// Sends a block of the write.
@@ -181,7 +181,7 @@ impl Writeback {
         &self,
         alone: &ExclusiveWrite<'_>,
         node: &Arc<Inode>,
-        at: u64,
+        (at, data): (u64, &WritePayload<'_>),
         done: &Progress,
     ) -> Result<WriteResult, Status> {
         let now = self.session.now();
@@ -196,6 +196,7 @@ impl Writeback {
             return done.outcome.map(|()| WriteResult { at, len: 0 });
         }
         file.inline = None;
+        data.note_reach(file.size, done.to);
         file.size = file.size.max(done.to);
         file.allocated += done.allocated;
         file.touch(now);

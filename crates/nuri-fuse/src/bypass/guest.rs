@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nuri_client::{Access, OwnBlock, Privileges};
+use nuri_client::{Access, OwnBlock, Privileges, WritePayload};
 use nuri_ipc::lent_pages::LentPages;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -125,12 +125,15 @@ impl<'b> Guest<'b> {
         let file = if fits { self.file(ask) } else { Err(Status::FBIG) };
         let is_block = ask.len == OwnBlock::LEN && ask.offset.is_multiple_of(OwnBlock::LEN);
         let until = Instant::now() + PATIENCE;
+        let growth = file.ok().map(|(ino, _)| self.bypass.growing.watch(ino));
+        let grows = |end| growth.iter().for_each(|growth| growth.begin(end));
         let written = if is_block {
             let block = OwnBlock::fill(|bytes| take(&self.from, bytes, until))?;
+            let block = WritePayload::from(block).telling(&grows);
             file.and_then(|file| client.write_past(file, ask.offset, block, Privileges::All))
         } else {
             fill(&self.from, &mut self.scratch, len, until)?;
-            let data = &self.scratch[..];
+            let data = WritePayload::from(&self.scratch[..]).telling(&grows);
             file.and_then(|file| client.write_past(file, ask.offset, data, Privileges::All))
         };
         // Also of what was refused in part.
@@ -139,6 +142,7 @@ impl<'b> Guest<'b> {
         {
             self.bypass.kernel.invalidate_pages(ino, ask.offset, ask.len);
         }
+        drop(growth);
         Ok(written.map(|wrote| {
             // Out of the pipe, and what is no block from there into the write buffer.
             self.bypass.passed.count(wrote.len as usize, if is_block { 1 } else { 2 });

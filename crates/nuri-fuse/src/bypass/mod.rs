@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::growing::Growing;
 use guest::{Guest, PATIENCE};
 pub use passed::Passed;
 use ticket::Tickets;
@@ -47,6 +48,7 @@ const FEW: usize = 2;
 pub(crate) struct Bypass {
     client: Arc<Client>,
     kernel: Arc<dyn KernelCache>,
+    growing: Arc<Growing>,
     /// Access times are not to be changed.
     read_only: bool,
     /// Of the socket, which has no file.
@@ -67,6 +69,7 @@ impl Bypass {
         client: Arc<Client>,
         kernel: Arc<dyn KernelCache>,
         read_only: bool,
+        growing: Arc<Growing>,
         passed: Arc<Passed>,
     ) -> io::Result<Arc<Bypass>> {
         let random = ticket::random().map_err(|status| io::Error::other(status.to_string()))?;
@@ -81,8 +84,17 @@ impl Bypass {
         rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(&name[..31])?)?;
         rustix::net::listen(&listener, MOST as i32)?;
         let (tickets, guests) = Default::default();
-        let bypass = Bypass { client, kernel, read_only, name, listener, tickets, guests, passed };
-        let bypass = Arc::new(bypass);
+        let bypass = Arc::new(Bypass {
+            client,
+            kernel,
+            growing,
+            read_only,
+            name,
+            listener,
+            tickets,
+            guests,
+            passed,
+        });
         let own = bypass.clone();
         std::thread::Builder::new().name("bypass".into()).spawn(move || own.listen())?;
         Ok(bypass)

@@ -8,17 +8,18 @@
 //! meanwhile, the mount does itself what the kernel would have done.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_client::Made;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Attr, Exclusive, Make, MakeKind, MakeUnnamed, SetAttr};
+use nuri_proto::xattr::ACL_ACCESS;
 use nuri_rules::{broken, pause};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use crate::op::{Dispatcher, access, is_file};
+use crate::op::{Dispatcher, access, is_file, privileges};
 use crate::protocol::abi::{CreateIn, EntryOut, OpenOut};
 use crate::protocol::reply::{Replier, entry_out};
 use crate::protocol::request::Request;
@@ -26,31 +27,37 @@ use crate::protocol::request::Request;
 /// Opens that were answered so and are remembered; what a kernel has under way is much less.
 const MOST: usize = 1024;
 
+/// Much longer than the kernel takes to look again.
+const FORGOTTEN: Duration = Duration::from_secs(1);
+
 /// A thread that opens, the directory and the name.
 type Opening = (u32, Ino, Vec<u8>);
 
-/// Opens that were told to look again.
+/// Opens that were told to look again, and when.
 #[derive(Default)]
-pub(super) struct CreateRaces(Mutex<VecDeque<Opening>>);
+pub(super) struct CreateRaces(Mutex<VecDeque<(Instant, Opening)>>);
 
 impl CreateRaces {
     /// Whether this open is told to look again: not the second time.
     fn looks_again(&self, opening: Opening) -> bool {
         let mut told = self.0.lock();
-        if let Some(at) = told.iter().position(|other| *other == opening) {
+        while told.front().is_some_and(|(at, _)| at.elapsed() > FORGOTTEN) {
+            told.pop_front();
+        }
+        if let Some(at) = told.iter().position(|(_, other)| *other == opening) {
             told.remove(at);
             return false;
         }
         if told.len() == MOST {
             told.pop_front();
         }
-        told.push_back(opening);
+        told.push_back((Instant::now(), opening));
         true
     }
 }
 
-/// Whether the mode allows the caller to open the file. In doubt about the groups of the caller it
-/// does not.
+/// Whether the mode of a file without an access control list allows the caller to open it. In doubt
+/// about the groups of the caller it does not.
 fn may_open(attr: &Attr, (uid, gid): (u32, u32), flags: i32) -> bool {
     let reads = flags & libc::O_ACCMODE != libc::O_WRONLY;
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
@@ -83,10 +90,11 @@ impl Dispatcher {
         pause!("create");
         let made = self.client.make_or_find(&make)?;
         if made.was_there && !broken!("found_as_new") {
-            let found = || self.open_found(&made, opening, (uid, gid), flags);
+            let found = || self.open_found(&made, opening, request, flags);
             found().inspect_err(|_| _ = self.client.forget(made.entry.ino, 1))?;
         }
         let fh = self.client.open_made(made.entry.ino, access(flags))?;
+        self.growing.wait(made.entry.ino, made.entry.attr.size);
         reply.hold(self.client.reply_gate());
         let mut out = self.entry_out(parent, &made.entry);
         if made.was_there {
@@ -102,16 +110,21 @@ impl Dispatcher {
         &self,
         made: &Made,
         opening: Opening,
-        caller: (u32, u32),
+        request: &Request<'_>,
         flags: i32,
     ) -> Result<(), Status> {
-        let attr = &made.entry.attr;
-        let may_open = is_file(attr) && may_open(attr, caller, flags);
-        if self.create_races.looks_again(opening) || !may_open {
+        let (ino, attr) = (made.entry.ino, &made.entry.attr);
+        if self.create_races.looks_again(opening) {
+            return Err(Status::STALE);
+        }
+        let (uid, gid) = (request.header.uid, request.header.gid);
+        let has_list = || self.client.xattr_get(ino, ACL_ACCESS) != Err(Status::NODATA);
+        let may_open = is_file(attr) && may_open(attr, (uid, gid), flags);
+        if !may_open || uid != 0 && has_list() {
             return Err(Status::STALE);
         }
         if flags & libc::O_TRUNC != 0 {
-            let ino = made.entry.ino;
+            self.client.drop_privileges(ino, privileges(uid != 0, Self::caller(request)))?;
             self.client.setattr(&SetAttr { ino, size: Some(0), ..SetAttr::default() })?;
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Opcodes of open files.
 
-use nuri_client::{Allocate, Position, Seek, Sync, WriteResult};
+use nuri_client::{Allocate, Position, Privileges, Seek, Sync, WritePayload, WriteResult};
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_rules::broken;
+use nuri_rules::{broken, pause};
 use zerocopy::IntoBytes;
 
 use crate::bypass::TICKET;
@@ -111,25 +111,9 @@ impl Dispatcher {
         let call: WriteIn = request.take()?;
         let data = request.bytes(call.size as usize)?;
         let flags = call.flags as i32;
-        let wrote = if call.write_flags & abi::WRITE_CACHE != 0 {
-            self.client.write_mapped(ino, call.offset, data)?
-        } else {
-            let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-            let is_paged = self.cached.is_paged(ino, call.fh);
-            let position = match flags & libc::O_APPEND != 0 {
-                true if is_paged => Position::EndInPages(call.offset),
-                true => Position::End,
-                false => Position::At(call.offset),
-            };
-            let taken = privileges(kill, Self::caller(request));
-            let wrote = self.client.write((ino, call.fh), position, data, taken);
-            let asked = WriteResult { at: call.offset, len: data.len() as u64 };
-            match position {
-                Position::EndInPages(_) => self.drop_pages_at(ino, [asked, wrote.unwrap_or(asked)]),
-                _ if is_paged => {}
-                _ => self.drop_pages_read_meanwhile(ino, wrote.unwrap_or(asked)),
-            }
-            wrote?
+        let wrote = match call.write_flags & abi::WRITE_CACHE {
+            0 => self.write_called(request, &call, data)?,
+            _ => self.client.write_mapped(ino, call.offset, data)?,
         };
         if flags & libc::O_DSYNC != 0 {
             let all = flags & libc::O_SYNC == libc::O_SYNC;
@@ -139,27 +123,60 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// After a direct write; see `kernel_cached.rs`. Also of what was refused in part.
-    fn drop_pages_read_meanwhile(&self, ino: Ino, wrote: WriteResult) {
-        let is_any = self.cached.has(ino) && !broken!("direct_beside_pages");
-        if is_any && wrote.len > 0 {
-            self.pages.invalidate_pages(ino, wrote.at, wrote.len);
+    /// What a program wrote by a call.
+    fn write_called(
+        &self,
+        request: &Request<'_>,
+        call: &WriteIn,
+        data: &[u8],
+    ) -> Result<WriteResult, Status> {
+        let (ino, flags) = (Self::ino(request), call.flags as i32);
+        let is_paged = flags & libc::O_DIRECT == 0 && self.cached.is_paged(ino, call.fh);
+        let position = match flags & libc::O_APPEND != 0 {
+            true if is_paged && !broken!("append_in_pages") => Position::EndInPages(call.offset),
+            true => Position::End,
+            false => Position::At(call.offset),
+        };
+        let kill = call.write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        let taken = privileges(kill, Self::caller(request));
+        let asked = WriteResult { at: call.offset, len: data.len() as u64 };
+        if is_paged {
+            let wrote = self.client.write((ino, call.fh), position, data, taken);
+            if matches!(position, Position::EndInPages(_)) {
+                self.dropper.drop_appended(ino, asked, *wrote.as_ref().unwrap_or(&asked));
+            }
+            return wrote;
         }
+        let wrote = self.write_past_pages((ino, call.fh), position, data, taken)?;
+        // The kernel takes the size from the answer.
+        self.growing.wait(ino, wrote.at + wrote.len);
+        Ok(wrote)
     }
 
-    /// After an append through pages (`F_SETFL`): the kernel put the bytes where it believed that
-    /// the file ended. It keeps a page of the write locked until that is answered, so a thread of
-    /// its own waits for that.
-    fn drop_pages_at(&self, ino: Ino, spans: [WriteResult; 2]) {
-        let pages = self.pages.clone();
-        let drop_all = move || {
-            for span in spans.iter().filter(|span| span.len > 0) {
-                pages.invalidate_pages(ino, span.at, span.len);
-            }
+    /// A write that the kernel has no pages of. Those that somebody read meanwhile are dropped (see
+    /// `kernel_cached.rs`), also of what was refused in part, before anybody is told a new size.
+    fn write_past_pages(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: &[u8],
+        taken: Privileges,
+    ) -> Result<WriteResult, Status> {
+        let growth = self.growing.watch(ino);
+        let grows = |end| growth.begin(end);
+        let payload = WritePayload::from(data).telling(&grows);
+        let wrote = self.client.write((ino, fh), position, payload, taken);
+        pause!("written");
+        let dropped = match (&wrote, position) {
+            (Ok(wrote), _) => *wrote,
+            (Err(_), Position::At(at)) => WriteResult { at, len: data.len() as u64 },
+            (Err(_), _) => return wrote,
         };
-        if std::thread::Builder::new().name("appended".into()).spawn(drop_all).is_err() {
-            tracing::warn!("fuse: pages of an append to inode {ino} stay: no thread can be had");
+        let is_any = self.cached.has(ino) && !broken!("direct_beside_pages");
+        if is_any && dropped.len > 0 {
+            self.dropper.drop_written(ino, dropped);
         }
+        wrote
     }
 
     fn fallocate(
@@ -229,7 +246,8 @@ impl Dispatcher {
         if len > 0 {
             let kill = privileges(request.header.uid != 0, Self::caller(request));
             let (position, to) = (Position::At(call.off_out), Ino(call.nodeid_out));
-            len = self.client.write((to, call.fh_out), position, &buf[..len], kill)?.len as usize;
+            let wrote = self.write_past_pages((to, call.fh_out), position, &buf[..len], kill)?;
+            len = wrote.len as usize;
         }
         reply.value(&WriteOut { size: len as u32, padding: 0 });
         Ok(())

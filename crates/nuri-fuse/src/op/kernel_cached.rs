@@ -1,4 +1,4 @@
-//! Which files are open with pages of the kernel.
+//! Which files are open with pages of the kernel, and dropping those that a write made old.
 //!
 //! A direct write takes its pages out of the kernel's cache before it is sent, and after it ended,
 //! but not where the program did not wait for it (`io_submit`, io_uring; Linux 6.18,
@@ -6,9 +6,20 @@
 //! itself before it answers, where somebody may have read.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use nuri_client::{KernelCache, WriteResult};
 use nuri_proto::id::Ino;
 use parking_lot::Mutex;
+
+/// Requests that wait for the kernel's pages at once: a page goes when its reader is served, so
+/// others are left to serve it.
+const WAITING: usize = 4;
+/// What the others wait for a thread of their own that drops their pages.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Inodes are spread over so many tables.
 const TABLES: usize = 64;
@@ -47,6 +58,53 @@ impl Cached {
     /// Whether pages of the inode may be read now.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         self.table(ino).lock().contains_key(&ino)
+    }
+}
+
+/// Drops pages of the kernel after writes.
+#[derive(Clone)]
+pub(crate) struct PageDropper {
+    pages: Arc<dyn KernelCache>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl PageDropper {
+    pub(crate) fn new(pages: Arc<dyn KernelCache>) -> PageDropper {
+        PageDropper { pages, waiting: Arc::default() }
+    }
+
+    /// After a direct write, before it is answered.
+    pub(crate) fn drop_written(&self, ino: Ino, wrote: WriteResult) {
+        if self.waiting.fetch_add(1, Ordering::SeqCst) < WAITING {
+            self.pages.invalidate_pages(ino, wrote.at, wrote.len);
+        } else {
+            let (done, when_done) = channel();
+            self.drop_apart(ino, vec![wrote], move || _ = done.send(()));
+            let _ = when_done.recv_timeout(PATIENCE);
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// After an append through pages (`F_SETFL`): the kernel put the bytes where it believed that
+    /// the file ended. It keeps a page of the write locked until that is answered, so a thread of
+    /// its own waits for that.
+    pub(crate) fn drop_appended(&self, ino: Ino, asked: WriteResult, wrote: WriteResult) {
+        if asked != wrote {
+            self.drop_apart(ino, vec![asked, wrote], || ());
+        }
+    }
+
+    fn drop_apart(&self, ino: Ino, spans: Vec<WriteResult>, done: impl FnOnce() + Send + 'static) {
+        let pages = self.pages.clone();
+        let drop_all = move || {
+            for span in spans.iter().filter(|span| span.len > 0) {
+                pages.invalidate_pages(ino, span.at, span.len);
+            }
+            done();
+        };
+        if std::thread::Builder::new().name("drop-pages".into()).spawn(drop_all).is_err() {
+            tracing::warn!("fuse: pages of a write to inode {ino} stay: no thread can be had");
+        }
     }
 }
 

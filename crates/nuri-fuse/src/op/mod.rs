@@ -22,6 +22,7 @@ use nuri_proto::op::meta::{
 use nuri_rules::{broken, pause};
 
 use crate::bypass::Bypass;
+use crate::growing::Growing;
 use crate::mount_tuning::MountTuning;
 use crate::protocol::abi;
 use crate::protocol::abi::{
@@ -35,7 +36,7 @@ use crate::protocol::request::Request;
 use crate::transport::kernel_size::KernelSizes;
 use create::CreateRaces;
 use directory::OpenDirectories;
-use kernel_cached::Cached;
+use kernel_cached::{Cached, PageDropper};
 use lock::system_call;
 
 const BLOCK: u64 = 4096;
@@ -64,13 +65,15 @@ pub(crate) struct Dispatcher {
     pub(crate) reads: Arc<Reads>,
     pub(crate) cached: Cached,
     create_races: CreateRaces,
+    pub(crate) growing: Arc<Growing>,
     pub(crate) open_directories: OpenDirectories,
-    pub(crate) pages: Arc<dyn KernelCache>,
+    dropper: PageDropper,
 }
 
 /// What belongs to the mount that is served.
 pub(crate) struct Own {
     pub(crate) bypass: Option<Arc<Bypass>>,
+    pub(crate) growing: Arc<Growing>,
     pub(crate) tuning: MountTuning,
     pub(crate) sizes: KernelSizes,
     pub(crate) pages: Arc<dyn KernelCache>,
@@ -119,7 +122,7 @@ pub(crate) fn access(flags: i32) -> Access {
 
 impl Dispatcher {
     pub(crate) fn new(client: Arc<Client>, kernel: Kernel, own: Own) -> Dispatcher {
-        let Own { bypass, tuning, sizes, pages } = own;
+        let Own { bypass, growing, tuning, sizes, pages } = own;
         let buffers = BufPool::new(MAX_WRITE as usize, 8);
         let (ring_entries, forgotten) = Default::default();
         let (reads, cached) = (Arc::new(Reads::new()), Cached::new());
@@ -135,8 +138,9 @@ impl Dispatcher {
             reads,
             cached,
             create_races: CreateRaces::default(),
+            growing,
             open_directories: OpenDirectories::default(),
-            pages,
+            dropper: PageDropper::new(pages),
         }
     }
 
@@ -226,13 +230,17 @@ impl Dispatcher {
     /// Replies with an entry. The gate is held until the kernel has it, so that a recall that
     /// comes now invalidates after this reply and not before.
     fn reply_entry<'g>(&'g self, parent: Parent, entry: &Entry, reply: &mut Replier<'g, '_>) {
+        self.growing.wait(entry.ino, entry.attr.size);
         reply.hold(self.client.reply_gate());
         reply.value(&self.entry_out(parent, entry));
     }
 
-    /// Attributes for a reply, and how long the kernel may cache them. Within the gate.
+    /// Attributes for a reply, and how long the kernel may cache them. Within the gate. They are
+    /// those of `told` where the pages of a newer size are still to be dropped.
     fn attr_now(&self, ino: Ino, told: &Attr) -> (Attr, Duration) {
-        self.client.cacheable(ino).unwrap_or_else(|| {
+        let is_ready = |attr: &Attr| !self.growing.has_reached(ino, attr.size);
+        let now = self.client.cacheable(ino).filter(|(attr, _)| is_ready(attr));
+        now.unwrap_or_else(|| {
             if is_file(told) {
                 self.sizes.unsure.doubt(ino);
             }
@@ -330,11 +338,13 @@ impl Dispatcher {
         let ino = Self::ino(request);
         pause!("look");
         let attr = self.client.getattr(ino)?;
+        self.growing.wait(ino, attr.size);
         if !is_file(&attr) || !self.sizes.must_see(request.header.pid, ino) {
             return Ok(attr);
         }
         self.sizes.see(ino, || {
             let attr = self.client.getattr(ino)?;
+            self.growing.wait(ino, attr.size);
             let leased = self.client.cacheable(ino).filter(|(now, _)| now.size == attr.size);
             Ok((attr, leased.is_some()))
         })
@@ -411,6 +421,7 @@ impl Dispatcher {
             self.change_nothing(request)?;
         }
         let attr = self.client.setattr(&change)?;
+        self.growing.wait(ino, attr.size);
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&attr_out(&attr, valid));
@@ -527,6 +538,7 @@ impl Dispatcher {
         let call: LinkIn = request.take()?;
         let parent = self.parent(request);
         let entry = self.client.link(Ino(call.oldnodeid), parent.ino, request.name()?)?;
+        self.growing.wait(entry.ino, entry.attr.size);
         reply.hold(self.client.reply_gate());
         // The kernel takes these attributes over also where it was told to forget them meanwhile.
         self.sizes.unsure.doubt(entry.ino);

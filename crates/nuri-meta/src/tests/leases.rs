@@ -96,7 +96,26 @@ fn a_holder_under_recall_gets_no_new_lease() {
         assert_eq!(offered, [None; 3], "under its own recall");
         after.unwrap();
     });
+    b.get(Release { leases: vec![(f, u64::MAX)] }).unwrap();
     assert!(a.acquire(f, LeaseMode::Read).is_ok());
+}
+
+#[test]
+fn who_changes_an_inode_is_offered_it_alone() {
+    let world = World::new();
+    let (a, b) = (world.client(), world.client());
+    let f = a.file(ROOT, "f");
+    a.get(Release { leases: vec![(f, u64::MAX)] }).unwrap();
+    let chmod = |ino| SetAttr { ino, mode: Some(0o600), ..SetAttr::default() };
+    let mode = |reply: SetAttrReply| reply.inode.lease.map(|grant| grant.mode);
+    assert_eq!(mode(b.get(chmod(f)).unwrap()), Some(LeaseMode::Write));
+    let dir = a.dir(ROOT, "d");
+    a.get(Release { leases: vec![(dir, u64::MAX)] }).unwrap();
+    assert_eq!(
+        mode(b.get(chmod(dir)).unwrap()),
+        Some(LeaseMode::Read),
+        "it is taken with its names"
+    );
 }
 
 #[test]

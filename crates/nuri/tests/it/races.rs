@@ -2,6 +2,7 @@
 //! the kernel believes, keeps locked or holds back meanwhile.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -159,6 +160,48 @@ fn a_name_that_was_made_elsewhere_is_opened_as_what_it_is() {
     }
     let [from, to] = [&a, &b].map(|mount| mount.join("d").display().to_string());
     println!("{}", run("python3", &["-c", OPENER, &from, &to, "../target"]));
+    space.down_clean();
+}
+
+/// Catches `broken!("zeros_at_the_end")`. The kernel's page in which the file ended is zeros from
+/// there on until the append drops it, and others may be told of the new size before.
+#[test]
+fn a_reader_of_a_log_sees_no_zeros_where_it_is_just_appended() {
+    let mut space = Space::up(&[]);
+    let path = space.mount_with("paused", &[("NURI_PAUSE", "written")]).join("log");
+    fs::write(&path, [7; 5000]).unwrap();
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Brings the page back that the append took out of the cache.
+        scope.spawn(|| {
+            let (file, mut page) = (File::open(&path).unwrap(), [0; 4096]);
+            while !done.load(Ordering::SeqCst) {
+                let end = file.metadata().unwrap().len();
+                let _ = file.read_at(&mut page, end / 4096 * 4096).unwrap();
+            }
+        });
+        let reader = scope.spawn(|| {
+            let (file, mut seen, mut looks) = (File::open(&path).unwrap(), 0, 0);
+            while !done.load(Ordering::SeqCst) {
+                let end = file.metadata().unwrap().len();
+                assert!(end >= seen, "{end} after {seen}");
+                let mut found = vec![0; (end - seen) as usize];
+                file.read_exact_at(&mut found, seen).unwrap();
+                let zero = found.iter().position(|byte| *byte == 0);
+                assert_eq!(zero, None, "of {} bytes from {seen} on", found.len());
+                (seen, looks) = (end, looks + u32::from(end > seen));
+            }
+            looks
+        });
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end && !reader.is_finished() {
+            log.write_all(&[7; 700]).unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+        assert!(reader.join().unwrap() > 100);
+    });
+    drop(log);
     space.down_clean();
 }
 
