@@ -39,7 +39,8 @@ pub(crate) struct Growth<'g> {
 impl Growth<'_> {
     /// Its bytes are accepted, in a file that ended there. Called before anybody sees the new size.
     pub(crate) fn begin(&self, end: u64) {
-        if self.end.replace(Some(end)).is_none() {
+        if self.end.get().is_none() {
+            self.end.set(Some(end));
             self.growing.table(self.ino).0.lock().entry(self.ino).or_default().push(end);
         }
     }

@@ -8,7 +8,6 @@ use nuri_rules::{broken, pause};
 use nuri_volume::punch::Room;
 
 use crate::client::Client;
-use crate::lease::acquire::Resizing;
 use crate::writeback::SyncScope;
 
 /// What `fallocate` shall do with a range.
@@ -34,7 +33,7 @@ impl Client {
     pub fn allocate(&self, ino: Ino, how: Allocate, at: u64, len: u64) -> Result<(), Status> {
         let end = at.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or(Status::FBIG)?;
         let node = self.inodes.with(ino, |node, _| node.clone());
-        let _no_writes_past_the_kernel = node.resizing.write();
+        let _no_writes_past_the_kernel = node.change_size();
         self.journal.ensure_placed(ino)?;
         match how {
             Allocate::Punch => self.punch(ino, at, end, Room::GivenBack)?,
@@ -49,22 +48,19 @@ impl Client {
     }
 
     /// Makes a file that is shorter as long as that. Looks under the lease by which it grows:
-    /// another mount may write further meanwhile. Under the node's `resizing`.
+    /// another mount may write further meanwhile. Under `Inode::change_size`.
     fn grow_alone(&self, ino: Ino, end: u64) -> Result<(), Status> {
         let seen = self.getattr(ino)?.size;
         pause!("grow");
-        let resizing = self.leases.enter_resize(ino)?;
-        let size = match &resizing {
-            _ if broken!("grown_unseen") => seen,
-            Resizing::Alone(entered) => {
-                entered.0.state.lock().file.as_ref().ok_or(Status::IO)?.size
-            }
-            // Nobody writes the file until that ends.
-            Resizing::Recalled(_) => self.getattr(ino)?.size,
+        let entered = self.leases.enter(ino, LeaseMode::Write)?;
+        let node = &entered.0;
+        let size = match broken!("grown_unseen") {
+            true => seen,
+            false => node.state.lock().file.as_ref().ok_or(Status::IO)?.size,
         };
         pause!("grow");
         if size < end {
-            self.resize(&resizing, &SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
+            self.resize_alone(node, &SetAttr { ino, size: Some(end), ..SetAttr::default() })?;
         }
         Ok(())
     }

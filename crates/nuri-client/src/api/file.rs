@@ -269,7 +269,7 @@ impl Client {
             Sync::All => SyncScope::All,
         };
         // Else it might never end.
-        let _no_writes_past_the_kernel = handle.node.resizing.write();
+        let _no_writes_past_the_kernel = handle.node.change_size();
         // With the names that lead to it.
         let told = self.journal.flush();
         let outcome = told.and_then(|()| self.writeback.sync_node(&handle.node, scope));
@@ -287,7 +287,7 @@ impl Client {
         let attr = self.setattr(change)?;
         self.journal.flush()?;
         // Else it might never end.
-        let _no_writes_past_the_kernel = node.resizing.write();
+        let _no_writes_past_the_kernel = node.change_size();
         self.writeback.sync_node(&node, SyncScope::All)?;
         let state = node.state.lock();
         match state.last_error {
@@ -299,22 +299,18 @@ impl Client {
     /// Sets the size, with whatever else is to change.
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
         let node = self.inodes.with(change.ino, |node, _| node.clone());
-        let _no_writes_past_the_kernel = node.resizing.write();
+        let _no_writes_past_the_kernel = node.change_size();
         if change.size > Some(MAX_FILE) {
             return Err(Status::FBIG);
         }
-        self.resize(&self.leases.enter_resize(change.ino)?, change)
-    }
-
-    /// Under the node's `resizing`.
-    pub(crate) fn resize(&self, resizing: &Resizing, change: &SetAttr) -> Result<Attr, Status> {
-        match resizing {
+        match self.leases.enter_resize(change.ino)? {
             Resizing::Alone(entered) => self.resize_alone(&entered.0, change),
             Resizing::Recalled(entered) => self.resize_recalled(&entered.0, change),
         }
     }
 
-    fn resize_alone(&self, node: &Arc<Inode>, change: &SetAttr) -> Result<Attr, Status> {
+    /// Under the write lease and `Inode::change_size`.
+    pub(crate) fn resize_alone(&self, node: &Arc<Inode>, change: &SetAttr) -> Result<Attr, Status> {
         let size = change.size.unwrap_or(0);
         if let Some(attr) = self.truncate_here(node, change, size)? {
             return Ok(attr);

@@ -26,6 +26,13 @@ use crate::writeback::push_row::Rows;
 /// to give back what they do not use.
 pub(crate) const KEPT: Duration = Duration::from_secs(5);
 
+/// What a write goes past that keeps others away from changes of the file's size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Past {
+    Nothing,
+    Kernel,
+}
+
 impl Client {
     /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
     /// away is gone before.
@@ -41,7 +48,16 @@ impl Client {
         data: impl Into<WritePayload<'a>>,
         taken: Privileges,
     ) -> Result<WriteResult, Status> {
-        let data = data.into();
+        self.write_bytes((ino, fh), position, data.into(), (taken, Past::Nothing))
+    }
+
+    fn write_bytes(
+        &self,
+        (ino, fh): (Ino, u64),
+        position: Position,
+        data: WritePayload<'_>,
+        (taken, past): (Privileges, Past),
+    ) -> Result<WriteResult, Status> {
         let (in_pages, ahead) = match position {
             Position::At(offset) => (Some(offset), self.foresee(fh, offset, &data)),
             Position::EndInPages(offset) => (Some(offset), Ahead::default()),
@@ -54,18 +70,28 @@ impl Client {
             (_, Some(span)) => self.leases.enter_append(ino, span),
             (_, None) => self.leases.enter(ino, LeaseMode::Write),
         };
+        let goes_past = past == Past::Kernel && !broken!("past_truncate");
         self.write_under(position, &data, Refusal::Told, || {
-            let mut entered = enter()?;
-            if !self.has_no_privileges(ino, taken) {
-                let node = entered.0.clone();
-                drop(entered);
-                let _awaiting = in_pages.map(|span| Awaiting::write(node, span));
-                self.drop_privileges(ino, taken)?;
-                entered = enter()?;
+            let mut kept = None;
+            loop {
+                let mut entered = enter()?;
+                if !self.has_no_privileges(ino, taken) {
+                    let node = entered.0.clone();
+                    drop(entered);
+                    let _awaiting = in_pages.map(|span| Awaiting::write(node, span));
+                    self.drop_privileges(ino, taken)?;
+                    entered = enter()?;
+                }
+                if goes_past && !entered.goes_past_the_kernel(kept.as_ref()) {
+                    let node = entered.0.clone();
+                    drop(entered);
+                    kept = Some(node.wait_for_size_change(kept));
+                    continue;
+                }
+                // After what was waited for: a lock lost meanwhile must not be written under.
+                self.locks.check_locks(fh)?;
+                return Ok(entered);
             }
-            // After what was waited for: a lock lost meanwhile must not be written under.
-            self.locks.check_locks(fh)?;
-            Ok(entered)
         })
     }
 
@@ -190,12 +216,9 @@ impl Client {
         data: impl Into<WritePayload<'a>>,
         taken: Privileges,
     ) -> Result<WriteResult, Status> {
-        let node = self.opened_node(fh)?;
-        let _no_change_of_size = match broken!("past_truncate") {
-            true => None,
-            false => Some(node.resizing.read()),
-        };
+        // What was closed meanwhile is not written.
+        self.handle(fh)?;
         let position = Position::At(offset);
-        self.write((ino, fh), position, data, taken)
+        self.write_bytes((ino, fh), position, data.into(), (taken, Past::Kernel))
     }
 }

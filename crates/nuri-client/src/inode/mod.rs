@@ -8,6 +8,7 @@ pub(crate) mod deferred_unlink;
 pub(crate) mod dentry_cache;
 pub(crate) mod known_xattrs;
 pub(crate) mod release;
+pub(crate) mod size_change;
 pub(crate) mod table;
 pub(crate) mod trim;
 
@@ -22,10 +23,11 @@ use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 
 use crate::inode::dentry_cache::{CachedNames, DirGeneration};
 use crate::inode::known_xattrs::KnownXattrs;
+use crate::inode::size_change::SizeGate;
 use crate::journal::usage::DirUsage;
 use crate::lease::held_ranges::RangeLease;
 use crate::lease::state::{GrantValidity, LeaseState};
@@ -50,9 +52,6 @@ pub(crate) struct Inode {
     pub(crate) sync: Mutex<()>,
     /// Held while a file's data is taken over with a lease.
     pub(crate) taking_over: Mutex<()>,
-    /// Written under by those whom the kernel's lock of the inode does not keep apart from changes
-    /// of the file's size and from syncs; these hold it alone.
-    pub(crate) resizing: RwLock<()>,
     /// When it was asked for last (`trim.rs`).
     pub(crate) used: AtomicU32,
 }
@@ -110,6 +109,7 @@ pub(crate) struct InodeState {
     pub(crate) lingers: bool,
     /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
     pub(crate) awaiting: Vec<(u64, u64)>,
+    pub(crate) size_gate: SizeGate,
     /// Operations running now, and reads ever begun.
     pub(crate) active: u32,
     pub(crate) reads: u64,
@@ -292,8 +292,10 @@ impl InodeState {
         self.hold.take(lease, standing);
         // Answers of calls side by side may overtake each other.
         let is_outdated = attr.change <= self.outdated && !broken!("old_after_forgotten");
-        // One that is told twice is how the inode is: what was known was told after the change.
-        self.outdated -= u64::from(is_outdated && attr.change == self.outdated);
+        // One that is told twice is taken for how the inode is: what was known was told after the
+        // change then.
+        let is_again = is_outdated && attr.change == self.outdated;
+        self.outdated = self.outdated.saturating_sub(u64::from(is_again));
         let is_old = is_outdated || self.attr.is_some_and(|known| known.change > attr.change);
         let is_void = lease.is_some_and(|grant| !self.hold.counts(grant, standing));
         if self.hold.mode.is_none() || is_old || is_void {
@@ -391,8 +393,8 @@ impl Inode {
     pub(crate) fn new(ino: Ino, recalled: u64) -> Inode {
         let state = InodeState { hold: LeaseState::none(recalled), ..InodeState::default() };
         let (changed, sync, taking_over) = (Condvar::new(), Mutex::new(()), Mutex::new(()));
-        let (used, resizing) = (AtomicU32::new(0), RwLock::new(()));
-        Inode { ino, state: Mutex::new(state), changed, sync, taking_over, resizing, used }
+        let used = AtomicU32::new(0);
+        Inode { ino, state: Mutex::new(state), changed, sync, taking_over, used }
     }
 
     pub(crate) fn note_use(&self, now: u32) {

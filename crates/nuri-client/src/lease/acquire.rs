@@ -17,6 +17,7 @@ use nuri_volume::DataPlane;
 use parking_lot::Mutex;
 
 use crate::inode::deferred_unlink::DeferredUnlinks;
+use crate::inode::size_change::{KeptAway, WritingPast};
 use crate::inode::table::InodeTable;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::journal::Journal;
@@ -87,7 +88,15 @@ pub(crate) enum Resizing {
 }
 
 /// An operation that runs under a lease; ends when dropped.
-pub(crate) struct Entered(pub(crate) Arc<Inode>);
+pub(crate) struct Entered(pub(crate) Arc<Inode>, Option<WritingPast>);
+
+impl Entered {
+    /// The operation writes past the kernel. False: the file's size is being changed.
+    pub(crate) fn goes_past_the_kernel(&mut self, kept: Option<&KeptAway>) -> bool {
+        self.1 = self.0.write_past(kept);
+        self.1.is_some()
+    }
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -156,14 +165,14 @@ impl Leases {
         let node = self.inodes.find(ino)?;
         let mut state = node.state.lock();
         let goes = state.hold.revoking && state.hold.mode == Some(LeaseMode::Read);
-        let is_whole = state.file.is_some() && state.parts.is_none();
-        let counts = goes && is_whole && self.session.trusts_leases();
+        let is_known = state.file.is_some() && state.parts.is_none();
+        let counts = goes && is_known && self.session.trusts_leases();
         if !counts || broken!("resize_waits_for_recall") {
             return None;
         }
         state.active += 1;
         drop(state);
-        Some(Entered(node))
+        Some(Entered(node, None))
     }
 
     /// Enters where what is needed is held; else asks for it, once.
@@ -187,7 +196,7 @@ impl Leases {
             enters.then(|| {
                 state.active += 1;
                 state.reads += u64::from(need == LeaseMode::Read);
-                Entered(node.clone())
+                Entered(node.clone(), None)
             })
         });
         match entered {
@@ -229,7 +238,7 @@ impl Leases {
         }
         state.active += 1;
         drop(state);
-        Some(Entered(node))
+        Some(Entered(node, None))
     }
 
     pub(crate) fn acquire(&self, ino: Ino, mode: LeaseMode) -> Result<(), Status> {
@@ -270,7 +279,7 @@ impl Leases {
             if granted && !has_capability {
                 state.xattrs.note_no_capability();
             }
-            granted.then(|| Entered(node.clone()))
+            granted.then(|| Entered(node.clone(), None))
         });
         let Some(entered) = entered else {
             // The end of our own recall comes first.

@@ -75,14 +75,16 @@ impl PageDropper {
 
     /// After a direct write, before it is answered.
     pub(crate) fn drop_written(&self, ino: Ino, wrote: WriteResult) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) < WAITING {
+        let is_one_of_few = self.waiting.fetch_add(1, Ordering::SeqCst) < WAITING;
+        if is_one_of_few {
             self.pages.invalidate_pages(ino, wrote.at, wrote.len);
-        } else {
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        if !is_one_of_few {
             let (done, when_done) = channel();
             self.drop_apart(ino, vec![wrote], move || _ = done.send(()));
             let _ = when_done.recv_timeout(PATIENCE);
         }
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// After an append through pages (`F_SETFL`): the kernel put the bytes where it believed that

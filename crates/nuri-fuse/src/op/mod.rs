@@ -421,7 +421,10 @@ impl Dispatcher {
             self.change_nothing(request)?;
         }
         let attr = self.client.setattr(&change)?;
-        self.growing.wait(ino, attr.size);
+        if change.size.is_none() {
+            // Else a page may wait for this answer.
+            self.growing.wait(ino, attr.size);
+        }
         reply.hold(self.client.reply_gate());
         let (attr, valid) = self.attr_now(ino, &attr);
         reply.value(&attr_out(&attr, valid));

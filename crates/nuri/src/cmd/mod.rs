@@ -15,6 +15,7 @@ mod nfs;
 mod node;
 mod repair;
 mod scrub;
+mod signals;
 mod space;
 mod status;
 mod target;

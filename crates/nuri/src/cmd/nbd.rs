@@ -14,6 +14,7 @@ use nuri_nbd::tls::Tls;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::signals::wait_for_end;
 use crate::cli::NbdServer;
 use crate::{Failure, at};
 
@@ -47,14 +48,13 @@ impl NbdDoor {
     }
 
     /// Serves until a signal comes, and ends when what clients had begun is done.
-    pub(super) fn serve(mut self, what: &str, exports: Arc<dyn Exports>) -> Result<(), Failure> {
+    pub(super) fn serve(self, what: &str, exports: Arc<dyn Exports>) -> Result<(), Failure> {
         let server = Server::with_tls(exports, self.limits, self.tls.clone());
         for (listener, address) in self.listeners {
             server.listen(listener).map_err(at("no thread"))?;
             tracing::info!("nbd: serves {what} at {address}");
         }
-        self.signals.forever().next();
-        tracing::info!("nbd: ends: what clients had begun is finished first");
+        wait_for_end(self.signals, "nbd");
         server.stop();
         if let Some(path) = &self.socket {
             // Whoever connects meanwhile finds nobody.

@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 
 use super::client;
 use super::fs::mount::{Reported, report_client};
+use super::signals::wait_for_end;
 use crate::cli::{self, Nfs, NfsExport, NfsExportAdd, NfsServe};
 use crate::show::print_json;
 use crate::{Failure, at};
@@ -101,7 +102,7 @@ fn list(store: &Store, json: bool) -> Result<(), Failure> {
 
 fn serve(args: &NfsServe) -> Result<(), Failure> {
     // From here on a signal is waited for.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
+    let signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
     let listeners = listeners(&args.listen)?;
     let port = listeners[0].local_addr().map_err(at("no address"))?.port();
     let cluster = client::connect(&args.whence)?;
@@ -124,8 +125,7 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     let watched = gateway.clone();
     // Nobody waits for its end: where the space does not answer that would take long.
     std::thread::spawn(move || watched.look_after());
-    signals.forever().next();
-    tracing::info!("nfs: ends: what clients had begun is finished first");
+    wait_for_end(signals, "nfs");
     server.stop();
     gateway.close();
     floating.iter().for_each(|address| address.leave());

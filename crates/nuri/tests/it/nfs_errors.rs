@@ -1,13 +1,16 @@
 //! NFS calls that make no sense for what they name, and such that ask for too much.
 
 use std::fs;
+use std::time::Duration;
 
 use nfs3_types::nfs3::{self, Nfs3Option, nfs_fh3, nfsstat3, nfstime3, sattr3, stable_how};
 use nfs3_types::rpc::{auth_flavor, call_body, msg_body, opaque_auth, rpc_msg};
 use nfs3_types::xdr_codec::Opaque;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::nfs_client::{Client, NFS, Server, export, failed, packed, place};
-use crate::support::Space;
+use crate::stopwatch::Stopwatch;
+use crate::support::{Space, has_ended, in_time, wait};
 
 fn set(client: &mut Client, object: &nfs_fh3, mode: u32, guard: nfstime3) -> nfsstat3 {
     let (object, guard) = (object.clone(), Nfs3Option::Some(guard));
@@ -114,5 +117,27 @@ fn programs_versions_and_credentials_that_are_not_known_are_refused() {
     client.send_raw(&[head, args].concat());
     assert_eq!(client.receive(), words(&[7, 1, 1, 1, 5]), "too weak");
     server.end();
+    space.down_clean();
+}
+
+/// The space is gone, so an end in order takes long.
+#[test]
+fn a_second_signal_ends_a_server_at_once() {
+    let space = Space::up(&[]);
+    let server = Server::start(&space, "nfs");
+    for role in ["supervisor", "node0"] {
+        space.kill(role);
+    }
+    let pid = Pid::from_raw(server.pid()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    wait("the first signal is heard", Duration::from_secs(5), || {
+        server.said().contains("is finished first")
+    });
+    kill_process(pid, Signal::TERM).unwrap();
+    let ended = Stopwatch::start();
+    wait("the server ended", Duration::from_secs(5), || has_ended(server.pid()));
+    in_time(ended.elapsed(), 2.0, "the end");
+    assert!(server.said().contains("a second signal ends it at once"), "{}", server.said());
+    space.again();
     space.down_clean();
 }
