@@ -1,5 +1,5 @@
-//! Opcode to client call: names and attributes here, data in `file_ops`, listings in `directory`,
-//! extended attributes in `xattr`.
+//! Opcode to client call: names and attributes here, opens that make their file in `create`, data
+//! in `file`, listings in `directory`, extended attributes in `xattr`, locks in `lock`.
 
 mod create;
 mod directory;

@@ -336,8 +336,7 @@ impl Txn<'_> {
         if self.leases.held(dir, self.session) != Some(LeaseMode::Write) {
             return self.reply(inode);
         }
-        let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Write);
-        if lease.is_some() { InodeReply { attr: inode.attr, lease } } else { self.reply(inode) }
+        self.reply_alone(inode)
     }
 
     /// The reply for an inode that the caller had alone while it was changed. It is offered so,
@@ -347,6 +346,11 @@ impl Txn<'_> {
         if inode.is_dir() || !self.offers {
             return self.reply(inode);
         }
+        self.reply_alone(inode)
+    }
+
+    /// The reply for an inode that is offered alone, or with a read lease where that cannot be.
+    fn reply_alone(&mut self, inode: &Inode) -> InodeReply {
         let lease = self.leases.offer(inode.attr.ino, self.session, LeaseMode::Write);
         if lease.is_some() { InodeReply { attr: inode.attr, lease } } else { self.reply(inode) }
     }
