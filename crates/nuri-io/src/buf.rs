@@ -56,6 +56,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.layout.align() == HUGE {
+            // The allocator keeps for later what once was a huge page; the memory goes back.
+            // SAFETY: the range is this allocation, and no buffer refers to it any more.
+            let _ = unsafe { madvise(self.ptr.as_ptr().cast(), HUGE, Advice::LinuxDontNeed) };
+        }
         // SAFETY: allocated with this very layout, and no buffer refers to it any more.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
     }
@@ -273,14 +278,30 @@ mod tests {
         assert_eq!(copy.iter().filter(|byte| **byte != 0).count(), 1);
     }
 
-    /// Pages of the buffer that have memory.
-    fn present(buf: &SparseBuf) -> usize {
+    /// Pages from this address on that have memory.
+    fn present_at(address: usize, len: usize) -> usize {
         use std::os::unix::fs::FileExt;
-        let mut entries = vec![0; buf.len() / ALIGN * 8];
+        let mut entries = vec![0; len / ALIGN * 8];
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
-        pagemap.read_exact_at(&mut entries, (buf.as_ptr() as usize / ALIGN * 8) as u64).unwrap();
+        pagemap.read_exact_at(&mut entries, (address / ALIGN * 8) as u64).unwrap();
         // Bit 63: in memory.
         entries.chunks(8).filter(|entry| entry[7] >> 7 == 1).count()
+    }
+
+    fn present(buf: &SparseBuf) -> usize {
+        present_at(buf.as_ptr() as usize, buf.len())
+    }
+
+    #[test]
+    fn memory_of_many_buffers_goes_back() {
+        let pool = BufPool::new(HUGE, 1);
+        let many: Vec<_> = (0..32).map(|_| pool.take()).collect();
+        let addresses: Vec<_> = many.iter().map(|buf| buf.as_ptr() as usize).collect();
+        let held = || addresses.iter().map(|address| present_at(*address, HUGE)).sum::<usize>();
+        assert_eq!(held(), 32 * HUGE / ALIGN);
+        drop(many);
+        // The pool keeps one, and other tests may have taken some of it since.
+        assert!(held() <= 4 * HUGE / ALIGN, "{} pages", held());
     }
 
     #[test]

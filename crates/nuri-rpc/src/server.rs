@@ -25,6 +25,11 @@ use crate::stream::{Listener, Stream};
 const MAX_CONNECTIONS: usize = 4096;
 /// Idle payload buffers kept (1 MiB each).
 const KEEP_BUFFERS: usize = 16;
+/// A payload up to this length takes a short buffer, bytes: many small calls at once would hold a
+/// megabyte each.
+const SHORT: usize = 32 << 10;
+/// Idle short buffers kept.
+const KEEP_SHORT: usize = 64;
 const STACK: usize = 512 << 10;
 
 /// A request as a service sees it.
@@ -83,6 +88,15 @@ struct ServerState {
     next: AtomicUsize,
     streams: Mutex<std::collections::HashMap<usize, Stream>>,
     buffers: BufPool,
+    short: BufPool,
+}
+
+impl ServerState {
+    fn buffer_for(&self, len: usize) -> PooledBuf {
+        let mut buf = if len <= SHORT { self.short.take() } else { self.buffers.take() };
+        buf.set_len(len);
+        buf
+    }
 }
 
 impl Server {
@@ -103,6 +117,7 @@ impl Server {
             next: AtomicUsize::new(0),
             streams: Mutex::default(),
             buffers: BufPool::new(MAX_PAYLOAD, KEEP_BUFFERS),
+            short: BufPool::new(SHORT, KEEP_SHORT),
         });
         // Without it everybody comes by TCP.
         let beside = Listener::beside(address).ok();
@@ -179,8 +194,7 @@ fn serve_calls(stream: &mut Stream, role: Role, shared: &ServerState) {
         }
         let (mut payload, mut flags) = (None, 0);
         if header.payload_len > 0 {
-            let mut buf = shared.buffers.take();
-            buf.set_len(header.payload_len as usize);
+            let mut buf = shared.buffer_for(header.payload_len as usize);
             if reader.payload(stream, &header, &mut buf, guest.memory()).is_err() {
                 return;
             }
@@ -234,8 +248,7 @@ fn echo(Echo { bytes }: Echo, shared: &ServerState) -> Reply {
         return Reply::failed(Status::INVAL);
     }
     let zeros = || {
-        let mut payload = shared.buffers.take();
-        payload.set_len(len);
+        let mut payload = shared.buffer_for(len);
         payload.fill(0);
         payload
     };

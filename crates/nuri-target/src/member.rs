@@ -7,7 +7,7 @@ use nuri_proto::op::member::{
     MemberAbort, MemberChanged, MemberCommit, MemberForget, MemberHeld, MemberInstall, MemberRead,
     MemberReadReply, MemberStage, Purpose,
 };
-use nuri_proto::stripe::{Change, Covers, Held, StageReply, Version};
+use nuri_proto::stripe::{Change, Covers, Earlier, Held, Stage, StageReply, Version};
 use nuri_rpc::{Reply, Request, reply_to};
 use nuri_rules::broken;
 
@@ -20,6 +20,16 @@ fn check_version(version: Version, epoch: Epoch) -> Result<(), Status> {
     if version.epoch() <= epoch { Ok(()) } else { Err(Status::RETRY) }
 }
 
+/// Whatever version a stage names beside its own is one that somebody wrote: none is newer.
+fn check_stage(stage: &Stage, epoch: Epoch) -> Result<(), Status> {
+    check_version(stage.version, epoch)?;
+    check_version(stage.covers.newest(), epoch)?;
+    match stage.earlier {
+        Earlier::Unknown => Ok(()),
+        Earlier::Decided(version) | Earlier::Aborted(version) => check_version(version, epoch),
+    }
+}
+
 impl TargetServer {
     pub(crate) fn member_stage(
         &self,
@@ -29,7 +39,7 @@ impl TargetServer {
         let (Change::Bytes { offset } | Change::Xor { offset }) = call.change;
         check_range(call.key, offset, request.payload.len())?;
         let _entered = self.epochs.enter_on(call.target, call.stage.group, call.epoch)?;
-        check_version(call.stage.version, call.epoch)?;
+        check_stage(&call.stage, call.epoch)?;
         let store = self.store(call.target)?;
         let (payer, data) = (payer_of(request, call.room), request.payload);
         Ok(store.stage_for(payer, call.key, &call.stage, call.change, data)?)
@@ -92,6 +102,7 @@ impl TargetServer {
     ) -> Result<Held, Status> {
         check_range(call.key, call.install.offset, request.payload.len())?;
         let _entered = self.epochs.enter(call.install.group, call.epoch)?;
+        check_version(call.install.covers.newest(), call.epoch)?;
         Ok(self.store(call.target)?.install(call.key, &call.install, request.payload)?)
     }
 
@@ -115,5 +126,36 @@ impl TargetServer {
         };
         let limit = call.limit.min(MAX_LISTED) as usize;
         Ok(self.store(call.target)?.changed(call.group, call.since, call.after, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_proto::id::GroupId;
+    use nuri_proto::stripe::{Members, WriteId};
+
+    use super::*;
+
+    #[test]
+    fn no_stage_names_a_version_of_an_epoch_to_come() {
+        let (now, to_come) = (Version::new(Epoch(3), 9), Version::new(Epoch(4), 0));
+        let stage = |version, covers, earlier| Stage {
+            group: GroupId(1),
+            version,
+            id: WriteId::default(),
+            base: Covers::default(),
+            covers: Covers(vec![now, covers]),
+            participants: Members::of([0, 1]),
+            earlier,
+        };
+        let check = |version, covers, earlier| {
+            check_stage(&stage(version, covers, earlier), Epoch(3)).is_ok()
+        };
+        assert!(check(now, now, Earlier::Unknown));
+        assert!(check(now, now, Earlier::Decided(now)));
+        assert!(!check(to_come, now, Earlier::Unknown));
+        assert!(!check(now, to_come, Earlier::Unknown));
+        assert!(!check(now, now, Earlier::Decided(to_come)));
+        assert!(!check(now, now, Earlier::Aborted(to_come)));
     }
 }
