@@ -236,10 +236,15 @@ pub fn remove(map: &mut Map, target: TargetId) -> Result<(), Status> {
 ///
 /// # Errors
 /// [`Status::NOENT`] where there is no such place or target; [`Status::EXIST`] where the target is
-/// a member already; [`Status::BUSY`] where the group needs every member that it has.
+/// a member already; [`Status::BUSY`] where the group needs every member that it has;
+/// [`Status::INVAL`] for an epoch that is still to come.
 pub fn move_member(map: &mut Map, step: &MemberMove) -> Result<(), Status> {
     map.target(step.to).filter(|t| t.state == TargetState::Up).ok_or(Status::NOENT)?;
     let group = map.group(step.group).ok_or(Status::NOENT)?;
+    // A copy that misses nothing before an epoch to come would be believed for ever.
+    if step.since > map.epoch {
+        return Err(Status::INVAL);
+    }
     let place = group.place(step.from).ok_or(Status::NOENT)?;
     if group.place(step.to).is_some() {
         return Err(Status::EXIST);
@@ -558,6 +563,8 @@ mod tests {
         let id = map.groups[0].id;
         let from = map.groups[0].members[0].target;
         let step = MemberMove { group: id, from, to: TargetId(9), since: began };
+        let to_come = MemberMove { since: Epoch(map.epoch.0 + 1), ..step };
+        assert_eq!(move_member(&mut map, &to_come), Err(Status::INVAL));
         move_member(&mut map, &step).unwrap();
         let standing = Standing::Syncing { since: began };
         assert_eq!(map.groups[0].members[0], Member::new(TargetId(9), standing));
