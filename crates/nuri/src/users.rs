@@ -1,11 +1,15 @@
 //! Which processes use a mount, and which one serves it, as `/proc` has them; and the unmounting of
 //! what nobody uses.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use nuri_fuse::mount::{MountError, unmount};
+
+use crate::cli::{Cli, Command, Fs, Mount};
 
 /// Processes that a message names.
 const NAMED: usize = 8;
@@ -60,20 +64,31 @@ fn uses(pid: u32, point: &Path) -> bool {
         || files("fd").chain(files("map_files")).any(|file| is_below(&file.path()))
 }
 
-/// The process that serves a mount point.
-pub(crate) fn server(point: &Path) -> Option<u32> {
-    let serves = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|b| *b == 0).skip(1);
-        let is_mount = words.next() == Some(b"fs") && words.next() == Some(b"mount");
-        let rest: Vec<_> = words.collect();
-        let has = |word: &[u8]| rest.contains(&word);
-        is_mount && has(b"--foreground") && has(point.as_os_str().as_bytes())
-    };
+/// The process that serves a mount point, and what it was told.
+pub(crate) fn mount_of(point: &Path) -> Option<(u32, Mount)> {
     let own = mounts_of("self");
     // In another container the same path is another place.
     let sees_it = |pid: &u32| own.is_none() || mounts_of(&pid.to_string()) == own;
-    processes().filter(serves).find(sees_it)
+    let serves = |pid: u32| {
+        let mount = told(pid).filter(|mount| mount.foreground && mount.mountpoint == point)?;
+        Some((pid, mount))
+    };
+    processes().filter(sees_it).find_map(serves)
+}
+
+/// What a process was told, if it is a mount.
+fn told(pid: u32) -> Option<Mount> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = line.strip_suffix(&[0]).unwrap_or(&line);
+    let words: Vec<_> = line.split(|b| *b == 0).map(OsStr::from_bytes).collect();
+    if words.get(1..3) != Some(&["fs".as_ref(), "mount".as_ref()]) {
+        return None;
+    }
+    let Cli { command: Command::Fs(Fs::Mount(mount)), .. } = Cli::try_parse_from(words).ok()?
+    else {
+        return None;
+    };
+    Some(mount.said_in(&std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?))
 }
 
 /// Names the mounts that a process sees.

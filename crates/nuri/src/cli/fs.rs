@@ -1,7 +1,7 @@
 //! `nuri fs ...`: what it can be told.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -83,6 +83,18 @@ pub(crate) struct Mount {
 impl Mount {
     pub(crate) fn wait(&self) -> Duration {
         Duration::from_secs(self.wait.into())
+    }
+
+    /// The same with absolute paths, said in this directory.
+    pub(crate) fn said_in(self, dir: &Path) -> Mount {
+        let absolute = |path: &Path| {
+            let path = dir.join(path);
+            std::path::absolute(&path).unwrap_or(path)
+        };
+        let space = absolute(Path::new(&self.space));
+        let space = if space.is_dir() { space.into() } else { self.space };
+        let token_file = self.token_file.as_deref().map(absolute);
+        Mount { space, mountpoint: absolute(&self.mountpoint), token_file, ..self }
     }
 }
 

@@ -125,6 +125,37 @@ fn an_unmount_without_the_first_node_says_so_at_once() {
     space.down_clean();
 }
 
+/// A mount that was started from elsewhere, with paths from there; another one shows its name.
+#[test]
+fn an_unmount_looks_for_the_first_node_where_the_mount_does() {
+    let mut space = Space::up(&["--nodes", "2"]);
+    let start = |words: &[&str]| {
+        let mut mount = Command::new(NURI);
+        mount.args(["fs", "mount", "--foreground"]).args(words).current_dir(space.path("."));
+        mount.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let named = start(&["--source", &space.str("second"), "space", "first"]);
+    let mut mounts = [named, start(&["./space", "second"])];
+    let points = ["first", "second"].map(|name| space.path(name));
+    for point in &points {
+        wait("it is mounted", Duration::from_secs(20), || is_mounted(point));
+        space.own_mount(point.clone());
+    }
+    fs::write(points[1].join("f"), vec![1; 100_000]).unwrap();
+    let unmount = || nuri(&["fs", "umount", &points[1].display().to_string()]);
+    let frozen = freeze(&space, "node0");
+    let said = text(&unmount().stderr);
+    assert!(said.contains("does not answer") && said.contains("97.7 KiB of f"), "{said}");
+    drop(frozen);
+    wait("it unmounts", Duration::from_secs(20), || unmount().status.success());
+    assert!(mounts[0].try_wait().unwrap().is_none(), "the other one is still there");
+    assert!(mounts[1].try_wait().unwrap().is_some(), "its process has ended");
+    assert!(nuri(&["fs", "umount", &points[0].display().to_string()]).status.success());
+    mounts.iter_mut().for_each(|mount| assert!(mount.wait().unwrap().success()));
+    assert_eq!(fs::read(space.mnt().join("f")).unwrap(), vec![1; 100_000]);
+    space.down_clean();
+}
+
 /// Its process would try for half a minute to write what nobody takes.
 #[test]
 fn a_forced_unmount_without_the_first_node_leaves_no_process() {

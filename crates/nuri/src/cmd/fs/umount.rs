@@ -1,12 +1,9 @@
 //! `nuri fs umount`: writes everything out, or says what cannot be written.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use clap::Parser;
 use nuri_fuse::MountError;
 use nuri_fuse::mount::{detach, unmount};
 use nuri_proto::Status;
@@ -16,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{attribute, resolve};
-use crate::cli::{Cli, Command, Fs, Umount};
+use crate::cli::{Mount, Umount};
 use crate::logs::plain;
 use crate::show::human;
 use crate::{Failure, at, users};
@@ -52,8 +49,8 @@ pub(crate) fn sync_mount(point: &Path) -> Result<(), Failure> {
 
 pub(super) fn run(args: &Umount) -> Result<(), Failure> {
     let point = std::path::absolute(&args.mountpoint).map_err(at(args.mountpoint.display()))?;
-    let server = users::server(&point);
-    let cut_off = server.and_then(|pid| look_for_first_node(pid, &point).err());
+    let mount = users::mount_of(&point);
+    let cut_off = mount.as_ref().and_then(|(_, told)| look_for_first_node(told, &point).err());
     let is_cut_off = cut_off.is_some();
     let left = is_cut_off.then(|| unwritten(&point));
     match (cut_off, &left) {
@@ -79,7 +76,7 @@ pub(super) fn run(args: &Umount) -> Result<(), Failure> {
         outcome => outcome.map_err(Failure::new),
     }?;
     // The session ends with the process: only then others get its leases and locks at once.
-    let Some(pid) = server.filter(|_| !args.force || is_cut_off) else { return Ok(()) };
+    let Some((pid, _)) = mount.filter(|_| !args.force || is_cut_off) else { return Ok(()) };
     let stays = !users::wait_ended(pid, if is_cut_off { FORCED_WAIT } else { SESSION_WAIT });
     if stays && args.force {
         // It tries to write what nobody can take, and was told to leave that behind.
@@ -93,14 +90,8 @@ pub(super) fn run(args: &Umount) -> Result<(), Failure> {
 
 /// What a mount has not written yet it cannot write while the first node is gone; it would wait for
 /// that a long time.
-fn look_for_first_node(pid: u32, point: &Path) -> Result<(), Failure> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let line = line.strip_suffix(&[0]).unwrap_or(&line);
-    let words = line.split(|b| *b == 0).map(OsStr::from_bytes);
-    let Ok(Cli { command: Command::Fs(Fs::Mount(mount)), .. }) = Cli::try_parse_from(words) else {
-        return Ok(());
-    };
-    let Ok((address, secret)) = resolve(&mount) else { return Ok(()) };
+fn look_for_first_node(told: &Mount, point: &Path) -> Result<(), Failure> {
+    let Ok((address, secret)) = resolve(told) else { return Ok(()) };
     match Peer::new(&address, &secret).reach(FIRST_NODE_WAIT) {
         Err(Status::UNREACHABLE) => Err(Failure(format!(
             "{}: the first node, {address}, does not answer, so what this mount has not written \
