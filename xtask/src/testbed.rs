@@ -79,6 +79,16 @@ impl Testbed {
         Ok(testbed)
     }
 
+    /// Of its first node.
+    pub(crate) fn first(&self) -> String {
+        address(0)
+    }
+
+    /// The words that enter a machine.
+    pub(crate) fn enter(&self, machine: u64) -> Vec<String> {
+        self.network.network.enter(machine)
+    }
+
     fn file(&self, name: &str, machine: u64) -> PathBuf {
         self.mounted.space.with_file_name(format!("{name}{machine}"))
     }

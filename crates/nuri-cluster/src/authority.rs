@@ -287,8 +287,8 @@ impl Authority {
         })
     }
 
-    /// A new map counts once it is durable. One that is not sound is none: the space would not start
-    /// with it.
+    /// A new map counts once it is durable. One that is not sound is none: the space would not
+    /// start with it.
     fn keep(&self, state: &mut State, next: Map) -> Result<(), Status> {
         if let Some(problem) = sound::check(&next).first() {
             tracing::error!("the map stays as it is, a change would damage it: {problem}");

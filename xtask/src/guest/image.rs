@@ -8,7 +8,22 @@ use crate::shell::{script, target};
 
 const SETUP: Duration = Duration::from_secs(600);
 /// Programs of Debian that the guest gets, with their libraries.
-const PROGRAMS: &[&str] = &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm", "fsx"];
+const PROGRAMS: &[&str] =
+    &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm", "fsx", "flock"];
+/// The kernel's NFS server, whose programs and libraries this machine does not get: installed they
+/// would start it here.
+const NFSD_PACKAGES: &[&str] = &[
+    "nfs-kernel-server",
+    "rpcbind",
+    "libtirpc3",
+    "libtirpc-common",
+    "libevent-core-2.1-7",
+    "libwrap0",
+    "libnfsidmap1",
+    "libkeyutils1",
+    "libsqlite3-0",
+];
+const NFSD_PROGRAMS: &[&str] = &["exportfs", "rpc.mountd", "rpc.nfsd", "rpcbind"];
 /// In the order in which they are loaded.
 const MODULES: &[&str] = &[
     "virtio_ring",
@@ -22,6 +37,9 @@ const MODULES: &[&str] = &[
     "nbd",
     "raid456",
     "nfsv3",
+    "nfsv4",
+    "nfsd",
+    "fuse",
 ];
 
 /// Kernel and file system of a guest.
@@ -41,6 +59,7 @@ pub(super) fn make(nuri: &Path) -> Result<Image, String> {
 fn recipe(dir: &str, nuri: &str) -> String {
     let stories = env!("CARGO_MANIFEST_DIR");
     let (modules, programs) = (MODULES.join(" "), PROGRAMS.join(" "));
+    let (nfsd_packages, nfsd_programs) = (NFSD_PACKAGES.join(" "), NFSD_PROGRAMS.join(" "));
     format!(
         "cd {dir}
          own=${{CARGO_HOME:-$HOME/.cargo}}/bin
@@ -53,8 +72,18 @@ fn recipe(dir: &str, nuri: &str) -> String {
              cp package/boot/vmlinuz-* vmlinuz
              touch $package
          fi
+         if [ ! -e nfsd ]; then
+             rm -rf nfsd.new
+             apt-get download -qq {nfsd_packages} 2>/dev/null
+             for name in {nfsd_packages}; do
+                 dpkg -x ${{name}}_*.deb nfsd.new
+                 rm ${{name}}_*.deb
+             done
+             mv nfsd.new nfsd
+         fi
          version=$(ls package/lib/modules)
-         if [ \"$(cat root/made-of 2>/dev/null)\" != \"{modules} {programs}\" ]; then
+         made_of=\"{modules} {programs} {nfsd_programs}\"
+         if [ \"$(cat root/made-of 2>/dev/null)\" != \"$made_of\" ]; then
              rm -rf root new
              depmod -b package $version
              mkdir -p new/bin new/proc new/sys new/dev new/tmp new/lib/modules/$version
@@ -67,16 +96,23 @@ fn recipe(dir: &str, nuri: &str) -> String {
                  cp $path $to
              done
              cp /bin/busybox new/bin/
-             for program in {programs}; do
-                 path=$(PATH=/sbin:/usr/sbin:/bin:/usr/bin:$own command -v $program)
+             of_nfsd=$(find $PWD/nfsd -name '*.so.*' -exec dirname {{}} \\; | sort -u)
+             export LD_LIBRARY_PATH=$(echo $of_nfsd | tr ' ' :)
+             mkdir -p new/etc
+             cp nfsd/etc/netconfig new/etc/
+             for program in {programs} {nfsd_programs}; do
+                 path=$(PATH=nfsd/sbin:nfsd/usr/sbin:/sbin:/usr/sbin:/bin:/usr/bin:$own \\
+                     command -v $program)
                  cp $path new/bin/
                  ldd $path | grep -o '/[^ ]*' | while read library; do
-                     mkdir -p new$(dirname $library)
-                     cp -n $library new$library
+                     to=new${{library#$PWD/nfsd}}
+                     mkdir -p $(dirname $to)
+                     cp -n $library $to
                  done
              done
+             unset LD_LIBRARY_PATH
              echo {modules} > new/modules
-             echo {modules} {programs} > new/made-of
+             echo $made_of > new/made-of
              mv new root
          fi
          strip -o root/bin/nuri {nuri}
@@ -84,7 +120,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
              mkdir -p root$(dirname $library)
              cp -n $library root$library
          done
-         cp {stories}/src/guest/stories.sh root/stories
+         cat {stories}/src/guest/stories.sh {stories}/src/guest/nfsd.sh > root/stories
          cp {stories}/src/guest/init.sh root/init
          chmod +x root/init
          (cd root; find . | cpio -o -H newc --quiet | gzip -1) > initrd"

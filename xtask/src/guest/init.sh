@@ -4,5 +4,8 @@ export PATH=/bin
 . /stories
 begin
 story=$(word story)
-if (set -e; $story); then echo "story $story: told"; else echo "story $story: broken"; fi
+# A shell forgets `set -e` in a condition.
+(set -e; $story)
+told=$?
+if [ $told -eq 0 ]; then echo "story $story: told"; else echo "story $story: broken"; fi
 poweroff -f

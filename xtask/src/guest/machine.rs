@@ -26,11 +26,20 @@ impl Drop for Guest {
 }
 
 impl Guest {
-    /// Boots a guest that plays a story, with these words.
-    pub(super) fn boot(image: &Image, story: &str, words: &str) -> Result<Guest, String> {
+    /// Boots a guest that plays a story, with these words; after `enter`, the words that enter the
+    /// machine whose network it has.
+    pub(super) fn boot(
+        image: &Image,
+        story: &str,
+        words: &str,
+        enter: &[String],
+    ) -> Result<Guest, String> {
         let append = format!("console=ttyS0 quiet panic=-1 story={story} {words}");
-        let mut qemu = Command::new("qemu-system-x86_64");
-        qemu.args(["-accel", "tcg", "-m", "512", "-nographic", "-no-reboot", "-append", &append]);
+        let words = enter.iter().map(String::as_str).chain(["qemu-system-x86_64"]);
+        let words: Vec<_> = words.collect();
+        let mut qemu = Command::new(words[0]);
+        qemu.args(&words[1..]);
+        qemu.args(["-accel", "tcg", "-m", "1024", "-nographic", "-no-reboot", "-append", &append]);
         qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initrd);
         qemu.args(["-netdev", "user,id=n", "-device", "virtio-net-pci,netdev=n"]);
         qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());

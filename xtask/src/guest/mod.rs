@@ -13,6 +13,7 @@ use image::Image;
 use machine::Guest;
 
 use crate::shell::{Build, build, script};
+use crate::testbed::Testbed;
 
 const SOON: Duration = Duration::from_secs(60);
 /// Files that are synced before the power is cut.
@@ -21,6 +22,7 @@ const DISK: u64 = 64 << 20;
 
 type Story = fn(&Host<'_>) -> Result<(), String>;
 const STORIES: &[(&str, Story)] = &[
+    ("broken", broken),
     ("files", files),
     ("power-cut", power_cut),
     ("grows", grows),
@@ -29,6 +31,7 @@ const STORIES: &[(&str, Story)] = &[
     ("nfs-files", nfs_files),
     ("nfs-server-returns", nfs_server_returns),
     ("nfs-export-ends", nfs_export_ends),
+    ("nfsd", nfsd),
 ];
 
 /// Plays the stories whose names contain `only`.
@@ -128,8 +131,13 @@ impl Host<'_> {
     }
 
     fn boot(&self, story: &str, words: &str) -> Result<Guest, String> {
-        Guest::boot(self.image, story, words)
+        Guest::boot(self.image, story, words, &[])
     }
+}
+
+/// A story with a step that fails is told as a broken one.
+fn broken(host: &Host<'_>) -> Result<(), String> {
+    host.boot("broken", "")?.hears("story broken: broken")
 }
 
 fn files(host: &Host<'_>) -> Result<(), String> {
@@ -247,6 +255,16 @@ fn nfs_export_ends(host: &Host<'_>) -> Result<(), String> {
     guest.hears("end it now")?;
     host.nuri(&format!("nfs export rm /home --dir {}/space", host.dir.display()))?;
     guest.ends_well()
+}
+
+/// The space is on two machines; the guest is a third one, with mounts of its own.
+fn nfsd(host: &Host<'_>) -> Result<(), String> {
+    let space = Testbed::up(host.dir, 2)?;
+    let token = std::fs::read_to_string(space.mounted.space.join("mount.token"));
+    let token = token.map_err(|e| format!("the token: {e}"))?;
+    let (seed, first) = (std::process::id(), space.first());
+    let words = format!("seed={seed} first={first} token={}", token.trim());
+    Guest::boot(host.image, "nfsd", &words, &space.enter(1))?.ends_well()
 }
 
 fn raid(host: &Host<'_>) -> Result<(), String> {

@@ -36,6 +36,20 @@ nuri_attach() {
     return 1
 }
 
+# fails COMMAND: it must, and what it says is in /tmp/said.
+fails() {
+    if "$@" 2>/tmp/said; then
+        echo "did not fail: $*"
+        exit 1
+    fi
+}
+
+# A step fails that is not the last one: so does the story.
+broken() {
+    false
+    true
+}
+
 filled() { yes "$1" | head -c 300000; }
 
 # A file system on a volume, by two connections; rooms of what was removed go back.
@@ -119,11 +133,11 @@ channels() {
     nuri_attach vm $(word ports | tr ',' ' ')
     [ "$(cat /tmp/device)" = /dev/nbd0 ]
     nuri volume attached | grep -q '^/dev/nbd0 *vm '
-    ! nuri volume attach vm --server "10.0.2.2:$(word ports | cut -d, -f1)" 2>/tmp/said
+    fails nuri volume attach vm --server "10.0.2.2:$(word ports | cut -d, -f1)"
     grep -q 'is attached already' /tmp/said
     mkfs.ext4 -q /dev/nbd0
     mount /dev/nbd0 /mnt
-    ! nuri volume detach vm 2>/tmp/said
+    fails nuri volume detach vm
     grep -q 'mounted at /mnt' /tmp/said
     i=0
     for lost in first second; do
@@ -208,14 +222,6 @@ nfs_files() {
     [ "$(df -m /nfs | tail -1 | awk '{ print $2 }')" -gt 100 ]
     cd /
     umount /nfs
-}
-
-# fails COMMAND: it must.
-fails() {
-    if "$@" 2>/dev/null; then
-        echo "did not fail: $*"
-        exit 1
-    fi
 }
 
 nfs_names() {

@@ -345,8 +345,15 @@ impl Client {
         if grows {
             self.writeback.spill(node, size);
         }
+        // One cut after the other: what the last one gave back is told with the next one's.
+        let was_just_cut = node.state.lock().file.as_ref().is_some_and(|f| f.was_just_cut());
+        let is_cut_again = was_just_cut && !grows && size > 0;
         if size > 0 {
-            self.writeback.sync_node(node, SyncScope::All)?;
+            let scope = if is_cut_again { SyncScope::Data } else { SyncScope::All };
+            self.writeback.sync_node(node, scope)?;
+        }
+        if grows {
+            self.writeback.tell_cut(node)?;
         }
         let _no_publication = node.sync.lock();
         if size == 0 {
@@ -358,8 +365,14 @@ impl Client {
             let mut state = node.state.lock();
             if let Some(file) = &mut state.file {
                 resized(file, size, reply.object);
+                if is_cut_again {
+                    file.unpublished = Some(Instant::now());
+                }
             }
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
+        }
+        if is_cut_again {
+            self.writeback.mark_dirty(node);
         }
         Ok((reply.inode.attr, reply.punch_from))
     }
@@ -375,7 +388,7 @@ impl Client {
             node.ino
         );
         if let Some(file) = &mut node.state.lock().file {
-            file.is_writable = broken!("cut_is_forgotten");
+            file.keep_writable(broken!("cut_is_forgotten"));
         }
     }
 
@@ -442,7 +455,7 @@ fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
         file.allocated = file.allocated.min(size.next_multiple_of(512));
     }
     (file.size, file.published_size) = (size, size);
-    file.extending = false;
+    (file.extending, file.untold_cut) = (false, None);
     file.mtime = None;
     file.version += 1;
     let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());

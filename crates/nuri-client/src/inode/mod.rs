@@ -151,6 +151,9 @@ pub(crate) struct FileData {
     pub(crate) published_size: u64,
     /// The server knows that data may be pushed beyond that size.
     pub(crate) extending: bool,
+    /// Targets have nothing beyond the last cut any more, which the server has to know before the
+    /// file grows: the next writer would cut it off again. The number of that cut.
+    pub(crate) untold_cut: Option<u64>,
     pub(crate) ahead: Ahead,
 }
 
@@ -191,6 +194,7 @@ impl FileData {
             emptied_at: 0,
             published_size: attr.size,
             extending: false,
+            untold_cut: None,
             ahead: Ahead::default(),
         }
     }
@@ -214,6 +218,22 @@ impl FileData {
         self.mtime = Some(now);
         self.version += 1;
         self.unpublished.get_or_insert_with(Instant::now);
+    }
+
+    /// Whoever writes it next takes it over anew, and finishes what is not told.
+    pub(crate) fn keep_writable(&mut self, may_write: bool) {
+        self.is_writable &= may_write;
+        self.untold_cut = self.untold_cut.filter(|_| self.is_writable);
+    }
+
+    /// Whether nothing changed since it was cut.
+    pub(crate) fn was_just_cut(&self) -> bool {
+        self.untold_cut.is_some() && self.mtime.is_none()
+    }
+
+    /// The server knows that what lay beyond this cut is gone.
+    pub(crate) fn cut_is_told(&mut self, told: Option<u64>) {
+        self.untold_cut = self.untold_cut.filter(|cut| told != Some(*cut));
     }
 
     /// Bytes that the file holds, with those that wait to be pushed: programs take a file without

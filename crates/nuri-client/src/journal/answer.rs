@@ -342,7 +342,10 @@ impl Journal {
     }
 
     pub(super) fn extension(&self, ino: Ino, floor: Time) -> Logged {
-        let step = Step { at: self.stamp(floor), change: Change::Extend(Extend { ino }) };
+        let step = Step {
+            at: self.stamp(floor),
+            change: Change::Extend(Extend { ino, is_cut_done: false }),
+        };
         Logged::new(step, &[ino])
     }
 

@@ -45,7 +45,7 @@ fn share(state: &mut InodeState) -> Option<(u64, bool)> {
     }
     let settled = state.file.as_ref().is_some_and(|file| file.left_nothing());
     if let Some(file) = &mut state.file {
-        file.is_writable = false;
+        file.keep_writable(false);
     }
     Some((state.hold.number, settled))
 }

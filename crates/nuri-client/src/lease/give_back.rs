@@ -62,7 +62,7 @@ impl Leases {
                 let kept = state.hold.give_back(keep);
                 let may_write = kept == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
-                    file.is_writable &= may_write;
+                    file.keep_writable(may_write);
                 }
                 if kept.is_none() {
                     state.forget_leased();

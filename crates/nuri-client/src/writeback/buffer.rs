@@ -318,12 +318,14 @@ impl WriteBuffer {
         freed + self.remove_empty(block)
     }
 
-    /// The block, where exactly one block has bytes, and all of them are dirty and few.
+    /// The block, where exactly one block has bytes, and all of them are dirty, few, and one piece:
+    /// of several pieces each would be flushed by its own.
     pub(crate) fn only_dirty_block(&self) -> Option<u64> {
         let (block, b) = self.blocks.iter().next()?;
         let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
         let alone = self.blocks.len() == 1 && b.flying.is_empty() && b.held.is_empty();
-        (alone && small && b.dirty == b.valid).then_some(*block)
+        let is_one_piece = b.dirty.iter().count() == 1;
+        (alone && small && is_one_piece && b.dirty == b.valid).then_some(*block)
     }
 
     /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
@@ -442,6 +444,19 @@ mod tests {
         buffer.note_sent(BLOCK);
         buffer.note_cut(70);
         assert_eq!(buffer.sent_to(), 70);
+    }
+
+    #[test]
+    fn one_short_piece_is_flushed_by_its_own_and_several_are_together() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(2, 0, b"head");
+        assert_eq!(buffer.only_dirty_block(), Some(2));
+        buffer.write(2, 8192, b"page");
+        assert_eq!(buffer.only_dirty_block(), None);
+        buffer.write(2, 4, &[1; 8188]);
+        assert_eq!(buffer.only_dirty_block(), Some(2));
+        buffer.write(1, 0, b"before");
+        assert_eq!(buffer.only_dirty_block(), None);
     }
 
     #[test]

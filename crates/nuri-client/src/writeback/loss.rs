@@ -26,7 +26,7 @@ impl Writeback {
             && file.is_dirty()
         {
             freed = file.buffer.clear();
-            file.unpublished = None;
+            (file.unpublished, file.has_failed) = (None, true);
             self.note_loss(&mut state, status);
         }
         drop(state);

@@ -86,6 +86,8 @@ pub(crate) struct Writeback {
     dirty: Mutex<HashMap<Ino, Arc<Inode>>>,
     /// Files with bytes that could not be kept after their last close: nobody was told.
     untold: Arc<AtomicU64>,
+    /// Numbers cuts of stored bytes.
+    cuts: AtomicU64,
 }
 
 /// What [`Writeback`] works with.
@@ -140,6 +142,7 @@ impl Writeback {
             unsynced,
             dirty,
             untold,
+            cuts: AtomicU64::new(0),
         }
     }
 
@@ -280,16 +283,16 @@ impl Writeback {
     /// Before the first bytes beyond the published size leave: the server must know, so that a
     /// later writer never lets the file grow over what we leave behind when we die.
     pub(crate) fn announce_growth(&self, node: &Arc<Inode>, block: u64) -> Result<(), Status> {
-        let needed = {
+        let cut = {
             let state = node.state.lock();
-            let grows = |f: &FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
-            state.file.as_deref().is_some_and(grows)
+            let grows = |f: &&FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
+            let Some(file) = state.file.as_deref().filter(grows) else { return Ok(()) };
+            file.untold_cut
         };
-        if needed {
-            self.session.change(&Extend { ino: node.ino }, &[])?;
-            if let Some(file) = &mut node.state.lock().file {
-                file.extending = true;
-            }
+        self.session.change(&Extend { ino: node.ino, is_cut_done: cut.is_some() }, &[])?;
+        if let Some(file) = &mut node.state.lock().file {
+            file.extending = true;
+            file.cut_is_told(cut);
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Writeback {
         before: Before,
     ) -> Result<Done, Status> {
         self.journal.flush_of(node.ino)?;
-        let (call, inline, version) = {
+        let (call, inline, (version, cut)) = {
             let state = node.state.lock();
             let Some(file) = &state.file else {
                 return Ok(Done::Yes);
@@ -31,14 +31,17 @@ impl Writeback {
                 return Ok(Done::No);
             }
             let unchanged = file.inline.is_none() && file.size == file.published_size;
-            if file.unpublished.is_none() || (scope == SyncScope::Data && unchanged) {
+            let is_told = file.unpublished.is_none() && file.untold_cut.is_none();
+            if is_told || (scope == SyncScope::Data && unchanged) {
                 return Ok(Done::Yes);
             }
             let mut call = publication(node.ino, file);
-            if let (Before::BytesFrom(written), PublishData::OnTargets) = (before, call.data) {
+            if let (Before::BytesFrom(written), PublishData::OnTargets | PublishData::CutDone) =
+                (before, call.data)
+            {
                 call.size = call.size.min(written);
             }
-            (call, file.inline.clone(), file.version)
+            (call, file.inline.clone(), (file.version, file.untold_cut))
         };
         let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
         let mut state = node.state.lock();
@@ -46,6 +49,7 @@ impl Writeback {
             Ok(reply) => {
                 if let Some(file) = &mut state.file {
                     file.published_size = call.size;
+                    file.cut_is_told(cut.filter(|_| call.data == PublishData::CutDone));
                     if call.data == PublishData::Part {
                         file.beside = file.beside.map(|known| known + call.allocated);
                     }
@@ -94,6 +98,7 @@ fn publication(ino: Ino, file: &FileData) -> Publish {
         Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
             PublishData::Inline
         }
+        _ if file.untold_cut.is_some() => PublishData::CutDone,
         _ => PublishData::OnTargets,
     };
     Publish { ino, size: file.size, allocated: file.allocated, mtime, data }

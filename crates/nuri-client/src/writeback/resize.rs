@@ -1,12 +1,13 @@
 //! What changes of a file's buffered and stored bytes when its size changes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::meta::{Attr, TruncateDone};
+use nuri_proto::op::meta::{Attr, Extend};
 use nuri_rules::broken;
 use parking_lot::MutexGuard;
 
@@ -112,17 +113,31 @@ impl Writeback {
         self.unreserve(freed);
     }
 
-    /// Takes the data beyond a truncation off the targets, then tells the server.
+    /// Tells of a cut that no publication told: of what lies with the inode, none does.
+    pub(crate) fn tell_cut(&self, node: &Arc<Inode>) -> Result<(), Status> {
+        let untold = |file: &FileData| file.untold_cut;
+        let Some(cut) = node.state.lock().file.as_deref().and_then(untold) else { return Ok(()) };
+        self.session.change(&Extend { ino: node.ino, is_cut_done: true }, &[])?;
+        if let Some(file) = &mut node.state.lock().file {
+            file.cut_is_told(Some(cut));
+        }
+        Ok(())
+    }
+
+    /// Takes the data beyond a truncation off the targets. The server is told with the next
+    /// publication, or before the file grows.
     pub(crate) fn punch_tail(&self, node: &Arc<Inode>, from: u64) -> Result<(), Status> {
-        let (session, layout, object) = {
+        let (session, layout, object, losses) = {
             let state = node.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;
-            (file.session, file.layout.clone(), file.object)
+            (file.session, file.layout.clone(), file.object, state.losses)
         };
         let cut = self.data.truncate(session, &layout, object, from)?;
-        self.session.change(&TruncateDone { ino: node.ino }, &[])?;
         let now = self.session.now();
-        if let Some(file) = &mut node.state.lock().file {
+        // What was taken over since knows of this cut what the server does.
+        let mut state = node.state.lock();
+        let is_same = state.losses == losses;
+        if let Some(file) = state.file.as_mut().filter(|file| is_same && file.object == object) {
             file.buffer.note_cut(from);
             let beyond = match redundant_stripe(&file.layout) {
                 // Members give back more than was counted: versions too.
@@ -132,7 +147,10 @@ impl Writeback {
             file.gave_back(beyond + cut.tail, (file.size, u64::MAX));
             file.touch(now);
             file.mtime = None;
+            let cut = self.cuts.fetch_add(1, Ordering::Relaxed);
+            file.untold_cut = Some(cut).filter(|_| !broken!("cut_stays_untold"));
         }
+        drop(state);
         self.mark_dirty(node);
         Ok(())
     }

@@ -250,7 +250,8 @@ impl File {
     /// pushed without a word; a size that fits into the inline record is never pushed so.
     pub fn may_have_data(&self, size: u64) -> bool {
         let is_large = size > MAX_INLINE && !broken!("sparse_has_nothing");
-        self.on_targets || self.grown_from.is_some() || is_large
+        let is_marked = self.grown_from.is_some() || self.punch_from.is_some();
+        self.on_targets || is_marked || is_large
     }
 
     /// What a client needs to reach the data.

@@ -234,13 +234,13 @@ fn a_file_that_grows_in_the_log_gets_its_place_and_is_cleaned_behind_a_dead_writ
     let steps = vec![
         Change::Make(short, make(Ino::ROOT, "short", MakeKind::File)),
         Change::Make(long, make(Ino::ROOT, "long", MakeKind::File)),
-        Change::Extend(Extend { ino: long }),
+        Change::Extend(Extend { ino: long, is_cut_done: false }),
     ];
     let applied = apply(&a, steps, &[]).unwrap();
     let [record] = &applied.placed[..] else { panic!("one place: {:?}", applied.placed) };
     assert!(!record.layout.components.is_empty());
     let b = world.client();
-    let grows = vec![Change::Extend(Extend { ino: long })];
+    let grows = vec![Change::Extend(Extend { ino: long, is_cut_done: false })];
     assert_eq!(apply(&b, grows, &[]), Err(Status::STALE));
     world.pass(SESSION / 2);
     b.get(StatFs {}).unwrap();
@@ -372,7 +372,7 @@ fn a_file_that_is_cut_to_nothing_gets_another_object_when_it_grows_again() {
     let world = World::new();
     let a = alone(&world);
     let file = numbers(&a)();
-    let extend = || Change::Extend(Extend { ino: file });
+    let extend = || Change::Extend(Extend { ino: file, is_cut_done: false });
     let cut = |size| Change::SetAttr(SetAttr { ino: file, size: Some(size), ..SetAttr::default() });
     let steps = vec![Change::Make(file, make(Ino::ROOT, "f", MakeKind::File)), extend()];
     let first = apply(&a, steps, &[]).unwrap().placed[0].object;
@@ -396,7 +396,7 @@ fn the_place_of_a_small_file_comes_without_its_bytes() {
     let steps = vec![
         Change::Make(ino, make(Ino::ROOT, "f", MakeKind::File)),
         Change::Publish(Publish { ino, size, allocated, mtime, data }),
-        Change::Extend(Extend { ino }),
+        Change::Extend(Extend { ino, is_cut_done: false }),
     ];
     let applied = apply(&a, steps, &[7; 8000]).unwrap();
     assert!(applied.placed.len() == 1 && applied.placed[0].inline.is_none());

@@ -81,6 +81,32 @@ fn a_shortened_file_grows_only_after_its_rest_was_punched() {
     world.fsck();
 }
 
+/// Catches `broken!("cut_is_not_recorded")`.
+#[test]
+fn that_a_cut_is_done_is_told_with_a_publication_or_a_growth() {
+    let world = World::new();
+    let c = world.client();
+    let f = c.file(ROOT, "f");
+    c.publish(f, 10_000).unwrap();
+    let mark = |c: &Client<'_>| c.acquire(f, LeaseMode::Write).unwrap().file.unwrap().punch_from;
+    c.resize(f, 5000).unwrap();
+    assert_eq!(mark(&c), Some(5000));
+    c.publish(f, 5000).unwrap();
+    assert_eq!(mark(&c), Some(5000));
+    assert_eq!(c.publish(f, 5001), Err(Status::INVAL), "the next writer would cut it off");
+    let (allocated, mtime, data) = (4096, None, PublishData::CutDone);
+    c.put(Publish { ino: f, size: 9000, allocated, mtime, data }).unwrap();
+    assert_eq!((mark(&c), c.attr(f).unwrap().size), (None, 9000));
+    c.resize(f, 3000).unwrap();
+    c.put(Extend { ino: f, is_cut_done: false }).unwrap();
+    assert_eq!(mark(&c), Some(3000));
+    c.put(Extend { ino: f, is_cut_done: true }).unwrap();
+    assert_eq!(mark(&c), Some(3000), "whoever grows it may die before it tells how far");
+    c.publish(f, 8000).unwrap();
+    assert_eq!(mark(&c), Some(8000));
+    world.fsck();
+}
+
 /// Catches `broken!("grow_unannounced")`.
 #[test]
 fn what_a_dead_writer_pushed_is_punched_by_the_next() {
@@ -88,7 +114,7 @@ fn what_a_dead_writer_pushed_is_punched_by_the_next() {
     let (a, b) = (world.client(), world.client());
     let f = a.file(ROOT, "f");
     a.publish(f, 5000).unwrap();
-    a.put(Extend { ino: f }).unwrap();
+    a.put(Extend { ino: f, is_cut_done: false }).unwrap();
     world.pass(SESSION / 2);
     b.get(StatFs {}).unwrap();
     world.pass(SESSION / 2 + std::time::Duration::from_secs(1));
@@ -97,11 +123,11 @@ fn what_a_dead_writer_pushed_is_punched_by_the_next() {
     assert_eq!(record.punch_from, Some(5000), "the size that was published");
     b.put(TruncateDone { ino: f }).unwrap();
     assert_eq!(b.acquire(f, LeaseMode::Write).unwrap().file.unwrap().punch_from, None);
-    b.put(Extend { ino: f }).unwrap();
+    b.put(Extend { ino: f, is_cut_done: false }).unwrap();
     b.publish(f, 9000).unwrap();
     assert_eq!(b.resize(f, 12_000).unwrap().punch_from, None, "its own growth is no obstacle");
     let g = b.file(ROOT, "g");
-    b.put(Extend { ino: g }).unwrap();
+    b.put(Extend { ino: g, is_cut_done: false }).unwrap();
     b.unlink(ROOT, "g").unwrap();
     b.put(OrphanRelease { inos: vec![g] }).unwrap();
     assert_eq!(
@@ -109,7 +135,7 @@ fn what_a_dead_writer_pushed_is_punched_by_the_next() {
         1,
         "pushed and never published"
     );
-    assert_eq!(a.put(Extend { ino: f }), Err(Status::SESSION_GONE));
+    assert_eq!(a.put(Extend { ino: f, is_cut_done: false }), Err(Status::SESSION_GONE));
     world.fsck();
 }
 
@@ -131,6 +157,9 @@ fn a_large_file_that_is_cut_to_nothing_takes_a_new_object() {
     assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 1);
     c.resize(f, MAX_INLINE + 1).unwrap();
     assert_eq!(c.resize(f, 10).unwrap().punch_from, Some(10));
+    assert_eq!(c.resize(f, 0).unwrap().punch_from, None, "the mark goes with the object");
+    assert_eq!(world.server.garbage(ObjectId(0), 10).unwrap().len(), 2);
+    c.resize(f, 10).unwrap();
     world.fsck();
 }
 

@@ -274,11 +274,12 @@ impl Tree {
         let n = &mut self.nodes[node];
         if n.kind == 'f' && rng.one_in(2) {
             let size = rng.below(3) * 100;
+            // What was cut off is gone.
+            c.put(TruncateDone { ino: n.ino }).unwrap();
             let got = if rng.one_in(2) {
                 c.acquire(n.ino, LeaseMode::Write).unwrap();
                 c.publish(n.ino, size).map(drop)
             } else {
-                c.put(TruncateDone { ino: n.ino }).unwrap();
                 c.resize(n.ino, size).map(drop)
             };
             n.size = size;

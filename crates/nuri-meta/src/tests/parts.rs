@@ -136,7 +136,7 @@ fn a_writer_that_left_nothing_beyond_the_size_says_so() {
     let (a, b) = (world.client(), world.client());
     let f = a.file(ROOT, "f");
     a.publish(f, 8192).unwrap();
-    a.put(Extend { ino: f }).unwrap();
+    a.put(Extend { ino: f, is_cut_done: false }).unwrap();
     a.publish(f, 16_384).unwrap();
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| b.acquire(f, LeaseMode::Write).unwrap());

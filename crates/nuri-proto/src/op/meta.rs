@@ -272,7 +272,7 @@ pub struct SetAttrReply {
     /// The file's new object, where truncation to zero took one.
     pub object: ObjectId,
     /// The data beyond this size must be punched before the file may grow again: the caller does
-    /// it and says `TruncateDone`; if it dies the server has it done.
+    /// it and tells so with `Publish` or `Extend`; if it dies the server has it done.
     pub punch_from: Option<u64>,
 }
 
@@ -281,6 +281,8 @@ pub struct SetAttrReply {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Extend {
     pub ino: Ino,
+    /// The data beyond the last truncation is gone from the targets.
+    pub is_cut_done: bool,
 }
 call!(Extend => ());
 
@@ -525,6 +527,8 @@ call!(Publish => InodeReply);
 pub enum PublishData {
     /// The data is on the targets, durably, up to `size`.
     OnTargets,
+    /// As `OnTargets`, and the data beyond the last truncation is gone from the targets.
+    CutDone,
     /// What was written of parts of the file is on the targets, durably: it has at least `size`
     /// bytes, and occupies `allocated` more.
     Part,

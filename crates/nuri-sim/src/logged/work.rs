@@ -252,7 +252,7 @@ impl World {
             return self.log_setattr(c, ino);
         }
         if self.rng.one_in(8) {
-            let grows = Change::Extend(Extend { ino });
+            let grows = Change::Extend(Extend { ino, is_cut_done: false });
             return self.log(c, grows, Vec::new(), &[ino]).map(|_| ());
         }
         let most = if self.rng.one_in(20) { 8192 } else { 200 };

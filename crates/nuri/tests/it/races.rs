@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nuri_proto::clock::RECALL;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::support::{Space, freeze, run, text, timed, wait};
+use crate::support::{NURI, Space, freeze, is_mounted, run, text, timed, wait};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -282,6 +282,82 @@ fn what_was_cut_off_stays_gone_where_a_target_hung() {
     assert_eq!(wrong, None);
     drop(file);
     space.down_clean();
+}
+
+/// One more mount, which `Space::end_children` kills.
+fn mount_to_be_killed(space: &mut Space) -> PathBuf {
+    let point = space.make_dir("killed");
+    let mut mount = Command::new(NURI);
+    mount.args(["fs", "mount", "--foreground", &space.dir()]).arg(&point);
+    mount.stdout(Stdio::null()).stderr(Stdio::null());
+    space.own_child(mount.spawn().unwrap());
+    wait("it is mounted", Duration::from_secs(20), || is_mounted(&point));
+    space.own_mount(point.clone());
+    point
+}
+
+/// Cuts a file that targets have, and writes behind the new end.
+fn cut_and_write_behind(mount: &Path, name: &str) {
+    let file = open(&mount.join(name));
+    file.write_all_at(&vec![7; 8 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    file.set_len(100_000).unwrap();
+    file.write_all_at(&vec![8; 1 << 20], 3 << 20).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Catches `broken!("cut_stays_untold")`. Whoever writes the file next finishes no cut that is
+/// finished: what was written since would go.
+#[test]
+fn what_was_written_behind_a_cut_stays_when_another_mount_goes_on() {
+    for shape in ["stripe", "parity:2+1"] {
+        let mut space = Space::up(&["--nodes", "3", "--shape", shape]);
+        let (a, b) = (space.mnt(), mount_to_be_killed(&mut space));
+        let mut wanted = vec![0; 8 << 20];
+        wanted[..100_000].fill(7);
+        wanted[3 << 20..4 << 20].fill(8);
+        wanted[7 << 20..].fill(9);
+        cut_and_write_behind(&a, "alive");
+        cut_and_write_behind(&b, "dead");
+        let there = open(&b.join("alive"));
+        there.write_all_at(&vec![9; 1 << 20], 7 << 20).unwrap();
+        assert!(fs::read(a.join("alive")).unwrap() == wanted, "{shape}");
+        drop(there);
+        space.end_children();
+        let here = open(&a.join("dead"));
+        here.write_all_at(&vec![9; 1 << 20], 7 << 20).unwrap();
+        assert!(fs::read(a.join("dead")).unwrap() == wanted, "{shape}");
+        drop(here);
+        space.down();
+    }
+}
+
+/// Catches `broken!("cut_is_not_recorded")`. The mount dies after the server cut the file and
+/// before all targets did.
+#[test]
+fn what_was_cut_off_stays_gone_where_the_mount_dies() {
+    let mut space = Space::up(&["--nodes", "2", "--shape", "stripe"]);
+    let file = open(&mount_to_be_killed(&mut space).join("f"));
+    file.write_all_at(&vec![7; 8 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    let frozen = freeze(&space, "node1");
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| file.set_len(100_000));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!cut.is_finished(), "a target hangs");
+        space.end_children();
+        assert!(cut.join().unwrap().is_err());
+    });
+    drop((frozen, file));
+    let file = open(&space.mnt().join("f"));
+    assert_eq!(file.metadata().unwrap().len(), 100_000);
+    file.set_len(8 << 20).unwrap();
+    let mut found = vec![1; 8 << 20];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found[..100_000].iter().all(|byte| *byte == 7));
+    assert_eq!(found[100_000..].iter().position(|byte| *byte != 0), None);
+    drop(file);
+    space.down();
 }
 
 /// Attributes that one mount changes again and again, while another one looks.

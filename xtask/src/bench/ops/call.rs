@@ -9,6 +9,8 @@ use rustix::fs::{
     CWD, FileType, FlockOperation, Mode, XattrFlags, fcntl_lock, flock, mknodat, setxattr,
 };
 
+use super::TIMES;
+
 /// What programs do in one go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
@@ -29,12 +31,16 @@ pub(super) enum Call {
     RecordLock,
     GrowAndCutToZero,
     WriteAndCutShort,
+    CutStored,
     OpenTruncated,
     SmallFile(usize),
 }
 
+/// What one cut takes off.
+const CUT: u64 = 4096;
+
 impl Call {
-    pub(super) const ALL: [Call; 20] = [
+    pub(super) const ALL: [Call; 21] = [
         Call::CreateRenameUnlink,
         Call::SymlinkUnlink,
         Call::MakeAndRemoveDirectory,
@@ -52,6 +58,7 @@ impl Call {
         Call::RecordLock,
         Call::GrowAndCutToZero,
         Call::WriteAndCutShort,
+        Call::CutStored,
         Call::OpenTruncated,
         Call::SmallFile(16 << 10),
         Call::SmallFile(64 << 10),
@@ -76,6 +83,7 @@ impl Call {
             Call::RecordLock => "fcntl lock, unlock",
             Call::GrowAndCutToZero => "write, grow, cut to 0",
             Call::WriteAndCutShort => "write 9000, cut to 100",
+            Call::CutStored => "cut 4 KiB off what is stored",
             Call::OpenTruncated => "open(O_TRUNC), write 10 kB, close",
             Call::SmallFile(len) => return format!("create, write {} KiB, close", len >> 10),
         };
@@ -91,7 +99,8 @@ impl Call {
     pub(super) fn aim(self) -> f64 {
         match self {
             Call::Flock | Call::RecordLock => 0.05,
-            Call::RenameDirectory | Call::WriteAndCutShort | Call::SmallFile(_) => 0.5,
+            Call::RenameDirectory | Call::WriteAndCutShort | Call::CutStored => 0.5,
+            Call::SmallFile(_) => 0.5,
             Call::OpenTruncated => 1.0,
             _ => 0.2,
         }
@@ -109,6 +118,7 @@ impl Call {
             Call::CreateLinkUnlink => 2.5,
             Call::Fifo | Call::FifoOpened | Call::MakeAndRemoveDirectory => 1.2,
             Call::OpenTruncated | Call::GrowAndCutToZero | Call::WriteAndCutShort => 1.0,
+            Call::CutStored => 30.0,
             _ => 2.0,
         }
     }
@@ -116,6 +126,9 @@ impl Call {
     /// Does it so many times in a directory, with names that end in `who`.
     pub(super) fn repeat(self, dir: &Path, who: &str, times: usize) -> std::io::Result<()> {
         let place = Place::of(dir, who)?;
+        if self == Call::CutStored {
+            place.store(times)?;
+        }
         (0..times).try_for_each(|i| match self {
             Call::ChangeModeAndTimes
             | Call::SetXattr
@@ -124,6 +137,7 @@ impl Call {
             | Call::RecordLock => self.change_attributes(&place, i),
             Call::GrowAndCutToZero
             | Call::WriteAndCutShort
+            | Call::CutStored
             | Call::OpenTruncated
             | Call::SmallFile(_) => self.change_data(&place, i),
             _ => self.change_names(&place),
@@ -222,6 +236,7 @@ impl Call {
                 file.write_all_at(&[7; 9000], 0)?;
                 file.set_len(100)
             }
+            Call::CutStored => file.set_len(file.metadata()?.len() - CUT),
             Call::SmallFile(len) => {
                 File::create(a.with_extension(i.to_string()))?.write_all(&vec![7; len])
             }
@@ -245,6 +260,16 @@ impl Place {
         let [a, b, kept] = ["a", "b", "kept"].map(|name| dir.join(format!("{name}{who}")));
         let file = open(&kept)?;
         Ok(Place { dir: dir.into(), a, b, kept, file })
+    }
+
+    /// Bytes for so many cuts, durable; who asks for none gets some for later.
+    fn store(&self, times: usize) -> std::io::Result<()> {
+        let (len, wanted) = (self.file.metadata()?.len(), times as u64 * CUT);
+        if len == 0 || len < wanted {
+            self.file.write_all_at(&vec![7; wanted.max(TIMES as u64 * CUT) as usize], 0)?;
+            self.file.sync_all()?;
+        }
+        Ok(())
     }
 
     /// A directory with a default list.

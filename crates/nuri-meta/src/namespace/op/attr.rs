@@ -6,6 +6,7 @@ use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{Accessed, SetAttr, SetAttrReply, TruncateDone};
 use nuri_proto::xattr::ACL_ACCESS;
+use nuri_rules::broken;
 
 use super::MetaOp;
 use crate::lease::{Claim, Want};
@@ -105,7 +106,7 @@ fn shrink(
             txn.delete(inline_key(ino));
         }
     }
-    if size > 0 && file.may_have_data(old) {
+    if size > 0 && file.may_have_data(old) && !broken!("cut_is_not_recorded") {
         file.punch_from = Some(file.punch_from.map_or(size, |from| from.min(size)));
     }
     Ok(())

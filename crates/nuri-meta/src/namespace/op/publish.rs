@@ -40,7 +40,13 @@ impl MetaOp for Publish {
                 file.inline = true;
                 txn.batch.put(inline_key(self.ino), payload.to_vec());
             }
-            PublishData::OnTargets => {
+            PublishData::OnTargets | PublishData::CutDone => {
+                if self.data == PublishData::CutDone {
+                    file.punch_from = None;
+                } else if file.punch_from.is_some_and(|from| self.size > from) {
+                    // The next writer would punch what was written since.
+                    return Err(Status::INVAL);
+                }
                 if file.inline {
                     txn.delete(inline_key(self.ino));
                 }
@@ -59,7 +65,9 @@ impl MetaOp for Publish {
         let known = inode.attr;
         let (size, allocated, mtime) = match self.data {
             PublishData::Inline => (self.size, self.size.next_multiple_of(512), self.mtime),
-            PublishData::OnTargets => (self.size, self.allocated, self.mtime),
+            PublishData::OnTargets | PublishData::CutDone => {
+                (self.size, self.allocated, self.mtime)
+            }
             // Others write elsewhere in it: together they make it what it is.
             PublishData::Part => {
                 let allocated = known.allocated.saturating_add(self.allocated);
@@ -95,6 +103,9 @@ impl MetaOp for Extend {
             return Ok(());
         }
         let known = if file.inline { 0 } else { size };
+        if self.is_cut_done {
+            file.punch_from = None;
+        }
         file.grown_from = Some(file.grown_from.map_or(known, |from| from.min(known)));
         txn.put_inode(&inode)
     }
