@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -39,27 +39,45 @@ impl Memory {
         Arc::new(Memory { ptr, layout })
     }
 
-    /// Memory that the kernel is asked to back with one huge page; without one it works as well.
+    /// Memory that the kernel is asked to back with one huge page; without one it works as well. A
+    /// mapping of its own: an allocator keeps for later what once was a huge page.
     fn huge() -> Arc<Memory> {
         let layout = Layout::from_size_align(HUGE, HUGE).unwrap_or(Layout::new::<u8>());
-        // SAFETY: the layout has a size above zero.
-        let ptr = unsafe { alloc(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        // SAFETY: the range is this allocation alone; the advice changes no content.
+        let ptr = map_aligned().unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: the range is this mapping alone; the advice changes no content.
         let _ = unsafe { madvise(ptr.as_ptr().cast(), HUGE, Advice::LinuxHugepage) };
-        // SAFETY: the range is this allocation. Zeroed only now, so that the first touch of it
+        // SAFETY: the range is this mapping. Zeroed only now, so that the first touch of it
         // brings in the huge page.
         unsafe { ptr.as_ptr().write_bytes(0, HUGE) };
         Arc::new(Memory { ptr, layout })
     }
 }
 
+/// A mapping of one huge page's length, at a place where a huge page may lie.
+fn map_aligned() -> Option<NonNull<u8>> {
+    // As much as holds such a place wherever it is.
+    let (len, access) = (2 * HUGE, ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping at a place that the kernel chooses.
+    let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+    let whole = NonNull::new(mapped.ok()?)?;
+    let before = whole.as_ptr().align_offset(HUGE);
+    // SAFETY: the place lies within the mapping, with a huge page's length behind it.
+    let place = unsafe { whole.byte_add(before) };
+    for (from, len) in [(0, before), (before + HUGE, HUGE - before)] {
+        if len > 0 {
+            // SAFETY: a part of the mapping that nothing refers to.
+            let _ = unsafe { munmap(whole.as_ptr().byte_add(from), len) };
+        }
+    }
+    Some(place.cast())
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.layout.align() == HUGE {
-            // The allocator keeps for later what once was a huge page; the memory goes back.
-            // SAFETY: the range is this allocation, and no buffer refers to it any more.
-            let _ = unsafe { madvise(self.ptr.as_ptr().cast(), HUGE, Advice::LinuxDontNeed) };
+            // SAFETY: mapped with this length, and no buffer refers to it any more.
+            let _ = unsafe { munmap(self.ptr.as_ptr().cast(), HUGE) };
+            return;
         }
         // SAFETY: allocated with this very layout, and no buffer refers to it any more.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) }

@@ -51,8 +51,9 @@ pub(crate) fn before_the_build() -> Vec<Job> {
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
-    let guest = Job::xtask("clients in a real kernel", "all", &["guest"]);
-    jobs.push(guest.load(Load::Works));
+    let guest =
+        |clients| Job::xtask("clients in a real kernel", clients, &["guest", "--only", clients]);
+    jobs.extend(["nfs", "nbd"].map(|clients| guest(clients).load(Load::Works).limit(900)));
     jobs.extend(broken::jobs(programs)?);
     // One that takes more than the others waits until so much is free: it had better not begin at
     // the end.

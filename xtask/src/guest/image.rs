@@ -42,10 +42,16 @@ const MODULES: &[&str] = &[
     "fuse",
 ];
 
-/// Kernel and file system of a guest.
+/// Kernel and file system of a guest, which is made anew by each run.
 pub(super) struct Image {
     pub(super) kernel: PathBuf,
     pub(super) initrd: PathBuf,
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.initrd);
+    }
 }
 
 /// Fetches the kernel once, and packs the file system. `scripts/setup --test` installed the rest.
@@ -53,15 +59,35 @@ pub(super) fn make(nuri: &Path) -> Result<Image, String> {
     let dir = target().join("guest");
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     script(&recipe(&dir.display().to_string(), &nuri.display().to_string()), SETUP)?;
-    Ok(Image { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd") })
+    let initrd = dir.join(format!("initrd{}", std::process::id()));
+    Ok(Image { kernel: dir.join("vmlinuz"), initrd })
+}
+
+/// The packages of the NFS server, unpacked once.
+fn unpack_nfsd() -> String {
+    let packages = NFSD_PACKAGES.join(" ");
+    format!(
+        "if [ ! -e nfsd ]; then
+             rm -rf nfsd.new
+             apt-get download -qq {packages} 2>/dev/null
+             for name in {packages}; do
+                 dpkg -x ${{name}}_*.deb nfsd.new
+                 rm ${{name}}_*.deb
+             done
+             mv nfsd.new nfsd
+         fi"
+    )
 }
 
 fn recipe(dir: &str, nuri: &str) -> String {
     let stories = env!("CARGO_MANIFEST_DIR");
     let (modules, programs) = (MODULES.join(" "), PROGRAMS.join(" "));
-    let (nfsd_packages, nfsd_programs) = (NFSD_PACKAGES.join(" "), NFSD_PROGRAMS.join(" "));
+    let (unpack_nfsd, nfsd_programs) = (unpack_nfsd(), NFSD_PROGRAMS.join(" "));
     format!(
         "cd {dir}
+         # Another run may make it too.
+         exec 9> lock
+         flock 9
          own=${{CARGO_HOME:-$HOME/.cargo}}/bin
          package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')
          if [ ! -e $package ]; then
@@ -72,15 +98,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
              cp package/boot/vmlinuz-* vmlinuz
              touch $package
          fi
-         if [ ! -e nfsd ]; then
-             rm -rf nfsd.new
-             apt-get download -qq {nfsd_packages} 2>/dev/null
-             for name in {nfsd_packages}; do
-                 dpkg -x ${{name}}_*.deb nfsd.new
-                 rm ${{name}}_*.deb
-             done
-             mv nfsd.new nfsd
-         fi
+         {unpack_nfsd}
          version=$(ls package/lib/modules)
          made_of=\"{modules} {programs} {nfsd_programs}\"
          if [ \"$(cat root/made-of 2>/dev/null)\" != \"$made_of\" ]; then
@@ -123,6 +141,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
          cat {stories}/src/guest/stories.sh {stories}/src/guest/nfsd.sh > root/stories
          cp {stories}/src/guest/init.sh root/init
          chmod +x root/init
-         (cd root; find . | cpio -o -H newc --quiet | gzip -1) > initrd"
+         (cd root; find . | cpio -o -H newc --quiet | gzip -1) > initrd{own}",
+        own = std::process::id()
     )
 }

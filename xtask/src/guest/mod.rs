@@ -19,18 +19,22 @@ const SOON: Duration = Duration::from_secs(60);
 /// Files that are synced before the power is cut.
 const SYNCED: u32 = 12;
 const DISK: u64 = 64 << 20;
+/// Of a large directory.
+const NAMES: u32 = 20_000;
 
 type Story = fn(&Host<'_>) -> Result<(), String>;
 const STORIES: &[(&str, Story)] = &[
-    ("broken", broken),
-    ("files", files),
-    ("power-cut", power_cut),
-    ("grows", grows),
-    ("raid", raid),
-    ("channels", channels),
+    ("nbd-broken", broken),
+    ("nbd-files", files),
+    ("nbd-power-cut", power_cut),
+    ("nbd-grows", grows),
+    ("nbd-raid", raid),
+    ("nbd-channels", channels),
     ("nfs-files", nfs_files),
     ("nfs-server-returns", nfs_server_returns),
     ("nfs-export-ends", nfs_export_ends),
+    ("nfs-large", nfs_large),
+    ("nfs-soft", nfs_soft),
     ("nfsd", nfsd),
 ];
 
@@ -254,6 +258,37 @@ fn nfs_export_ends(host: &Host<'_>) -> Result<(), String> {
     let mut guest = host.boot("nfs_export_ends", &format!("port={}", server.port))?;
     guest.hears("end it now")?;
     host.nuri(&format!("nfs export rm /home --dir {}/space", host.dir.display()))?;
+    guest.ends_well()
+}
+
+/// A directory of many names, of which a mount removes every tenth while the client lists it.
+fn nfs_large(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let dir = host.dir.join("mnt/home/large");
+    let told = |e: std::io::Error| format!("{}: {e}", dir.display());
+    std::fs::create_dir(&dir).map_err(told)?;
+    let name = |i: u32| {
+        dir.join(if i.is_multiple_of(10) { format!("goes{i}") } else { format!("stays{i}") })
+    };
+    (0..NAMES).try_for_each(|i| File::create(name(i)).map(drop)).map_err(told)?;
+    let server = host.serve(&words.each_ref().map(String::as_str))?;
+    let (port, stay) = (server.port, NAMES - NAMES.div_ceil(10));
+    let mut guest = host.boot("nfs_large", &format!("port={port} count={NAMES} stay={stay}"))?;
+    guest.hears("remove some now")?;
+    (0..NAMES).step_by(10).try_for_each(|i| std::fs::remove_file(name(i))).map_err(told)?;
+    guest.ends_well()
+}
+
+fn nfs_soft(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let words = words.each_ref().map(String::as_str);
+    let server = host.serve(&words)?;
+    let port = server.port;
+    let mut guest = host.boot("nfs_soft", &format!("port={port}"))?;
+    guest.hears("lose it now")?;
+    drop(server);
+    guest.hears("it is away")?;
+    let _server = host.serve_at(port, &words)?;
     guest.ends_well()
 }
 

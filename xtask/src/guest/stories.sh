@@ -185,10 +185,11 @@ grows() {
     e2fsck -fn /dev/nbd0
 }
 
-# nfs_mount DIRECTORY: by version 3, as a person mounts it whose server may restart.
+# nfs_mount DIRECTORY [OPTIONS]: by version 3, else as a person mounts it whose server may restart.
 nfs_mount() {
     port=$(word port)
-    options="vers=3,proto=tcp,nolock,hard,timeo=20,port=$port,mountport=$port,mountproto=tcp"
+    options="vers=3,proto=tcp,nolock,${2:-hard,timeo=20},port=$port"
+    options="$options,mountport=$port,mountproto=tcp"
     options="$options,addr=10.0.2.2,mountaddr=10.0.2.2,rsize=1048576,wsize=1048576"
     mkdir -p /nfs
     mount -i -t nfs -o "$options" "10.0.2.2:$1" /nfs
@@ -325,6 +326,44 @@ nfs_make_names() {
         mkdir "$1-$i"
         sleep 0.2
     done
+}
+
+# A directory with more names than fit into any answer, listed while it changes.
+nfs_large() {
+    nfs_mount /home
+    [ "$(ls /nfs/large | wc -l)" = "$(word count)" ]
+    forget
+    # With attributes.
+    [ "$(ls -l /nfs/large | grep -c '^-rw')" = "$(word count)" ]
+    echo "remove some now"
+    for _ in 1 2 3; do
+        forget
+        # Those that stay are all there, once each.
+        [ "$(ls /nfs/large | grep stays | sort -u | wc -l)" = "$(word stay)" ]
+        [ "$(ls /nfs/large | sort | uniq -d | wc -l)" = 0 ]
+    done
+    umount /nfs
+}
+
+# A soft mount: calls fail while the server is away, and it goes on when the server is back.
+nfs_soft() {
+    nfs_mount /home soft,timeo=10,retrans=2
+    filled soft > /nfs/file
+    sync
+    echo "lose it now"
+    while sleep 0.5; do
+        forget
+        cat /nfs/file >/dev/null 2>/tmp/said || break
+    done
+    cat /tmp/said
+    grep -qiE 'I/O error|Input/output error|timed out' /tmp/said
+    echo "it is away"
+    for _ in $(seq 60); do
+        if filled soft | cmp - /nfs/file 2>/dev/null; then break; fi
+        sleep 0.5
+    done
+    filled soft | cmp - /nfs/file
+    umount /nfs
 }
 
 # It is not exported any more while it is mounted: an error, and nothing hangs.

@@ -353,7 +353,7 @@ impl Journal {
     /// another client asks for meanwhile makes a loop with it (JOURNAL-7).
     pub(crate) fn rename_journalled(&self, call: &Rename) -> Option<Result<(), Status>> {
         let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
-        if matches!(call.mode, RenameMode::Exchange | RenameMode::Whiteout) || !are_plain {
+        if call.mode == RenameMode::Exchange || call.mode.leaves_whiteout() || !are_plain {
             return None;
         }
         let mut log = self.open_journal()?;
@@ -365,7 +365,7 @@ impl Journal {
         };
         let replaced = log.names(call.new_parent)?.get(&call.new_name);
         match replaced {
-            Some(_) if call.mode == RenameMode::NoReplace => return Some(Err(Status::EXIST)),
+            Some(_) if !call.mode.may_replace() => return Some(Err(Status::EXIST)),
             Some(other) if other.ino == moved.ino => return Some(Ok(())),
             Some(other) if !moved.is_dir && other.is_dir => return Some(Err(Status::ISDIR)),
             Some(other) if moved.is_dir && !other.is_dir => return Some(Err(Status::NOTDIR)),

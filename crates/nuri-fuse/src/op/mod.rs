@@ -509,12 +509,14 @@ impl Dispatcher {
         request: &mut Request<'_>,
         reply: &mut Replier<'_, '_>,
     ) -> Result<(), Status> {
+        const FREE_WHITEOUT: u32 = libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
         let call: Rename2In = request.take()?;
         let mode = match call.flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             libc::RENAME_WHITEOUT => RenameMode::Whiteout,
+            FREE_WHITEOUT => RenameMode::WhiteoutNoReplace,
             _ => return Err(Status::INVAL),
         };
         self.rename_names(request, reply, Ino(call.newdir), mode)

@@ -220,7 +220,7 @@ impl Tree {
         };
         let other_dir = self.nodes[other].kind == 'd';
         match mode {
-            RenameMode::NoReplace => return Err(Status::EXIST),
+            RenameMode::NoReplace | RenameMode::WhiteoutNoReplace => return Err(Status::EXIST),
             RenameMode::Exchange => {
                 if other_dir && self.is_below(from.0, other) {
                     return Err(Status::INVAL);

@@ -428,6 +428,18 @@ pub enum RenameMode {
     Exchange,
     /// As `Replace`; a device with the number 0 takes the old name's place.
     Whiteout,
+    /// As `Whiteout`, only where the new name is free.
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    pub fn may_replace(self) -> bool {
+        !matches!(self, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace)
+    }
+
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace)
+    }
 }
 
 /// Moves a name.

@@ -315,6 +315,19 @@ pub const CASES: &[Case] = &[
             left.rdev()
         ))
     }),
+    case("WHITEOUT with NOREPLACE over a name", "EEXIST", |d| {
+        file(d, "f", b"");
+        file(d, "g", b"");
+        done(with(d, "f", "g", RenameFlags::WHITEOUT | RenameFlags::NOREPLACE))
+    }),
+    case("WHITEOUT with NOREPLACE to a free name", "c", |d| {
+        use std::os::unix::fs::FileTypeExt;
+        file(d, "f", b"");
+        with(d, "f", "g", RenameFlags::WHITEOUT | RenameFlags::NOREPLACE)?;
+        assert!(d.join("g").is_file());
+        let left = fs::symlink_metadata(d.join("f")).unwrap().file_type();
+        say(if left.is_char_device() { "c" } else { "?" }.to_owned())
+    }),
     case("unknown flags", "EINVAL", |d| {
         file(d, "f", b"");
         done(with(d, "f", "g", RenameFlags::from_bits_retain(64)))

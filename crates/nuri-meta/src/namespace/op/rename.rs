@@ -17,7 +17,7 @@ use crate::namespace::txn::{Txn, check_name};
 
 impl MetaOp for Rename {
     fn grows(&self) -> bool {
-        self.mode == RenameMode::Whiteout
+        self.mode.leaves_whiteout()
     }
 
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
@@ -47,7 +47,7 @@ impl MetaOp for Rename {
             refuse_loop(txn, moved.attr.ino, self.new_parent)?;
         }
         match (self.mode, other) {
-            (RenameMode::NoReplace, Some(_)) => Err(Status::EXIST),
+            (mode, Some(_)) if !mode.may_replace() => Err(Status::EXIST),
             (RenameMode::Exchange, None) => Err(Status::NOENT),
             (RenameMode::Exchange, Some(other)) => exchange(&self, txn, entry, other),
             // Two names of one inode: POSIX says that nothing happens.
@@ -106,7 +106,7 @@ fn replace(
     txn.put_inode(&to)?;
     txn.changed(&mut moved);
     txn.put_inode(&moved)?;
-    if call.mode == RenameMode::Whiteout {
+    if call.mode.leaves_whiteout() {
         leave_whiteout(call, txn)?;
     }
     Ok(RenameReply { moved: entry.ino, replaced })
