@@ -63,6 +63,9 @@ enum Command {
         /// Only stories whose names contain this
         #[arg(long, default_value = "")]
         only: String,
+        /// Of the stories that take minutes only every n-th; which ones changes by the day
+        #[arg(long, default_value_t = 1)]
+        every: usize,
     },
     /// Prove that no rule can be broken in a release
     ReleaseCheck,
@@ -277,7 +280,7 @@ fn main() -> std::process::ExitCode {
         Command::Check { since } => again::check::run(&since),
         Command::Test { name } => again::test::run(&name),
         Command::Flaky { hours, only } => again::flaky::run(hours, &only),
-        Command::Guest { only } => guest::run(&only),
+        Command::Guest { only, every } => guest::run(&only, every),
         Command::ReleaseCheck => release::run_check(),
         Command::Guard { limit, lenient, words } => {
             watch::guard(&words, Duration::from_secs(limit), lenient)

@@ -21,6 +21,8 @@ const MODEL_SEED: &str = "1";
 const SIMULATED: &[(&str, &str)] = &[("files", "18"), ("leased", "18"), ("logged", "10")];
 /// CI runs every n-th study; `cargo xtask studies` runs all.
 const STUDIES_EVERY: &str = "4";
+/// Of the guest's long stories CI plays every n-th; `cargo xtask guest` plays all.
+const LONG_STORIES_EVERY: &str = "3";
 /// Seconds of fuzzing, all targets together.
 const FUZZ_SECONDS: &str = "12";
 
@@ -51,9 +53,11 @@ pub(crate) fn before_the_build() -> Vec<Job> {
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
     jobs.extend(builds_of_their_own());
-    let guest =
-        |clients| Job::xtask("clients in a real kernel", clients, &["guest", "--only", clients]);
-    jobs.extend(["nfs", "nbd"].map(|clients| guest(clients).load(Load::Works).limit(900)));
+    let guest = |clients| {
+        let words = ["guest", "--only", clients, "--every", LONG_STORIES_EVERY];
+        Job::xtask("clients in a real kernel", clients, &words).load(Load::Works).limit(900)
+    };
+    jobs.extend(["nfs", "nbd"].map(guest));
     jobs.extend(broken::jobs(programs)?);
     // One that takes more than the others waits until so much is free: it had better not begin at
     // the end.

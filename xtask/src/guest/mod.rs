@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use image::Image;
 use machine::Guest;
 
-use crate::shell::{Build, build, script};
+use crate::shell::{Build, build, script, todays_share};
 use crate::testbed::Testbed;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -33,17 +33,18 @@ const STORIES: &[(&str, Story)] = &[
     ("nfs-files", nfs_files),
     ("nfs-server-returns", nfs_server_returns),
     ("nfs-export-ends", nfs_export_ends),
-    ("nfs-large", nfs_large),
-    ("nfs-soft", nfs_soft),
-    ("nfsd", nfsd),
 ];
+/// They take a minute or more.
+const LONG_STORIES: &[(&str, Story)] =
+    &[("nfs-large", nfs_large), ("nfs-soft", nfs_soft), ("nfsd", nfsd)];
 
-/// Plays the stories whose names contain `only`.
-pub(crate) fn run(only: &str) -> Result<(), String> {
+/// Plays the stories whose names contain `only`; of the long ones every n-th, today's share.
+pub(crate) fn run(only: &str, every: usize) -> Result<(), String> {
     let nuri = build(Build::Tests)?;
     let image = image::make(&nuri)?;
     let mut played = 0;
-    for (name, story) in STORIES.iter().filter(|(name, _)| name.contains(only)) {
+    let stories = STORIES.iter().chain(todays_share(LONG_STORIES, every));
+    for (name, story) in stories.filter(|(name, _)| name.contains(only)) {
         let start = Instant::now();
         let tmp = tempfile::tempdir().map_err(|e| e.to_string())?;
         let host = Host { nuri: &nuri, dir: tmp.path(), image: &image };

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::{
     BUSY, Frozen, NURI, Space, freeze, in_time, kill_all, nuri, refused, run, text, timed, wait,
 };
@@ -205,14 +207,21 @@ fn two_of_six_nodes_hang() {
     });
 }
 
-/// The target of a node, by the node's process.
+/// The target of a node, by the node's process, as soon as it serves.
 fn target_of(space: &Space, role: &str) -> u64 {
-    let (status, pid) = (space.status(), space.pid(role) as i64);
-    let nodes = status["nodes"].as_array().unwrap().clone();
-    let node = nodes.iter().find(|n| n["pid"] == pid).unwrap();
-    let targets = status["targets"].as_array().unwrap().iter();
-    let mut own = targets.filter(|t| t["node"] == node["id"] && t["state"] == "up");
-    own.next_back().unwrap()["id"].as_u64().unwrap()
+    let serving = |status: &Value| {
+        let pid = space.pid(role) as i64;
+        let node = status["nodes"].as_array()?.iter().find(|n| n["pid"] == pid)?["id"].as_u64();
+        let targets = status["targets"].as_array()?.iter();
+        let own = targets.filter(|t| t["node"].as_u64() == node && t["state"] == "up");
+        own.last()?["id"].as_u64()
+    };
+    let mut found = None;
+    space.wait_status("its target serves", Duration::from_secs(15), |status| {
+        found = serving(status);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 /// Ends a node, does something to its target, and lets it come back.
