@@ -123,9 +123,14 @@ fn storm(addresses: &[String], secret: &Secret, seed: u64, calls: u64) {
             let address = &addresses[thread as usize % addresses.len()];
             let mut stranger = Stranger::new(address, secret, seed + thread);
             scope.spawn(move || {
-                for i in 0..calls / threads {
+                let share = calls / threads;
+                for i in 0..share {
                     if i % 200 == 0 {
                         stranger.begin_session();
+                    }
+                    // Of the nodes the first has most to do.
+                    if thread == 0 && i > 0 && i % 10_000 == 0 {
+                        eprintln!("{i} of {share} calls of the first thread");
                     }
                     let op = ops[stranger.rng.below(ops.len() as u64) as usize];
                     // It waits for seconds by what it is for.
