@@ -213,8 +213,8 @@ fn target_of(space: &Space, role: &str) -> u64 {
         let pid = space.pid(role) as i64;
         let node = status["nodes"].as_array()?.iter().find(|n| n["pid"] == pid)?["id"].as_u64();
         let targets = status["targets"].as_array()?.iter();
-        let own = targets.filter(|t| t["node"].as_u64() == node && t["state"] == "up");
-        own.last()?["id"].as_u64()
+        let mut own = targets.filter(|t| t["node"].as_u64() == node && t["state"] == "up");
+        own.next_back()?["id"].as_u64()
     };
     let mut found = None;
     space.wait_status("its target serves", Duration::from_secs(15), |status| {
