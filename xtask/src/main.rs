@@ -63,7 +63,7 @@ enum Command {
         /// Only stories whose names contain this
         #[arg(long, default_value = "")]
         only: String,
-        /// Of the stories that take minutes only every n-th; which ones changes by the day
+        /// Of the long stories only every n-th; which ones changes by the day
         #[arg(long, default_value_t = 1)]
         every: usize,
     },

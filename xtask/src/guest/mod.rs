@@ -34,7 +34,7 @@ const STORIES: &[(&str, Story)] = &[
     ("nfs-server-returns", nfs_server_returns),
     ("nfs-export-ends", nfs_export_ends),
 ];
-/// They take a minute or more.
+/// With all of them the guest is CI's longest job.
 const LONG_STORIES: &[(&str, Story)] =
     &[("nfs-large", nfs_large), ("nfs-soft", nfs_soft), ("nfsd", nfsd)];
 

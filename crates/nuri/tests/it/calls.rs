@@ -128,7 +128,7 @@ fn storm(addresses: &[String], secret: &Secret, seed: u64, calls: u64) {
                     if i % 200 == 0 {
                         stranger.begin_session();
                     }
-                    // Of the nodes the first has most to do.
+                    // The first node has the most to do.
                     if thread == 0 && i > 0 && i % 10_000 == 0 {
                         eprintln!("{i} of {share} calls of the first thread");
                     }
