@@ -58,7 +58,7 @@ enum Command {
         #[arg(long, default_value = "")]
         only: String,
     },
-    /// NBD clients in a real kernel: a guest under qemu with file systems, a power cut, RAID-5
+    /// NBD and NFS clients in a real kernel: a guest under qemu that plays stories, as a power cut
     Guest {
         /// Only stories whose names contain this
         #[arg(long, default_value = "")]
