@@ -1,7 +1,8 @@
 //! What CI checks, and the table of times: `cargo xtask ci`.
 //!
-//! All tests are built once, in one profile. Then the jobs of all suites run side by side, as the
-//! processors bear it ([`pool`]); each writes a log of its own under `target/ci`.
+//! All tests are built once, in one profile, beside what needs the programs alone. Then the jobs of
+//! all suites run side by side, as the processors bear it ([`pool`]); each writes a log of its own
+//! under `target/ci`.
 
 mod job;
 mod plan;
@@ -17,7 +18,9 @@ pub(crate) use job::{Expected, Job, Load};
 pub(crate) use plan::{is_comparing, one, whole};
 pub(crate) use pool::{Ended, Pool};
 
-use crate::shell::target;
+use crate::shell::{Build, build, target};
+use job::PROCESSOR;
+use programs::Program;
 use table::Table;
 
 /// So many of the slowest tests are named.
@@ -39,12 +42,10 @@ struct Run {
 pub(crate) fn run(update: bool) -> Result<(), String> {
     let mut run = Run { start: Instant::now(), table: Table::default(), ended: Vec::new() };
     let _ = std::fs::remove_dir_all(logs());
-    run.jobs(plan::before_the_build());
-    let start = Instant::now();
-    println!("building the tests");
-    let programs = programs::build(&[])?;
-    println!("built in {:.1} minutes", start.elapsed().as_secs_f64() / 60.0);
-    run.jobs(plan::after_the_build(&programs)?);
+    run.jobs(Pool::new(&logs()), plan::before_the_build());
+    build(Build::Tests)?;
+    let programs = run.while_tests_are_built(plan::beside_the_build())?;
+    run.jobs(Pool::new(&logs()), plan::after_the_build(&programs)?);
     run.tell();
     let whole = run.start.elapsed();
     let failed = run.failed();
@@ -55,11 +56,27 @@ pub(crate) fn run(update: bool) -> Result<(), String> {
 }
 
 impl Run {
-    fn jobs(&mut self, jobs: Vec<Job>) {
+    /// Cargo keeps one processor busy most of the time, and two for the rest: the jobs have the
+    /// other one.
+    fn while_tests_are_built(&mut self, jobs: Vec<Job>) -> Result<Vec<Program>, String> {
+        println!("building the tests");
+        std::thread::scope(|scope| {
+            let building = scope.spawn(|| {
+                let start = Instant::now();
+                let programs = programs::build(&[]);
+                println!("built in {:.1} minutes", start.elapsed().as_secs_f64() / 60.0);
+                programs
+            });
+            self.jobs(Pool::with_budget(&logs(), PROCESSOR), jobs);
+            building.join().map_err(|_| "the build of the tests panicked".to_string())?
+        })
+    }
+
+    fn jobs(&mut self, mut pool: Pool, jobs: Vec<Job>) {
         let count = jobs.len();
         let mut done = 0;
         let (table, start) = (&mut self.table, self.start);
-        let ended = Pool::new(&logs()).run(jobs, |ended| {
+        let ended = pool.run(jobs, |ended| {
             done += 1;
             table.add(ended);
             tell_end(ended, start.elapsed(), (done, count));

@@ -49,15 +49,24 @@ pub(crate) fn before_the_build() -> Vec<Job> {
     ]
 }
 
-/// Everything else.
-pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
-    let mut jobs = long_ones();
-    jobs.extend(builds_of_their_own());
+/// What needs Nuri's programs alone, and bears compilers beside it: it measures nothing.
+pub(crate) fn beside_the_build() -> Vec<Job> {
     let guest = |clients| {
         let words = ["guest", "--only", clients, "--every", LONG_STORIES_EVERY];
         Job::xtask("clients in a real kernel", clients, &words).load(Load::Works).limit(900)
     };
-    jobs.extend(["nfs", "nbd"].map(guest));
+    let mut jobs = Vec::from(["nfs", "nbd"].map(guest));
+    let model = ["model", "--seconds", MODEL_SECONDS];
+    let fixed = [&model[..], &["--seed", MODEL_SEED]].concat();
+    jobs.push(Job::xtask("bytes against a model", "the same rounds", &fixed).load(Load::Works));
+    jobs.push(Job::xtask("bytes against a model", "fresh rounds", &model).load(Load::Works));
+    jobs
+}
+
+/// Everything else.
+pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
+    let mut jobs = long_ones();
+    jobs.extend(builds_of_their_own());
     jobs.extend(broken::jobs(programs)?);
     // One that takes more than the others waits until so much is free: it had better not begin at
     // the end.
@@ -90,10 +99,6 @@ fn long_ones() -> Vec<Job> {
     jobs.push(Job::xtask("litmus tests", "fresh rounds", &litmus).load(Load::Waits));
     let calls = ["bench-ops", "--short"];
     jobs.push(Job::xtask("what single calls cost", "all", &calls).load(Load::Waits));
-    let model = ["model", "--seconds", MODEL_SECONDS];
-    let fixed = [&model[..], &["--seed", MODEL_SEED]].concat();
-    jobs.push(Job::xtask("bytes against a model", "the same rounds", &fixed).load(Load::Works));
-    jobs.push(Job::xtask("bytes against a model", "fresh rounds", &model).load(Load::Works));
     for app in crate::apps::names() {
         let words = ["apps", "--quick", "--only", app];
         jobs.push(Job::xtask("real programs", app, &words).load(Load::Works));

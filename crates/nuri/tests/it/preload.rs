@@ -346,18 +346,20 @@ fn the_kernel_knows_where_a_file_ends() {
     preload.space.down_clean();
 }
 
-/// A file that is made longer beforehand, and one that is cut, while others write to it.
+/// A file that is made longer beforehand, and one that is cut, while others write to it: at any
+/// moment of the time that the last call took.
 #[test]
 fn changes_of_the_size_and_writes_do_not_mix() {
     let mut preload = Preload::new();
     let paused = preload.space.mount_with("paused", &[("NURI_PAUSE", "grow")]);
     let script = "import os,sys,threading,time\n\
-        b=b'w'*(1<<20)\n\
-        def late(): time.sleep(i%16/500); os.pwrite(f,b,8<<20)\n\
+        b=b'w'*(1<<20); took=.01\n\
+        def late(): time.sleep(i%16/15*took); os.pwrite(f,b,8<<20)\n\
         for i in range(150):\n\
         \x20 f=os.open(sys.argv[1]+str(i),os.O_RDWR|os.O_CREAT)\n\
         \x20 t=threading.Thread(target=late); t.start()\n\
-        \x20 os.posix_fallocate(f,0,4<<20); t.join()\n\
+        \x20 began=time.time(); os.posix_fallocate(f,0,4<<20)\n\
+        \x20 ended=time.time(); t.join(); took=min(ended-began,.1)\n\
         \x20 assert os.fstat(f).st_size==9<<20, (i, os.fstat(f).st_size)\n\
         \x20 assert os.pread(f,1<<20,8<<20)==b, i\n\
         \x20 t=threading.Thread(target=lambda: os.pwrite(f,b,1<<20)); t.start()\n\

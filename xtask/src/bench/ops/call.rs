@@ -32,15 +32,16 @@ pub(super) enum Call {
     GrowAndCutToZero,
     WriteAndCutShort,
     CutStored,
+    WriteAndSync,
     OpenTruncated,
     SmallFile(usize),
 }
 
-/// What one cut takes off.
+/// What one change of what is stored takes off, or writes.
 const CUT: u64 = 4096;
 
 impl Call {
-    pub(super) const ALL: [Call; 21] = [
+    pub(super) const ALL: [Call; 22] = [
         Call::CreateRenameUnlink,
         Call::SymlinkUnlink,
         Call::MakeAndRemoveDirectory,
@@ -59,6 +60,7 @@ impl Call {
         Call::GrowAndCutToZero,
         Call::WriteAndCutShort,
         Call::CutStored,
+        Call::WriteAndSync,
         Call::OpenTruncated,
         Call::SmallFile(16 << 10),
         Call::SmallFile(64 << 10),
@@ -84,6 +86,7 @@ impl Call {
             Call::GrowAndCutToZero => "write, grow, cut to 0",
             Call::WriteAndCutShort => "write 9000, cut to 100",
             Call::CutStored => "cut 4 KiB off what is stored",
+            Call::WriteAndSync => "write 4 KiB, fdatasync",
             Call::OpenTruncated => "open(O_TRUNC), write 10 kB, close",
             Call::SmallFile(len) => return format!("create, write {} KiB, close", len >> 10),
         };
@@ -101,7 +104,7 @@ impl Call {
             Call::Flock | Call::RecordLock => 0.05,
             Call::RenameDirectory | Call::WriteAndCutShort | Call::CutStored => 0.5,
             Call::SmallFile(_) => 0.5,
-            Call::OpenTruncated => 1.0,
+            Call::OpenTruncated | Call::WriteAndSync => 1.0,
             _ => 0.2,
         }
     }
@@ -109,7 +112,13 @@ impl Call {
     /// What the others are counted in: the journal takes it.
     pub(super) const UNIT: Call = Call::SymlinkUnlink;
 
-    /// What it costs, in units.
+    /// Whether the disk decides what it costs, and not the processor.
+    pub(super) fn waits_for_the_disk(self) -> bool {
+        matches!(self, Call::CutStored | Call::WriteAndSync)
+    }
+
+    /// What it usually costs: in units of `WriteAndSync` on the disk itself where the disk decides,
+    /// else of [`Call::UNIT`].
     pub(super) fn usual(self) -> f64 {
         match self {
             Call::ChangeModeAndTimes | Call::SetXattr | Call::SetList => 0.5,
@@ -118,7 +127,8 @@ impl Call {
             Call::CreateLinkUnlink => 2.5,
             Call::Fifo | Call::FifoOpened | Call::MakeAndRemoveDirectory => 1.2,
             Call::OpenTruncated | Call::GrowAndCutToZero | Call::WriteAndCutShort => 1.0,
-            Call::CutStored => 30.0,
+            Call::CutStored => 20.0,
+            Call::WriteAndSync => 5.0,
             _ => 2.0,
         }
     }
@@ -126,7 +136,7 @@ impl Call {
     /// Does it so many times in a directory, with names that end in `who`.
     pub(super) fn repeat(self, dir: &Path, who: &str, times: usize) -> std::io::Result<()> {
         let place = Place::of(dir, who)?;
-        if self == Call::CutStored {
+        if self.waits_for_the_disk() {
             place.store(times)?;
         }
         (0..times).try_for_each(|i| match self {
@@ -138,6 +148,7 @@ impl Call {
             Call::GrowAndCutToZero
             | Call::WriteAndCutShort
             | Call::CutStored
+            | Call::WriteAndSync
             | Call::OpenTruncated
             | Call::SmallFile(_) => self.change_data(&place, i),
             _ => self.change_names(&place),
@@ -237,6 +248,10 @@ impl Call {
                 file.set_len(100)
             }
             Call::CutStored => file.set_len(file.metadata()?.len() - CUT),
+            Call::WriteAndSync => {
+                file.write_all_at(&[i as u8; CUT as usize], i as u64 * CUT)?;
+                file.sync_data()
+            }
             Call::SmallFile(len) => {
                 File::create(a.with_extension(i.to_string()))?.write_all(&vec![7; len])
             }
@@ -262,7 +277,7 @@ impl Place {
         Ok(Place { dir: dir.into(), a, b, kept, file })
     }
 
-    /// Bytes for so many cuts, durable; who asks for none gets some for later.
+    /// Bytes for so many changes, durable; who asks for none gets some for later.
     fn store(&self, times: usize) -> std::io::Result<()> {
         let (len, wanted) = (self.file.metadata()?.len(), times as u64 * CUT);
         if len == 0 || len < wanted {
