@@ -8,6 +8,7 @@ use nuri_proto::size;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Point, filled};
+use crate::server::Served;
 use crate::testbed::{Settings, Testbed};
 use crate::{LabError, Result, nuri_program};
 
@@ -25,13 +26,15 @@ pub struct Bed {
     pub link: String,
     pub shape: String,
     pub target_size: String,
+    /// What is served beside the mounts: `nfs`, `volume` or `disk`; nothing by any other word.
+    pub serve: String,
 }
 
 impl Default for Bed {
     fn default() -> Bed {
         let [nodes, mounts, link] = ["4", "1", UNLIMITED].map(String::from);
         let [shape, target_size] = ["stripe", "4g"].map(String::from);
-        Bed { nodes, mounts, link, shape, target_size }
+        Bed { nodes, mounts, link, shape, target_size, serve: String::new() }
     }
 }
 
@@ -48,16 +51,18 @@ pub(crate) struct Cluster {
     link: Option<Link>,
     shape: String,
     target_size: u64,
+    pub(crate) serve: Option<Served>,
 }
 
 impl Bed {
-    fn fields(&self) -> [(&'static str, &str); 5] {
+    fn fields(&self) -> [(&'static str, &str); 6] {
         [
             ("nodes", &self.nodes),
             ("mounts", &self.mounts),
             ("link", &self.link),
             ("shape", &self.shape),
             ("target_size", &self.target_size),
+            ("serve", &self.serve),
         ]
     }
 
@@ -69,7 +74,7 @@ impl Bed {
 
     /// The cluster of a point.
     pub(crate) fn at(&self, point: &Point) -> Result<Cluster> {
-        let [nodes, mounts, link, shape, target_size] = self.fields().map(|(name, text)| {
+        let [nodes, mounts, link, shape, target_size, serve] = self.fields().map(|(name, text)| {
             filled(text, point).map_err(|rest| {
                 LabError(format!("testbed.{name} names {rest}, which nothing sweeps"))
             })
@@ -89,6 +94,7 @@ impl Bed {
             link: link.map(|link| link.parse().map_err(odd("link"))).transpose()?,
             shape: shape?,
             target_size: size::parse(&target_size?).map_err(odd("target_size"))?,
+            serve: Served::named(&serve?),
         })
     }
 }
@@ -115,6 +121,7 @@ impl Cluster {
             link: self.link,
             target_size: self.target_size,
             shape: self.shape.clone(),
+            serve: self.serve,
         };
         Testbed::up(settings, &|_| ())
     }
@@ -124,6 +131,9 @@ impl std::fmt::Display for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let Cluster { nodes, mounts, shape, .. } = self;
         write!(f, "{nodes} nodes, {mounts} mounts, {shape}")?;
+        if let Some(serve) = self.serve {
+            write!(f, ", {serve}")?;
+        }
         match self.link {
             Some(link) => write!(f, ", cables of {} Mbit/s", link.bits_per_second as f64 / 1e6),
             None => Ok(()),

@@ -45,10 +45,16 @@ pub(crate) fn ready(
         (Workload::DbStress(_), Phase::Select(_)) => named("warm"),
         (Workload::DbStress(_), _) => named("synced"),
         (Workload::Ior(ior), _) if ior.warm => named("warm"),
+        (Workload::Block(_), Phase::WriteBlocks | Phase::WriteSynced) => named("synced"),
+        (Workload::Block(block), _) if block.warm => named("warm"),
+        (Workload::Block(block), _) => {
+            let warning = drop_all(dirs, |dir| block.paths(dir))?;
+            Ok(Caches { name: "cold", warning: warning.or(block.through().warning()) })
+        }
         (Workload::Bonnie(bonnie), _) if bonnie.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) => {
             let warning = drop_all(dirs, |dir| bonnie.paths(dir))?;
-            Ok(Caches { name: "cold", warning })
+            Ok(Caches { name: "cold", warning: warning.or(bonnie.through().warning()) })
         }
         (Workload::Ior(ior), _) => {
             let warning = drop_all(dirs, |dir| ior.paths(dir))?;

@@ -10,6 +10,7 @@ use crate::limit::{Limits, WIRE, free};
 use crate::progress::tell;
 use crate::record::Host;
 use crate::request::Request;
+use crate::server::Server;
 use crate::testbed::Testbed;
 use crate::work::WorkDir;
 use crate::{LabError, Result, host};
@@ -63,9 +64,10 @@ impl Ground {
         self.work.views()
     }
 
-    /// Of the cluster that was made.
-    pub(crate) fn network(&self) -> Option<Network> {
-        self.bed.as_ref().map(|bed| bed.network.clone())
+    /// Of the cluster that was made: its network, and what it serves beside its mounts.
+    pub(crate) fn testbed(&self) -> (Option<Network>, Vec<Server>) {
+        let bed = self.bed.as_ref();
+        (bed.map(|bed| bed.network.clone()), bed.map(Testbed::served).unwrap_or_default())
     }
 
     /// Takes it away.

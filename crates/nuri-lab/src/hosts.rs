@@ -65,13 +65,14 @@ impl Hosts {
         }
     }
 
-    /// Starts a rank.
-    pub(crate) fn command(&self, rank: usize) -> Result<Command> {
+    /// Starts a rank; on this machine behind the words that enter one of a testbed.
+    pub(crate) fn command(&self, rank: usize, testbed: Option<Vec<String>>) -> Result<Command> {
         let own = std::env::current_exe().map_err(at("this program"))?;
         let node = self.names.get(self.of(rank));
         let words = node.into_iter().flat_map(|name| {
             self.launch.split_whitespace().map(move |word| word.replace(NODE, name))
         });
+        let words = words.chain(testbed.unwrap_or_default());
         let mut words = words.map(Into::into).chain([own.into_os_string()]);
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).arg("rank");
@@ -92,7 +93,7 @@ mod tests {
     fn machines_take_turns() {
         let two = hosts(&["a", "b"], "run --at={node} --");
         two.check().unwrap();
-        let second = two.command(3).unwrap();
+        let second = two.command(3, None).unwrap();
         let words: Vec<_> = second.get_args().map(|word| word.to_string_lossy()).collect();
         assert_eq!(second.get_program(), "run");
         assert_eq!((&*words[0], &*words[1]), ("--at=b", "--"));
@@ -101,7 +102,13 @@ mod tests {
             (two.place(2), Hosts::default().place(2)),
             ("rank 2 on a".into(), "rank 2".into())
         );
-        assert_eq!(Hosts::default().command(5).unwrap().get_args().count(), 1);
+        assert_eq!(Hosts::default().command(5, None).unwrap().get_args().count(), 1);
+        let entered = Hosts::default().command(0, Some(vec!["nsenter".into(), "x".into()]));
+        let entered = entered.unwrap();
+        assert_eq!(
+            (entered.get_program().to_str(), entered.get_args().count()),
+            (Some("nsenter"), 3)
+        );
     }
 
     #[test]

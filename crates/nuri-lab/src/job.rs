@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::server::Server;
 use crate::workload::{Phase, Workload};
 
 /// The first line that a rank reads.
@@ -14,9 +15,15 @@ pub struct Job {
     pub rank: usize,
     /// The working directory as each mount shows it; ranks take turns with them.
     pub dirs: Vec<PathBuf>,
+    /// What a testbed serves beside its mounts; ranks take turns with it.
+    pub(crate) served: Vec<Server>,
 }
 
 impl Job {
+    pub(crate) fn new(workload: Workload, rank: usize, dirs: Vec<PathBuf>) -> Job {
+        Job { workload, rank, dirs, served: Vec::new() }
+    }
+
     /// Where this rank works.
     pub fn dir(&self) -> &Path {
         self.dir_of(self.rank)

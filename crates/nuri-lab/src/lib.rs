@@ -24,6 +24,7 @@ pub mod request;
 pub mod results;
 pub mod run;
 mod score;
+pub mod server;
 pub mod single;
 pub mod stats;
 pub mod stop;

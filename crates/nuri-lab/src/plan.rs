@@ -8,6 +8,7 @@ use nuri_watch::unit::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::bed::Bed;
+use crate::server::Served;
 use crate::{LabError, Result, at};
 
 /// More points than this are a mistake in the plan.
@@ -15,6 +16,7 @@ const MOST_POINTS: usize = 10_000;
 
 /// The plans that come with Nuri, by file.
 const BUILT_IN: &[&str] = &[
+    include_str!("../plans/block-paths.toml"),
     include_str!("../plans/cache-effect.toml"),
     include_str!("../plans/db-stress.toml"),
     include_str!("../plans/db-stress-postgres.toml"),
@@ -50,8 +52,9 @@ pub struct Plan {
     pub workload: Workload,
     /// The cluster that is made for each point. Without it the study runs where it is told to.
     pub testbed: Option<Bed>,
-    /// Every combination of these runs, the last name varying fastest. The name `place` says on
-    /// which directories: `space` (those given) or `local` (the reference).
+    /// Every combination of these runs, the last name varying fastest. The name `place` says
+    /// where: `space` (directories that are given), `local` (the reference), or what a testbed
+    /// serves that has `serve = "{place}"`.
     pub sweep: Vec<Axis>,
     /// How often each point is measured; the rounds go over all points.
     pub repeat: usize,
@@ -207,9 +210,15 @@ impl Plan {
                 return Err(LabError(format!("'{}' is swept twice", axis.name)));
             }
             let places = axis.name == "place";
-            let odd = axis.values.iter().find(|v| !["space", "local"].contains(&v.as_str()));
-            if let (true, Some(odd)) = (places, odd) {
-                return Err(LabError(format!("place '{odd}': there are 'space' and 'local'")));
+            let serves = self.is_of_cluster(&axis.name);
+            let known = |value: &&String| match value.as_str() {
+                "space" | "local" => true,
+                other => serves && Served::named(other).is_some(),
+            };
+            if let (true, Some(odd)) = (places, axis.values.iter().find(|value| !known(value))) {
+                let text = "there are 'space' and 'local'; 'nfs', 'volume' and 'disk' where the \
+                            testbed has serve = \"{place}\"";
+                return Err(LabError(format!("place '{odd}': {text}")));
             }
             if !places && !self.is_of_workload(&axis.name) && !self.is_of_cluster(&axis.name) {
                 let name = &axis.name;

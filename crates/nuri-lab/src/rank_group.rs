@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::job::{Job, Moved, Order};
 use crate::machine::Usage;
 use crate::rank::{Done, Said, Seen, Told};
 use crate::record::VERSION;
+use crate::server::Server;
 use crate::stop::Stop;
 use crate::workload::{Phase, Workload};
 use crate::{LabError, Result, at, clock};
@@ -33,6 +34,8 @@ pub struct Control {
     pub patience: Duration,
     /// Of the testbed that is measured, if it is one.
     pub network: Option<Network>,
+    /// What it serves beside its mounts.
+    pub(crate) served: Vec<Server>,
     /// Where ranks run.
     pub hosts: Hosts,
 }
@@ -79,11 +82,16 @@ pub(crate) trait Hands {
 impl RankGroup {
     /// Starts a process for each rank of the workload.
     pub fn start(workload: &Workload, dirs: &[PathBuf], control: &Control) -> Result<RankGroup> {
+        workload.check_served(&control.served)?;
         let (send, heard) = channel();
         let mut crew = RankGroup { ranks: Vec::new(), heard, control: control.clone() };
         for rank in 0..workload.processes() {
-            crew.ranks.push(Rank::start(rank, &control.hosts, &send)?);
-            let job = Job { workload: workload.clone(), rank, dirs: dirs.to_vec() };
+            let machine =
+                control.network.as_ref().map(|network| network.enter((rank % dirs.len()) as u64));
+            crew.ranks.push(Rank::start(rank, control.hosts.command(rank, machine)?, &send)?);
+            let (workload, dirs, served) =
+                (workload.clone(), dirs.to_vec(), control.served.clone());
+            let job = Job { workload, rank, dirs, served };
             crew.tell(rank, &job)?;
         }
         for (rank, Seen { version, .. }) in crew.look()?.into_iter().enumerate() {
@@ -253,8 +261,7 @@ impl Drop for RankGroup {
 }
 
 impl Rank {
-    fn start(rank: usize, hosts: &Hosts, heard: &Sender<Heard>) -> Result<Rank> {
-        let mut command = hosts.command(rank)?;
+    fn start(rank: usize, mut command: Command, heard: &Sender<Heard>) -> Result<Rank> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(at("cannot start a process"))?;
         let (Some(orders), Some(output)) = (process.stdin.take(), process.stdout.take()) else {

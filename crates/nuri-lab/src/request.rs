@@ -72,7 +72,7 @@ pub struct Patience {
 impl Patience {
     pub(crate) fn control(&self, stop: Stop) -> Control {
         let (patience, hosts) = (Duration::from_secs(self.patience), Hosts::default());
-        Control { stop, patience, network: None, hosts }
+        Control { stop, patience, network: None, served: Vec::new(), hosts }
     }
 }
 

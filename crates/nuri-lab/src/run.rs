@@ -94,8 +94,13 @@ fn trials(plan: &Plan, request: &Request) -> Result<Vec<Trial>> {
             continue;
         }
         let made = bed.as_ref().filter(|_| !is_local);
+        let cluster = made.map(|bed| bed.at(&point)).transpose()?;
+        if let Some(what) = workload.lacks(cluster.as_ref().and_then(|cluster| cluster.serve)) {
+            tell(&format!("{options} is left out: {what} are served where --testbed is given"));
+            continue;
+        }
         trials.push(Trial {
-            cluster: made.map(|bed| bed.at(&point)).transpose()?,
+            cluster,
             point,
             workload,
             options,
@@ -288,10 +293,10 @@ impl Session {
         let trial = &self.trials[i];
         let place = self.place(trial);
         let dirs = place.map_or(&[][..], Ground::views);
-        let network = place.and_then(Ground::network);
+        let (network, served) = place.map(Ground::testbed).unwrap_or_default();
         // The reference is a disk of this machine.
         let hosts = if trial.is_local { Hosts::default() } else { self.control.hosts.clone() };
-        let control = Control { network, hosts, ..self.control.clone() };
+        let control = Control { network, served, hosts, ..self.control.clone() };
         let outcome = measure(&trial.workload, dirs, round as u64, &control, &mut samples);
         self.trials[i].samples = samples;
         self.progress.advance(guessed);

@@ -21,9 +21,10 @@ use crate::{LabError, Result, host, score};
 
 #[derive(Args, Clone, Debug)]
 pub struct Where {
-    /// A directory; several are mounts of the same, which processes use in turn
-    #[arg(required = true, value_name = "DIR")]
-    pub dirs: Vec<PathBuf>,
+    /// A directory; several are mounts of the same, which processes use in turn. None is needed
+    /// where --through names a server
+    #[arg(value_name = "DIR")]
+    dirs: Vec<PathBuf>,
     #[command(flatten)]
     pub how: How,
 }
@@ -39,6 +40,17 @@ pub struct How {
     hosts: Hosts,
 }
 
+impl Where {
+    /// The directories; one for the run itself where the workload needs none.
+    pub fn dirs(&self, workload: &Workload) -> Result<Vec<PathBuf>> {
+        match self.dirs.is_empty() {
+            false => Ok(self.dirs.clone()),
+            true if workload.is_elsewhere() => Ok(vec![std::env::temp_dir()]),
+            true => Err(LabError(format!("say where: nuri lab {} DIR", workload.name()))),
+        }
+    }
+}
+
 /// Runs a workload in one directory as several mounts show it and prints what came out.
 pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Result<()> {
     workload.check()?;
@@ -47,7 +59,9 @@ pub fn run(workload: &Workload, dirs: &[PathBuf], how: &How, stop: Stop) -> Resu
     }
     workload.check_hosts(&how.hosts)?;
     check_dirs(dirs.iter())?;
-    fits(workload, &dirs[0])?;
+    if !workload.is_elsewhere() {
+        fits(workload, &dirs[0])?;
+    }
     let records = measured(workload, dirs, how, stop)?;
     let lines: Result<Vec<String>> = match how.json {
         true => records.iter().map(Record::to_line).collect(),

@@ -1,6 +1,7 @@
 //! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
 //! option letters; statements on a database; messages between two processes.
 
+pub mod block;
 pub mod bonnie;
 mod collective;
 pub mod database;
@@ -12,11 +13,13 @@ mod library;
 pub mod mdtest;
 mod opened;
 mod pattern;
+mod remote;
 pub(crate) mod striping;
 mod transfer;
 
 use std::path::PathBuf;
 
+use block::Block;
 use bonnie::Bonnie;
 use clap::Parser;
 use database::DbStress;
@@ -29,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hosts::Hosts;
 use crate::job::{Job, Moved, Part};
+use crate::server::{Served, Server, Through};
 use crate::{LabError, Result, at};
 
 const MOST_PROCESSES: usize = 4096;
@@ -40,6 +44,7 @@ pub enum Workload {
     Ior(Ior),
     Mdtest(Mdtest),
     Bonnie(Bonnie),
+    Block(Block),
     DbStress(DbStress),
     Ipc(Ipc),
     Io500(Io500),
@@ -59,6 +64,10 @@ pub enum Phase {
     Rewrite,
     /// Reads at random places, and writes some back.
     Seek,
+    /// Blocks at random places: durable all together, and one by one.
+    WriteBlocks,
+    WriteSynced,
+    ReadBlocks,
     Create(Entry),
     Stat(Entry),
     /// Reads small files.
@@ -106,6 +115,9 @@ impl Phase {
             Phase::ReadCharacters => "character read",
             Phase::Rewrite => "rewrite",
             Phase::Seek => "seek",
+            Phase::WriteBlocks => "random write",
+            Phase::WriteSynced => "synced write",
+            Phase::ReadBlocks => "random read",
             Phase::Create(Entry::File) => "create",
             Phase::Stat(Entry::File) => "stat",
             Phase::Remove(Entry::File) => "remove",
@@ -187,11 +199,12 @@ impl Workload {
             "ior" => Workload::Ior(options(words)?),
             "mdtest" => Workload::Mdtest(options(words)?),
             "bonnie" => Workload::Bonnie(options(words)?),
+            "block" => Workload::Block(options(words)?),
             "db-stress" => Workload::DbStress(options(words)?),
             "ipc" => Workload::Ipc(options(words)?),
             "io500-like" => Workload::Io500(options(words)?),
             _ => {
-                let known = "ior, mdtest, bonnie, db-stress, ipc, io500-like";
+                let known = "ior, mdtest, bonnie, block, db-stress, ipc, io500-like";
                 return Err(LabError(format!("no workload is named '{name}'; there are: {known}")));
             }
         };
@@ -205,6 +218,7 @@ impl Workload {
             Workload::Ior(ior) => ior.check(),
             Workload::Mdtest(mdtest) => mdtest.check(),
             Workload::Bonnie(bonnie) => bonnie.check(),
+            Workload::Block(block) => block.check(),
             Workload::DbStress(db) => db.check(),
             Workload::Ipc(ipc) => ipc.check(),
             Workload::Io500(io500) => io500.check(),
@@ -217,15 +231,15 @@ impl Workload {
             Workload::Ior(ior) => ior.is_bound(),
             Workload::Bonnie(bonnie) => bonnie.tool.is_some(),
             Workload::Mdtest(mdtest) => mdtest.tool.is_some(),
-            Workload::Io500(_) => false,
+            Workload::Block(_) | Workload::Io500(_) => false,
             Workload::DbStress(_) | Workload::Ipc(_) => true,
         };
         if !is_bound || !hosts.are_others() {
             return hosts.check();
         }
         Err(LabError::new(
-            "--node goes with ior, mdtest, bonnie and io500-like, without -a collective, --tool \
-             and --flow-...",
+            "--node goes with ior, mdtest, bonnie, block and io500-like, without -a collective, \
+             --tool and --flow-...",
         ))
     }
 
@@ -234,6 +248,7 @@ impl Workload {
             Workload::Ior(_) => "ior",
             Workload::Mdtest(_) => "mdtest",
             Workload::Bonnie(_) => "bonnie",
+            Workload::Block(_) => "block",
             Workload::DbStress(_) => "db-stress",
             Workload::Ipc(_) => "ipc",
             Workload::Io500(_) => "io500-like",
@@ -245,6 +260,7 @@ impl Workload {
             Workload::Ior(ior) => ior.np,
             Workload::Mdtest(mdtest) => mdtest.np,
             Workload::Bonnie(bonnie) => bonnie.np,
+            Workload::Block(block) => block.np,
             Workload::DbStress(_) => 1,
             Workload::Ipc(_) => 2,
             Workload::Io500(io500) => io500.np,
@@ -256,6 +272,7 @@ impl Workload {
             Workload::Ior(ior) => ior.repetitions,
             Workload::Mdtest(mdtest) => mdtest.repetitions,
             Workload::Bonnie(bonnie) => bonnie.repetitions,
+            Workload::Block(block) => block.repetitions,
             Workload::DbStress(db) => db.repetitions,
             Workload::Ipc(ipc) => ipc.repetitions,
             Workload::Io500(io500) => io500.repetitions,
@@ -267,6 +284,7 @@ impl Workload {
             Workload::Ior(ior) => ior.phases(),
             Workload::Mdtest(mdtest) => mdtest.phases(),
             Workload::Bonnie(bonnie) => bonnie.phases(),
+            Workload::Block(block) => block.phases(),
             Workload::DbStress(db) => db.phases(),
             Workload::Ipc(ipc) => ipc.phases(),
             Workload::Io500(io500) => io500.phases(),
@@ -279,6 +297,7 @@ impl Workload {
             Workload::Ior(ior) => ior.bytes().unwrap_or(u64::MAX),
             Workload::Mdtest(mdtest) => mdtest.space(),
             Workload::Bonnie(bonnie) => bonnie.bytes(),
+            Workload::Block(block) => block.bytes(),
             Workload::DbStress(db) => db.space(),
             Workload::Ipc(_) => 0,
             Workload::Io500(io500) => io500.space(),
@@ -299,9 +318,47 @@ impl Workload {
             Workload::Bonnie(bonnie) => {
                 Moved { bytes: bonnie.bytes().saturating_mul(phases), operations: 0 }
             }
+            // Blocks at random places take about as long as those in a row.
+            Workload::Block(block) => {
+                Moved { bytes: block.bytes().saturating_mul(phases), operations: 0 }
+            }
             Workload::DbStress(db) => db.amount(),
             Workload::Ipc(_) => Moved::default(),
             Workload::Io500(io500) => io500.amount(),
+        }
+    }
+
+    /// What its ranks reach their files through.
+    fn through(&self) -> &Through {
+        match self {
+            Workload::Bonnie(bonnie) => bonnie.through(),
+            Workload::Block(block) => block.through(),
+            _ => &Through::Directory,
+        }
+    }
+
+    /// Whether its bytes are at a server that was named, and in no directory.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.through(), Through::Server(_))
+    }
+
+    /// What a testbed would have to serve and does not.
+    pub(crate) fn lacks(&self, served: Option<Served>) -> Option<Served> {
+        match self.through() {
+            Through::Testbed(what) if served != Some(*what) => Some(*what),
+            _ => None,
+        }
+    }
+
+    /// Refuses what only a testbed serves where there is none.
+    pub(crate) fn check_served(&self, served: &[Server]) -> Result<()> {
+        match self.through() {
+            Through::Testbed(what) if served.is_empty() => {
+                let text = "nothing serves it here: name a server (nbd://HOST/EXPORT), or run a \
+                            study with --testbed";
+                Err(LabError(format!("{what}: {text}")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -344,7 +401,7 @@ impl Workload {
         match self {
             Workload::Ior(ior) => ior.lay_out(dirs),
             Workload::Mdtest(mdtest) => mdtest.lay_out(dirs),
-            Workload::Bonnie(_) => Ok(()),
+            Workload::Bonnie(_) | Workload::Block(_) => Ok(()),
             Workload::DbStress(db) => db.lay_out(dirs),
             Workload::Ipc(ipc) => ipc.lay_out(&dirs[0]),
             Workload::Io500(io500) => io500.lay_out(dirs),
@@ -357,6 +414,7 @@ impl Workload {
             Workload::Ior(ior) => ior.clear(dirs),
             Workload::Mdtest(mdtest) => mdtest.clear(dirs),
             Workload::Bonnie(bonnie) => remove(&bonnie.paths(&dirs[0])),
+            Workload::Block(block) => remove(&block.paths(&dirs[0])),
             Workload::DbStress(db) => db.clear(dirs),
             Workload::Ipc(ipc) => remove(&ipc.paths(&dirs[0])),
             Workload::Io500(io500) => io500.clear(dirs),
@@ -369,6 +427,7 @@ impl Workload {
             Workload::Ior(ior) => Box::new(transfer::Transfers::new(ior, job)),
             Workload::Mdtest(mdtest) => Box::new(mdtest::Operations::new(mdtest, job)),
             Workload::Bonnie(bonnie) => Box::new(bonnie::Stream::new(bonnie, job)),
+            Workload::Block(block) => Box::new(block::Blocks::new(block, &job)),
             Workload::DbStress(db) => Box::new(database::Client::new(db, job)),
             Workload::Ipc(ipc) => Box::new(ipc::Pair::new(ipc, job)),
             Workload::Io500(io500) => Box::new(io500::Parts::new(&io500, &job)),
@@ -388,10 +447,7 @@ pub(crate) mod tests {
     #[test]
     fn nonsense_is_one_clear_sentence() {
         let cases = [
-            (
-                "iozone",
-                "no workload is named 'iozone'; there are: ior, mdtest, bonnie, db-stress, ipc",
-            ),
+            ("iozone", "no workload is named 'iozone'; there are: ior, mdtest, bonnie, block"),
             ("ior -x", "unexpected argument '-x'"),
             ("ior -t", "a value is required for '-t"),
             ("ior -t 3q", "unknown unit"),
@@ -424,6 +480,13 @@ pub(crate) mod tests {
             ("ior --tool fio -W", "--tool fio has no -s, -W, -R"),
             ("ior --tool ior -R", "--tool ior has no -W, -R"),
             ("mdtest --tool fio", "invalid value 'fio'"),
+            ("block -b 100", "-b: a multiple of 512 bytes"),
+            ("block -s 100k", "a multiple of 1 MiB"),
+            ("block -s 3m -b 2m", "a multiple of 1 MiB, and that of the block"),
+            ("block -n 9", "9 is not in 10..="),
+            ("block --through http://a/", "'http://a/' is none of directory, nfs"),
+            ("bonnie --through nbd://:x/", "':x' is no HOST or HOST:PORT"),
+            ("bonnie --tool bonnie++ --warm --through nfs://a/", "leave --through out"),
             ("bonnie --tool bonnie++", "drops no caches: say --warm"),
             ("bonnie --tool bonnie++ --warm --np 2", "is one process: leave --np out"),
             ("bonnie --tool bonnie++ --warm -s 3m:24k", "chunks of a power of two"),

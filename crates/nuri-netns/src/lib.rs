@@ -150,6 +150,12 @@ impl Network {
         Ok((listener, out))
     }
 
+    /// Whether somebody listens there, as seen from a machine.
+    pub fn reaches(&self, machine: u64, address: &(String, u16)) -> Result<bool> {
+        let (host, port) = (address.0.as_str(), address.1);
+        inside(&self.name(machine), || Ok(TcpStream::connect((host, port)).is_ok()))
+    }
+
     /// Bytes that the switch received so far.
     pub fn carried(&self) -> Result<u64> {
         let devices =

@@ -17,6 +17,8 @@ use support::{NURI, nuri, refused, text, wait};
 mod hosts;
 #[path = "lab/postgres.rs"]
 mod postgres;
+#[path = "lab/remote.rs"]
+mod remote;
 #[allow(dead_code)]
 #[path = "it/support.rs"]
 mod support;

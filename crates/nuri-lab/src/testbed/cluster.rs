@@ -16,7 +16,7 @@ const PORT: u16 = 7400;
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-fn address(node: u64) -> String {
+pub(super) fn address(node: u64) -> String {
     format!("{}:{PORT}", Network::address(node))
 }
 
@@ -26,7 +26,7 @@ impl Testbed {
     }
 
     /// Nuri on that node, with its words in the node's log.
-    fn command(&self, node: u64) -> Result<Command> {
+    pub(super) fn command(&self, node: u64) -> Result<Command> {
         let path = self.log(node);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(&path);
         let log = log.map_err(at(path.display()))?;
@@ -111,7 +111,7 @@ impl Testbed {
         Ok(serde_json::from_slice(&out.stdout).unwrap_or_default())
     }
 
-    fn wait(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    pub(super) fn wait(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         while !is_so()? {
             if start.elapsed() > LIMIT {

@@ -5,12 +5,14 @@
 //! away by another process, also after this one was killed.
 
 mod cluster;
+mod serve;
 
 use std::path::{Path, PathBuf};
 
 use nuri_netns::{Link, Network};
 use serde::{Deserialize, Serialize};
 
+use crate::server::Served;
 use crate::{LabError, Result, at, limit};
 
 /// Gone with a restart of the machine, as the namespaces are.
@@ -30,6 +32,9 @@ pub struct Settings {
     pub target_size: u64,
     /// How files are kept, as `nuri up` takes it.
     pub shape: String,
+    /// What is served beside the mounts.
+    #[serde(default)]
+    pub serve: Option<Served>,
 }
 
 /// One that runs, or that somebody left behind.
@@ -89,7 +94,12 @@ impl Testbed {
             self.mount(node)?;
         }
         self.set_shape()?;
-        self.wait_for_copy()
+        self.wait_for_copy()?;
+        if let Some(served) = self.settings.serve {
+            tell(&format!("serving {served}"));
+            self.serve(served)?;
+        }
+        Ok(())
     }
 
     /// The one with that directory; the only one where none is named.
@@ -166,6 +176,7 @@ impl Testbed {
             self.detach_mount(node);
         }
         self.network.remove()?;
+        self.detach_disks();
         let dir = &self.settings.dir;
         match std::fs::remove_dir_all(dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at(dir.display())(e)),
@@ -250,6 +261,7 @@ mod tests {
             link: None,
             target_size: 1 << 30,
             shape: "parity:3+1".into(),
+            serve: None,
         }
     }
 

@@ -120,6 +120,7 @@ mod tests {
         let line = "ior --tool fio --np 2 -t 64k -b 1m -e -z -C";
         let Workload::Ior(ior) = workload(line).unwrap() else { panic!("no ior") };
         let control = Control {
+            served: Vec::new(),
             stop: Stop::default(),
             patience: Default::default(),
             network: None,

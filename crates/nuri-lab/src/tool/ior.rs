@@ -90,6 +90,7 @@ mod tests {
             panic!("no ior")
         };
         let control = Control {
+            served: Vec::new(),
             stop: Stop::default(),
             patience: Default::default(),
             network: None,

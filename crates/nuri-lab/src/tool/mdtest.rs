@@ -101,6 +101,7 @@ mod tests {
         let line = "mdtest --tool mdtest --np 2 -n 10 -u -F -w 100 -e 50 -N 1";
         let Workload::Mdtest(mdtest) = workload(line).unwrap() else { panic!("no mdtest") };
         let control = Control {
+            served: Vec::new(),
             stop: Stop::default(),
             patience: Default::default(),
             network: None,

@@ -85,7 +85,13 @@ mod tests {
 
     fn control(patience: u64) -> Control {
         let patience = Duration::from_secs(patience);
-        Control { stop: Stop::default(), patience, network: None, hosts: Default::default() }
+        Control {
+            stop: Stop::default(),
+            patience,
+            network: None,
+            served: Vec::new(),
+            hosts: Default::default(),
+        }
     }
 
     fn told(program: &str, script: &str, patience: u64) -> std::result::Result<String, String> {

@@ -1,9 +1,7 @@
 //! Bonnie's phases: a file written and read by characters and by blocks, rewritten in place, and
 //! read at random places.
 
-use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,9 +9,12 @@ use nuri_io::rng::Rng;
 use nuri_proto::size::{self, SizeError, human};
 use serde::{Deserialize, Serialize};
 
+use super::opened::InARow;
 use super::pattern::Pattern;
+use super::remote::RankFile;
 use super::{LARGEST, Phase};
 use crate::job::{Job, Moved, Order, Part};
+use crate::server::Through;
 use crate::tool::bonnie as tool;
 use crate::{LabError, Result, at};
 
@@ -45,6 +46,13 @@ pub struct Bonnie {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
+    /// What the files are reached through: directory, nbd://HOST/EXPORT or nfs://HOST/PATH; of a
+    /// testbed also volume, disk, nfs
+    #[arg(long, value_name = "WHAT", default_value = "directory")]
+    through: Through,
+    /// Write over what an export of NBD holds
+    #[arg(long)]
+    overwrite: bool,
     /// Let another program do it: bonnie++ (which drops no caches: needs --warm)
     #[arg(long, value_name = "PROGRAM", value_parser = [tool::NAME])]
     pub tool: Option<String>,
@@ -78,6 +86,9 @@ impl Bonnie {
         if self.tool.is_none() {
             return Ok(());
         }
+        if self.through != Through::Directory {
+            return Err(LabError::new("--tool bonnie++ works in directories: leave --through out"));
+        }
         let fits = chunk.is_power_of_two() && chunk <= 1 << 20 && file.is_multiple_of(1 << 20);
         match (self.np, self.warm, fits) {
             (1, true, true) => Ok(()),
@@ -99,6 +110,10 @@ impl Bonnie {
 
     pub(crate) fn is_fast(&self) -> bool {
         self.fast
+    }
+
+    pub(crate) fn through(&self) -> &Through {
+        &self.through
     }
 
     /// Bytes of all files.
@@ -135,8 +150,10 @@ impl Bonnie {
 pub(super) struct Stream {
     bonnie: Bonnie,
     rank: usize,
-    path: PathBuf,
+    file: RankFile,
     ready: Option<Ready>,
+    /// Its last phase was run.
+    is_over: bool,
 }
 
 struct Ready {
@@ -151,7 +168,9 @@ struct Ready {
 impl Stream {
     pub(super) fn new(bonnie: Bonnie, job: Job) -> Stream {
         let path = bonnie.path(job.dir(), job.rank);
-        Stream { bonnie, rank: job.rank, path, ready: None }
+        let through = (&bonnie.through, bonnie.overwrite);
+        let file = RankFile::new((job.rank, &job.served), path, through, bonnie.shape.file);
+        Stream { bonnie, rank: job.rank, file, ready: None, is_over: false }
     }
 
     fn go(&self, ready: &mut Ready) -> std::io::Result<Moved> {
@@ -166,27 +185,20 @@ impl Stream {
         Ok(Moved { bytes: chunks * chunk, operations: chunks })
     }
 
-    /// Anew: an older file goes first.
-    fn create(&self) -> std::io::Result<File> {
-        OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)
-    }
-
-    fn open(&self) -> std::io::Result<File> {
-        OpenOptions::new().read(true).write(true).open(&self.path)
-    }
-
     fn write_characters(
         &self,
         ready: &mut Ready,
         places: impl Iterator<Item = u64>,
     ) -> std::io::Result<()> {
-        let mut out = BufWriter::with_capacity(STREAM, self.create()?);
+        let mut out = BufWriter::with_capacity(STREAM, InARow::of(self.file.create()?));
         for place in places {
             for byte in ready.new.at(place) {
                 out.write_all(std::slice::from_ref(byte))?;
             }
         }
-        out.into_inner()?.sync_all()
+        let file = out.into_inner()?.file;
+        file.sync()?;
+        file.close()
     }
 
     fn read_characters(
@@ -194,7 +206,7 @@ impl Stream {
         ready: &mut Ready,
         places: impl Iterator<Item = u64>,
     ) -> std::io::Result<()> {
-        let mut source = BufReader::with_capacity(STREAM, self.open()?);
+        let mut source = BufReader::with_capacity(STREAM, InARow::of(self.file.open()?));
         for place in places {
             for byte in &mut ready.buffer {
                 source.read_exact(std::slice::from_mut(byte))?;
@@ -210,7 +222,7 @@ impl Stream {
         ready: &mut Ready,
         places: impl Iterator<Item = u64>,
     ) -> std::io::Result<()> {
-        let file = if phase == Phase::Write { self.create() } else { self.open() }?;
+        let file = if phase == Phase::Write { self.file.create() } else { self.file.open() }?;
         for place in places {
             if phase != Phase::Write {
                 file.read_exact_at(&mut ready.buffer, place)?;
@@ -220,11 +232,14 @@ impl Stream {
                 file.write_all_at(ready.new.at(place), place)?;
             }
         }
-        if phase == Phase::Read { Ok(()) } else { file.sync_all() }
+        if phase != Phase::Read {
+            file.sync()?;
+        }
+        file.close()
     }
 
     fn seek(&self, ready: &mut Ready) -> std::io::Result<Moved> {
-        let file = self.open()?;
+        let file = self.file.open()?;
         for i in 0..self.bonnie.seeks {
             let place = ready.random.below(self.bonnie.chunks()) * self.bonnie.shape.chunk;
             file.read_exact_at(&mut ready.buffer, place)?;
@@ -233,6 +248,7 @@ impl Stream {
                 file.write_all_at(&ready.buffer, place)?;
             }
         }
+        file.close()?;
         let seeks = self.bonnie.seeks;
         Ok(Moved { bytes: seeks * self.bonnie.shape.chunk, operations: seeks })
     }
@@ -275,7 +291,14 @@ impl Part for Stream {
 
     fn run(&mut self) -> Result<Moved> {
         let mut ready = self.ready.take().ok_or(LabError::new("told to go unprepared"))?;
-        self.go(&mut ready).map_err(at(self.path.display()))
+        let phase = ready.phase;
+        let moved = self.go(&mut ready).map_err(at(self.file.name()));
+        self.is_over = self.bonnie.phases().last() == Some(&phase);
+        moved
+    }
+
+    fn rest(&mut self) -> Result<()> {
+        if self.is_over { self.file.leave() } else { Ok(()) }
     }
 }
 
@@ -291,7 +314,7 @@ mod tests {
         let workload = parse("bonnie -s 80k:10000 --seeks 20").unwrap_err().to_string();
         assert!(workload.contains("not a multiple of the chunk"), "{workload}");
         let workload = parse("bonnie -s 80000:10000 --seeks 20").unwrap();
-        let mut part = workload.clone().part(Job { workload: workload.clone(), rank: 0, dirs });
+        let mut part = workload.clone().part(Job::new(workload.clone(), 0, dirs));
         let phases = workload.phases();
         assert_eq!(phases.len(), 6);
         for phase in &phases {

@@ -181,7 +181,7 @@ impl Parts {
     pub(super) fn new(io500: &Io500, job: &Job) -> Parts {
         let part = |(kind, workload): (Kind, Workload)| {
             let dirs = of(&job.dirs, kind);
-            let job = Job { workload: workload.clone(), rank: job.rank, dirs };
+            let job = Job::new(workload.clone(), job.rank, dirs);
             (kind, workload.part(job))
         };
         Parts { own: io500.parts().map(part).collect(), now: 0 }
@@ -214,7 +214,7 @@ mod tests {
         let line = "io500-like --np 2 --easy 2m --records 3 --empty 4 --small 5";
         let workload = parse(line).unwrap();
         workload.lay_out(&dirs).unwrap();
-        let job = |rank| Job { workload: workload.clone(), rank, dirs: dirs.clone() };
+        let job = |rank| Job::new(workload.clone(), rank, dirs.clone());
         let mut ranks: Vec<_> = (0..2).map(|r| workload.clone().part(job(r))).collect();
         let mut done = Vec::new();
         for phase in workload.phases() {

@@ -300,7 +300,7 @@ mod tests {
             let dirs = [dir.path().to_path_buf(), dir.path().join(".")];
             let workload = parse(&format!("mdtest {options}")).unwrap();
             workload.lay_out(&dirs).unwrap();
-            let job = |rank| Job { workload: workload.clone(), rank, dirs: dirs.to_vec() };
+            let job = |rank| Job::new(workload.clone(), rank, dirs.to_vec());
             let mut ranks: Vec<_> = (0..2).map(|r| workload.clone().part(job(r))).collect();
             for phase in workload.phases() {
                 for rank in &mut ranks {
@@ -319,7 +319,7 @@ mod tests {
         let dirs = vec![dir.path().to_path_buf()];
         let workload = parse("mdtest -F -n 1 -w 100 -e 100").unwrap();
         workload.lay_out(&dirs).unwrap();
-        let mut rank = workload.clone().part(Job { workload, rank: 0, dirs });
+        let mut rank = workload.clone().part(Job::new(workload, 0, dirs));
         rank.prepare(Order { phase: Phase::Create(Entry::File), seed: 1 }).unwrap();
         rank.run().unwrap();
         fs::write(dir.path().join("tree/file.0.0"), [0; 100]).unwrap();

@@ -1,7 +1,7 @@
 //! An open file of a transfer: of the kernel, or of a library.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 
 /// A file, however it is reached.
@@ -16,6 +16,38 @@ impl Opened for File {
     }
 
     fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The same from its beginning on, one piece after the other.
+pub(super) struct InARow {
+    pub(super) file: Box<dyn Opened>,
+    at: u64,
+}
+
+impl InARow {
+    pub(super) fn of(file: Box<dyn Opened>) -> InARow {
+        InARow { file, at: 0 }
+    }
+}
+
+impl Read for InARow {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(buf, self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Write for InARow {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let len = self.file.write_at(buf, self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

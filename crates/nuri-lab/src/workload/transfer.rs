@@ -235,7 +235,7 @@ mod tests {
 
     fn rank(options: &str, rank: usize, dirs: &[PathBuf]) -> Box<dyn Part> {
         let workload = parse(&format!("ior {options}")).unwrap();
-        workload.clone().part(Job { workload, rank, dirs: dirs.to_vec() })
+        workload.clone().part(Job::new(workload, rank, dirs.to_vec()))
     }
 
     fn run(part: &mut dyn Part, phase: Phase) -> Result<Moved> {

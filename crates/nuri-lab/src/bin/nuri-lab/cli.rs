@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use nuri_lab::request::Request;
+use nuri_lab::server::Served;
 use nuri_lab::single::{How, Where};
 use nuri_lab::tune::Tune;
 use nuri_lab::watch::Watch;
+use nuri_lab::workload::block::Block;
 use nuri_lab::workload::bonnie::Bonnie;
 use nuri_lab::workload::database::DbStress;
 use nuri_lab::workload::io500::Io500;
@@ -50,6 +52,8 @@ pub(crate) enum Lab {
     Mdtest(Box<Once<Mdtest>>),
     /// Write, rewrite and read files by characters and blocks as Bonnie does
     Bonnie(Box<Once<Bonnie>>),
+    /// Write and read blocks of a device or a file, in a row, at random places and durably
+    Block(Box<Once<Block>>),
     /// Fill a table of a database, then select, update and delete its rows (SQLite or PostgreSQL)
     DbStress(Box<Once<DbStress>>),
     /// Do the easy and the hard phases of IO500 by our own workloads; no official score
@@ -141,6 +145,9 @@ pub(crate) struct Make {
     /// How files are kept: stripe, mirror:N or parity:K+M; default as for `nuri up`
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
+    /// What is served beside the mounts
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) serve: Option<Served>,
 }
 
 #[derive(Args)]

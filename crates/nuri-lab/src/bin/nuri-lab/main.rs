@@ -51,6 +51,7 @@ fn run(lab: Lab) -> Result<ExitCode> {
         Lab::Ior(args) => once(&Workload::Ior(args.options), &args.place),
         Lab::Mdtest(args) => once(&Workload::Mdtest(args.options), &args.place),
         Lab::Bonnie(args) => once(&Workload::Bonnie(args.options), &args.place),
+        Lab::Block(args) => once(&Workload::Block(args.options), &args.place),
         Lab::DbStress(args) => once(&Workload::DbStress(args.options), &args.place),
         Lab::Io500(args) => once(&Workload::Io500(args.options), &args.place),
         Lab::Ipc(args) => {
@@ -70,9 +71,10 @@ fn run(lab: Lab) -> Result<ExitCode> {
 }
 
 fn once(workload: &Workload, place: &Where) -> Result<ExitCode> {
-    let work = |stop| single::run(workload, &place.dirs, &place.how, stop).map(done);
-    let dirs: Vec<_> = place.dirs.iter().cloned().chain([std::env::temp_dir()]).collect();
-    guarded(&dirs, work)
+    let dirs = place.dirs(workload)?;
+    let work = |stop| single::run(workload, &dirs, &place.how, stop).map(done);
+    let guarded_dirs: Vec<_> = dirs.iter().cloned().chain([std::env::temp_dir()]).collect();
+    guarded(&guarded_dirs, work)
 }
 
 #[derive(Serialize)]

@@ -32,11 +32,15 @@ fn up(make: Make) -> Result<()> {
         link: make.link,
         target_size: make.target_size,
         shape: shape.to_string(),
+        serve: make.serve,
     };
     let testbed = Testbed::up(settings, &|step| eprintln!("{step}"))?;
     println!("{} nodes run", testbed.settings.nodes);
     for node in 0..testbed.settings.mounts {
         println!("mounted by node {node}: {}", testbed.mount_point(node).display());
+    }
+    for (node, server) in testbed.servers().iter().enumerate() {
+        println!("served to node {node}: {server}");
     }
     let space = testbed.space();
     println!("status:   {} nuri status --dir {}", testbed.enter(0), space.display());

@@ -229,7 +229,7 @@ mod tests {
             let dirs = vec![tmp.path().to_path_buf(), tmp.path().join(".")];
             let workload = parse(&format!("db-stress {options}")).unwrap();
             workload.lay_out(&dirs).unwrap();
-            let job = Job { workload: workload.clone(), rank: 0, dirs: dirs.clone() };
+            let job = Job::new(workload.clone(), 0, dirs.clone());
             let part = Some(workload.clone().part(job));
             Bench { dirs, workload, part, tmp }
         }

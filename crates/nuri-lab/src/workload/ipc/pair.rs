@@ -237,7 +237,7 @@ mod tests {
             let (workload, dirs) = (workload.clone(), vec![dir.to_path_buf()]);
             std::thread::spawn(move || {
                 let phases = workload.phases();
-                let mut part = workload.clone().part(Job { workload, rank, dirs });
+                let mut part = workload.clone().part(Job::new(workload, rank, dirs));
                 let mut moved = Moved::default();
                 for phase in phases {
                     part.prepare(Order { phase, seed: 1 }).unwrap();

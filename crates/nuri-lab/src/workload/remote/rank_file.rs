@@ -1,0 +1,79 @@
+//! The file that a rank writes and reads: in its directory, or at a server.
+
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io::Result as IoResult;
+use std::path::PathBuf;
+
+use super::{Share, nbd, nfs};
+use crate::server::{Protocol, Server, Through};
+use crate::workload::opened::Opened;
+use crate::{Result, at};
+
+pub(in crate::workload) struct RankFile {
+    /// In the directory.
+    path: PathBuf,
+    remote: Option<(Server, Share)>,
+    /// What is there is its own.
+    is_made: Cell<bool>,
+}
+
+impl RankFile {
+    /// Of `len` bytes; at a server only what is empty is written, unless it says otherwise.
+    pub(in crate::workload) fn new(
+        (rank, served): (usize, &[Server]),
+        path: PathBuf,
+        (through, overwrites): (&Through, bool),
+        len: u64,
+    ) -> RankFile {
+        let share = Share { rank: through.turn(served, rank), len, overwrites };
+        RankFile {
+            path,
+            remote: through.server(served, rank).map(|server| (server, share)),
+            is_made: Cell::new(false),
+        }
+    }
+
+    /// For messages.
+    pub(in crate::workload) fn name(&self) -> String {
+        let name = |(server, _): &(Server, Share)| server.to_string();
+        self.remote.as_ref().map_or_else(|| self.path.display().to_string(), name)
+    }
+
+    /// Anew: an older file goes first.
+    pub(in crate::workload) fn create(&self) -> IoResult<Box<dyn Opened>> {
+        let Some((server, share)) = &self.remote else {
+            let mut anew = OpenOptions::new();
+            return Ok(Box::new(anew.write(true).create(true).truncate(true).open(&self.path)?));
+        };
+        let share = Share { overwrites: share.overwrites || self.is_made.get(), ..*share };
+        let file = match server.protocol {
+            Protocol::Nbd => nbd::create(server, share),
+            Protocol::Nfs => nfs::create(server, share),
+        };
+        self.is_made.set(file.is_ok());
+        file
+    }
+
+    /// What [`RankFile::create`] made, to write and read.
+    pub(in crate::workload) fn open(&self) -> IoResult<Box<dyn Opened>> {
+        match &self.remote {
+            Some((server, share)) => match server.protocol {
+                Protocol::Nbd => nbd::open(server, *share),
+                Protocol::Nfs => nfs::open(server, *share),
+            },
+            None => Ok(Box::new(OpenOptions::new().read(true).write(true).open(&self.path)?)),
+        }
+    }
+
+    /// Takes it away from a server. Files of directories are removed by who made the directory.
+    pub(in crate::workload) fn leave(&self) -> Result<()> {
+        let Some((server, share)) = &self.remote else { return Ok(()) };
+        self.is_made.set(false);
+        let left = match server.protocol {
+            Protocol::Nbd => nbd::clear(server, *share),
+            Protocol::Nfs => nfs::remove(server, *share),
+        };
+        left.map_err(at(self.name()))
+    }
+}
