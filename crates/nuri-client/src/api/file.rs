@@ -170,8 +170,12 @@ impl Client {
         self.read_trusted(|| {
             let entered = self.leases.enter(ino, LeaseMode::Read)?;
             match self.readahead.read(&entered.0, offset, out) {
-                Some(len) => Ok(len),
-                None => self.read_entered(&entered, offset, out),
+                0 => self.read_entered(&entered, offset, out),
+                len if len == out.len() => Ok(len),
+                len => {
+                    let at = offset + len as u64;
+                    Ok(len + self.read_entered(&entered, at, &mut out[len..])?)
+                }
             }
         })
     }

@@ -90,32 +90,31 @@ impl FileData {
 }
 
 impl Readahead {
-    /// Serves a read from what was fetched ahead, and fetches on. `None` where it must be read
-    /// from the targets.
-    pub(crate) fn read(&self, node: &Arc<Inode>, at: u64, out: &mut [u8]) -> Option<usize> {
-        let within = at % BLOCK;
-        let (fetch, new, len) = {
+    /// Serves the beginning of a read from what was fetched ahead, and fetches on. Returns how many
+    /// bytes that were; the others must be read from the targets.
+    pub(crate) fn read(&self, node: &Arc<Inode>, at: u64, out: &mut [u8]) -> usize {
+        let (fetches, new, len) = {
             let mut state = node.state.lock();
-            let file = state.file.as_mut()?;
+            let Some(file) = state.file.as_mut() else { return 0 };
             let len = file.size.saturating_sub(at).min(out.len() as u64);
-            let whole = file.inline.is_none() && file.buffer.is_empty() && file.is_placed();
-            if !whole || len == 0 || within + len > BLOCK {
+            if file.inline.is_some() || !file.buffer.is_empty() || !file.is_placed() || len == 0 {
                 file.ahead = Ahead::default();
-                return None;
+                return 0;
             }
-            let fetch = file.ahead.find(at / BLOCK, file.version);
+            let last = (at + len - 1) / BLOCK;
+            let fetches = file.ahead.find(at / BLOCK..=last, file.version);
             let first = file.ahead.used.is_none();
             let depth = if file.ahead.note(at, len) { self.window() } else { 0 };
             let room = (MAX_BLOCKS + 1).saturating_sub(Arc::strong_count(&self.alive));
-            let new = file.extend_window(at / BLOCK, depth.min(room as u64), &self.alive);
+            let new = file.extend_window(last, depth.min(room as u64), &self.alive);
             drop(state);
             if first {
                 self.streams.lock().push(node.clone());
             }
-            (fetch, new, len as usize)
+            (fetches, new, len as usize)
         };
         self.ask(new);
-        fetch?.copy(within as usize, &mut out[..len]).then_some(len)
+        copy(&fetches, at, &mut out[..len])
     }
 
     /// Blocks to have beyond the one that is read.
@@ -152,6 +151,20 @@ impl Readahead {
             live
         });
     }
+}
+
+/// Copies from blocks in a row; returns how many bytes there were.
+fn copy(fetches: &[Arc<Fetch>], at: u64, out: &mut [u8]) -> usize {
+    let mut copied = 0;
+    for fetch in fetches {
+        let within = ((at + copied as u64) % BLOCK) as usize;
+        let len = (BLOCK as usize - within).min(out.len() - copied);
+        if !fetch.copy(within, &mut out[copied..copied + len]) {
+            break;
+        }
+        copied += len;
+    }
+    copied
 }
 
 impl Readahead {

@@ -1,6 +1,7 @@
 //! What was read ahead of one file's readers, and the pattern of their reads.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,9 +12,13 @@ use parking_lot::{Condvar, Mutex};
 
 /// Reads in a row that make a stream.
 const STREAK: u32 = 2;
-/// Requests from this length on may come in another order, up to so many of them.
+/// Requests from this length on may come in another order, up to so many of them; shorter ones too
+/// where a stream is known, as far as so many long ones reach: several clients' programs, and
+/// clients that ask for several pieces at once, are served by several threads.
 const LONG: u64 = 64 << 10;
 const OVERTAKING: u64 = 4;
+/// Behind the block of a read so many are kept, for those that were overtaken.
+const KEPT_BEHIND: u64 = 1;
 /// Blocks on their way to the readers of one file.
 #[derive(Default)]
 pub(crate) struct Ahead {
@@ -44,16 +49,21 @@ pub(super) enum FetchState {
 }
 
 impl Ahead {
-    /// The block's fetch, if there is one that counts. What lies before it is dropped.
-    pub(super) fn find(&mut self, block: u64, version: u64) -> Option<Arc<Fetch>> {
-        self.blocks.retain(|fetch| fetch.block >= block && fetch.version == version);
-        self.blocks.front().filter(|fetch| fetch.block == block).cloned()
+    /// Fetches of the blocks that count, up to the first that is not there. What lies long before
+    /// them is dropped.
+    pub(super) fn find(&mut self, blocks: RangeInclusive<u64>, version: u64) -> Vec<Arc<Fetch>> {
+        let first = *blocks.start();
+        let kept = |fetch: &Fetch| fetch.block + KEPT_BEHIND >= first && fetch.version == version;
+        self.blocks.retain(|fetch| kept(fetch));
+        let of = |block| self.blocks.iter().find(|fetch| fetch.block == block).cloned();
+        blocks.map_while(of).collect()
     }
 
     /// Notes a read; says whether blocks beyond its own are worth having.
     pub(super) fn note(&mut self, offset: u64, len: u64) -> bool {
         // Requests of one stream may overtake each other.
-        let near = offset.abs_diff(self.next) <= OVERTAKING * len && len >= LONG;
+        let is_known = len >= LONG || self.streak >= STREAK;
+        let near = offset.abs_diff(self.next) <= OVERTAKING * len.max(LONG) && is_known;
         let follows = offset == self.next || near;
         self.streak = if follows { self.streak.saturating_add(1) } else { 0 };
         self.next = if follows { self.next.max(offset + len) } else { offset + len };
@@ -88,5 +98,37 @@ impl Fetch {
             }
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nuri_io::rng::Rng;
+
+    use super::*;
+
+    const SHORT: u64 = 16 << 10;
+
+    /// Whether each read was taken for one of a stream, from the `from`th on.
+    fn streams(reads: impl Iterator<Item = u64>, len: u64, from: usize) -> Vec<bool> {
+        let mut ahead = Ahead::default();
+        reads.map(|at| ahead.note(at, len)).skip(from).collect()
+    }
+
+    #[test]
+    fn a_stream_of_short_reads_that_overtake_each_other_is_one() {
+        let mut random = Rng::new(7);
+        let mut places: Vec<u64> = (0..1000).map(|i| i * SHORT).collect();
+        for turn in places[8..].chunks_mut(8) {
+            (1..turn.len()).rev().for_each(|i| turn.swap(i, random.below(i as u64 + 1) as usize));
+        }
+        assert!(streams(places.into_iter(), SHORT, STREAK as usize).iter().all(|is| *is));
+    }
+
+    #[test]
+    fn reads_here_and_there_are_none() {
+        let mut random = Rng::new(7);
+        let places = (0..1000).map(|_| random.below(1 << 20) * SHORT);
+        assert!(streams(places, SHORT, 0).iter().all(|is| !is));
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::Bench;
 use super::support::{NURI, Space, nuri, refused, text, wait};
 
 /// A server of a space, at a port of this machine.
@@ -106,4 +107,36 @@ fn the_space_is_measured_by_nfs_and_left_as_it_was() {
     refused(&["lab", "block", "--through", &wrong], "the server does not give it");
     drop(server);
     space.down_clean();
+}
+
+const PLACES: &str = r#"
+    study = "places"
+    question = "Does each byte pass the wire once?"
+    repeat = 1
+    sweep = [{ name = "place", values = ["nfs", "volume", "disk"] }]
+    testbed = { nodes = "4", serve = "{place}" }
+    workload = { name = "bonnie", options = "-f -s 24m:16k --seeks 0 --through {place}" }
+    report = { x = "place" }
+"#;
+
+/// A quarter of a file or volume is on the node that reads it from the targets; NFS clients get all
+/// from the server. What is read ahead is read once.
+#[test]
+fn what_a_testbed_serves_passes_the_wire_once() {
+    let bench = Bench::new(PLACES);
+    let (plan, bed, out) = (bench.str("plan.toml"), bench.str("bed"), bench.str("out.jsonl"));
+    let run = nuri(&["lab", "run", &plan, "--testbed", &bed, "-o", &out]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let records = bench.records();
+    assert_eq!(records.len(), 9, "three places, written, rewritten and read");
+    for record in records.iter().filter(|record| record["metric"] == "read") {
+        let place = record["point"]["place"].as_str().unwrap();
+        let expected = [("nfs", 1.75), ("volume", 0.75), ("disk", 1.0)];
+        let expected = expected.iter().find(|(name, _)| *name == place).unwrap().1;
+        let passed = record["costs"]["wire_bytes_per_byte"].as_f64().unwrap();
+        assert!((expected..expected + 0.25).contains(&passed), "{place}: {passed} for {expected}");
+    }
+    assert!(!bench.path("bed").exists());
+    let loops = Command::new("losetup").arg("--list").output().unwrap();
+    assert!(!text(&loops.stdout).contains(&bed), "its disks are gone");
 }

@@ -1,7 +1,8 @@
-//! Requests sent ahead on one connection: writes are answered later, what is read in a row is asked
-//! for beforehand. As much is under way as [`WINDOW`] says.
+//! Requests sent ahead on one connection, as a kernel's page cache would: what is read in a row is
+//! asked for beforehand, what is written in a row goes in larger pieces, and writes are answered
+//! later. As much is under way as [`WINDOW`] says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{Error, ErrorKind, Result as IoResult};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,6 +12,8 @@ use crate::workload::opened::Opened;
 
 /// Bytes that are under way, each way.
 const WINDOW: u64 = 1 << 20;
+/// Bytes in a row that go together.
+const PIECE: u64 = 256 << 10;
 
 /// Numbers of requests are below.
 pub(super) const NUMBERS: u32 = 1 << 30;
@@ -59,21 +62,48 @@ struct State<A> {
     ask: A,
     answers: Receiver<Heard>,
     number: u32,
+    /// What was written and is not sent yet.
+    held: Held,
     /// Writes without an answer, by number: where and how many bytes.
     writes: BTreeMap<u32, (u64, u64)>,
-    /// Reads, by place.
-    reads: BTreeMap<u64, Read>,
+    /// What is read ahead, without gaps.
+    pieces: VecDeque<Piece>,
     /// Where the next read begins if it goes on.
     next: u64,
     /// Of a write that failed: the next sync tells it.
     failed: Option<Error>,
 }
 
-/// Of bytes that were asked for.
-struct Read {
+/// Bytes in a row.
+#[derive(Default)]
+struct Held {
+    at: u64,
+    data: Vec<u8>,
+}
+
+/// Bytes that were asked for.
+struct Piece {
+    at: u64,
+    len: u64,
     number: u32,
-    len: u32,
     outcome: Option<IoResult<Answer>>,
+}
+
+impl Piece {
+    fn crosses(&self, at: u64, len: u64) -> bool {
+        self.at < at + len && at < self.at + self.len
+    }
+
+    /// Takes over what is written, where it has been read.
+    fn patch(&mut self, at: u64, data: &[u8]) {
+        let Some(Ok(Answer::Read(own))) = &mut self.outcome else { return };
+        let from = at.max(self.at);
+        let to = (at + data.len() as u64).min(self.at + own.len() as u64);
+        if from < to {
+            let part = &data[(from - at) as usize..(to - at) as usize];
+            own[(from - self.at) as usize..(to - self.at) as usize].copy_from_slice(part);
+        }
+    }
 }
 
 impl<A: Ask> Stream<A> {
@@ -93,8 +123,9 @@ impl<A: Ask> Stream<A> {
             ask,
             answers,
             number: 0,
+            held: Held::default(),
             writes: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            pieces: VecDeque::new(),
             next: u64::MAX,
             failed: None,
         };
@@ -128,10 +159,10 @@ impl<A: Ask> State<A> {
             self.failed = failed.or(self.failed.take());
             return Ok(None);
         }
-        let Some(read) = self.reads.values_mut().find(|read| read.number == number) else {
+        let Some(piece) = self.pieces.iter_mut().find(|piece| piece.number == number) else {
             return Ok(Some((number, outcome)));
         };
-        read.outcome = Some(outcome);
+        piece.outcome = Some(outcome);
         Ok(None)
     }
 
@@ -142,7 +173,38 @@ impl<A: Ask> State<A> {
 
     fn write(&mut self, at: u64, data: &[u8]) -> IoResult<()> {
         let len = data.len() as u64;
-        self.reads.retain(|from, read| *from >= at + len || at >= from + u64::from(read.len));
+        while self.pieces.iter().any(|p| p.crosses(at, len) && p.outcome.is_none()) {
+            self.take()?;
+        }
+        self.pieces.iter_mut().for_each(|piece| piece.patch(at, data));
+        let held = &self.held;
+        let goes_on = held.at + held.data.len() as u64 == at;
+        if !goes_on || held.data.len() as u64 + len > PIECE {
+            self.send()?;
+        }
+        if len >= PIECE {
+            return self.send_these(at, data);
+        }
+        if self.held.data.is_empty() {
+            self.held.at = at;
+        }
+        self.held.data.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Sends what is held.
+    fn send(&mut self) -> IoResult<()> {
+        let Held { at, mut data } = std::mem::take(&mut self.held);
+        if !data.is_empty() {
+            self.send_these(at, &data)?;
+        }
+        data.clear();
+        self.held.data = data;
+        Ok(())
+    }
+
+    fn send_these(&mut self, at: u64, data: &[u8]) -> IoResult<()> {
+        let len = data.len() as u64;
         while self.crosses(at, len) || self.under_way() + len > WINDOW.max(len) {
             self.take()?;
         }
@@ -155,43 +217,55 @@ impl<A: Ask> State<A> {
         self.writes.values().map(|(_, len)| len).sum()
     }
 
-    /// What is read on from there, before `end`.
-    fn read(&mut self, (at, end): (u64, u64), len: u32) -> IoResult<Vec<u8>> {
+    /// Bytes from there, before `end`; fewer at the end of a piece.
+    fn read(&mut self, (at, end): (u64, u64), out: &mut [u8]) -> IoResult<usize> {
+        self.send()?;
         let is_row = at == self.next;
-        if !is_row {
-            self.reads.clear();
+        self.pieces.retain(|piece| piece.at + piece.len > at);
+        if self.pieces.front().is_some_and(|piece| piece.at > at) {
+            self.pieces.clear();
         }
-        let ahead = if is_row { WINDOW.max(u64::from(len)) } else { u64::from(len) };
-        let mut place = at;
+        let len = out.len() as u64;
+        let ahead = if is_row { WINDOW.max(len) } else { len };
+        let mut place = self.pieces.back().map_or(at, |piece| piece.at + piece.len);
         while place < end.min(at + ahead) {
-            let bytes = u64::from(len).min(end - place);
-            if !self.reads.get(&place).is_some_and(|read| u64::from(read.len) == bytes) {
-                while self.crosses(place, bytes) {
-                    self.take()?;
-                }
-                let len = bytes as u32;
-                let number = self.ask(&Request::Read { at: place, len })?;
-                self.reads.insert(place, Read { number, len, outcome: None });
+            let most = if is_row { len.max(PIECE) } else { len };
+            let bytes = most.min(self.ask.most() as u64).min(end - place);
+            while self.crosses(place, bytes) {
+                self.take()?;
             }
+            let number = self.ask(&Request::Read { at: place, len: bytes as u32 })?;
+            self.pieces.push_back(Piece { at: place, len: bytes, number, outcome: None });
             place += bytes;
         }
-        self.next = at + u64::from(len);
-        loop {
-            match self.reads.get_mut(&at).map(|read| read.outcome.take()) {
-                Some(Some(outcome)) => {
-                    self.reads.remove(&at);
-                    return match outcome? {
-                        Answer::Read(data) => Ok(data),
-                        Answer::Wrote(_) => Err(Error::other("an answer without bytes")),
-                    };
-                }
-                Some(None) => self.take().map(drop)?,
-                None => return Ok(Vec::new()),
+        while self.pieces.front().is_some_and(|piece| piece.outcome.is_none()) {
+            self.take()?;
+        }
+        let copied = self.copy(at, out)?;
+        self.next = at + copied as u64;
+        Ok(copied)
+    }
+
+    /// From the first piece.
+    fn copy(&mut self, at: u64, out: &mut [u8]) -> IoResult<usize> {
+        let Some(piece) = self.pieces.front_mut() else { return Ok(0) };
+        match &piece.outcome {
+            Some(Ok(Answer::Read(data))) => {
+                let data = data.get((at - piece.at) as usize..).unwrap_or_default();
+                let len = data.len().min(out.len());
+                out[..len].copy_from_slice(&data[..len]);
+                Ok(len)
             }
+            Some(Ok(Answer::Wrote(_))) | None => Err(Error::other("an answer without bytes")),
+            Some(Err(_)) => match self.pieces.pop_front().and_then(|piece| piece.outcome) {
+                Some(Err(error)) => Err(error),
+                _ => Ok(0),
+            },
         }
     }
 
     fn sync(&mut self) -> IoResult<()> {
+        self.send()?;
         while !self.writes.is_empty() {
             self.take()?;
         }
@@ -211,11 +285,8 @@ impl<A: Ask> State<A> {
 impl<A: Ask> FileExt for Stream<A> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> IoResult<usize> {
         let mut state = self.state();
-        let (at, len) = (self.base + offset, buf.len().min(state.ask.most()));
-        let data = state.read((at, self.end), len as u32)?;
-        let len = data.len().min(len);
-        buf[..len].copy_from_slice(&data[..len]);
-        Ok(len)
+        let len = buf.len().min(state.ask.most());
+        state.read((self.base + offset, self.end), &mut buf[..len])
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> IoResult<usize> {
@@ -237,6 +308,7 @@ impl<A: Ask> Opened for Stream<A> {
 
     fn close(self: Box<Self>) -> IoResult<()> {
         let mut state = self.state();
+        state.send()?;
         while !state.writes.is_empty() {
             state.take()?;
         }
@@ -344,17 +416,28 @@ mod tests {
     fn bytes_that_were_fetched_ahead_do_not_outlive_a_write() {
         let (file, _) = stream(1);
         let mut buf = [0; 4096];
-        file.read_exact_at(&mut buf, 0).unwrap();
-        file.read_exact_at(&mut buf, 4096).unwrap();
-        file.write_all_at(&[9; 4096], 8192).unwrap();
-        file.read_exact_at(&mut buf, 8192).unwrap();
-        assert_eq!(buf, [9; 4096]);
+        for i in 0..200u64 {
+            file.read_exact_at(&mut buf, i << 12).unwrap();
+            assert_eq!(buf, [0; 4096], "{i}");
+            // One that was fetched, and one that is rewritten in place.
+            file.write_all_at(&[9; 4096], (i + 1) << 12).unwrap();
+            file.write_all_at(&[7; 4096], i << 12).unwrap();
+            file.read_exact_at(&mut buf, (i + 1) << 12).unwrap();
+            assert_eq!(buf, [9; 4096], "{i}");
+            file.write_all_at(&[0; 4096], (i + 1) << 12).unwrap();
+        }
+        file.sync().unwrap();
+        for i in 0..200u64 {
+            file.read_exact_at(&mut buf, i << 12).unwrap();
+            assert_eq!(buf, [7; 4096], "{i}");
+        }
     }
 
     #[test]
     fn a_failed_write_is_told_by_the_sync() {
         let (file, _) = stream(1);
         file.write_all_at(&[9; 4], 13).unwrap();
+        file.write_all_at(&[9; 4], 29).unwrap();
         assert_eq!(file.sync().unwrap_err().to_string(), "unlucky");
         file.sync().unwrap();
         let error = file.write_all_at(&[9; 4], LEN as u64).unwrap_err();
