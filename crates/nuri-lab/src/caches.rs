@@ -47,14 +47,18 @@ pub(crate) fn ready(
         (Workload::Ior(ior), _) if ior.warm => named("warm"),
         (Workload::Block(_), Phase::WriteBlocks | Phase::WriteSynced) => named("synced"),
         (Workload::Block(block), _) if block.warm => named("warm"),
+        (Workload::Block(_) | Workload::Bonnie(_), _) if workload.is_elsewhere() => {
+            let warning = Some("caches of the server's machine may be warm".into());
+            Ok(Caches { name: "cold", warning })
+        }
         (Workload::Block(block), _) => {
             let warning = drop_all(dirs, |dir| block.paths(dir))?;
-            Ok(Caches { name: "cold", warning: warning.or(block.through().warning()) })
+            Ok(Caches { name: "cold", warning })
         }
         (Workload::Bonnie(bonnie), _) if bonnie.warm => named("warm"),
         (Workload::Bonnie(bonnie), _) => {
             let warning = drop_all(dirs, |dir| bonnie.paths(dir))?;
-            Ok(Caches { name: "cold", warning: warning.or(bonnie.through().warning()) })
+            Ok(Caches { name: "cold", warning })
         }
         (Workload::Ior(ior), _) => {
             let warning = drop_all(dirs, |dir| ior.paths(dir))?;

@@ -74,12 +74,6 @@ impl Through {
         }
     }
 
-    /// What is not known of cold caches.
-    pub(crate) fn warning(&self) -> Option<String> {
-        let is_elsewhere = matches!(self, Through::Server(_));
-        is_elsewhere.then(|| "caches of the server's machine may be warm".into())
-    }
-
     /// Those that `rank` shares a server with come before it.
     pub(crate) fn turn(&self, served: &[Server], rank: usize) -> usize {
         if matches!(self, Through::Testbed(_)) { rank / served.len().max(1) } else { rank }

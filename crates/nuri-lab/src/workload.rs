@@ -392,6 +392,10 @@ impl Workload {
         match self {
             Workload::Ior(ior) if !self.is_confined() => ior.seed,
             Workload::Ior(ior) => ior.seed.wrapping_add(repetition),
+            // A server may have what an earlier run left.
+            _ if *self.through() != Through::Directory => {
+                repetition.wrapping_add(u64::from(std::process::id()) << 20)
+            }
             _ => repetition,
         }
     }

@@ -207,7 +207,7 @@ fn wrong_input_is_one_clear_sentence() {
     let (dir, plan, none) = (bench.str("dir"), bench.str("plan.toml"), bench.str("none"));
     fs::write(bench.path("dir/mine"), "dear").unwrap();
     let run = |more: &[&str], words: &str| refused(&[&["lab", "run"], more].concat(), words);
-    run(&["sequential", "--dir", &dir], "there are: cache-effect, ");
+    run(&["sequential", "--dir", &dir], "there are: block-paths, ");
     run(&["metadata", "--dir", &none], "none is no directory");
     run(&["metadata"], "--dir");
     run(&[&plan, "--dir", &dir, "--local", &dir], "different directories");

@@ -101,6 +101,8 @@ pub(crate) fn run_short() -> Result<(), String> {
         }
     }
     drop(mounted);
+    // A disk that is memory syncs in no time, and the calls still ask servers.
+    let synced = synced.max(Duration::from_micros(100));
     let taken = Call::ALL.into_iter().zip(found);
     let unit = taken.clone().find(|(call, _)| *call == Call::UNIT);
     let unit = unit.map_or(Duration::MAX, |(_, each)| each);

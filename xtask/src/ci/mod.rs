@@ -44,7 +44,9 @@ pub(crate) fn run(update: bool) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(logs());
     run.jobs(Pool::new(&logs()), plan::before_the_build());
     build(Build::Tests)?;
-    let programs = run.while_tests_are_built(plan::beside_the_build())?;
+    let programs = run.while_tests_are_built(plan::beside_the_build());
+    // What failed beside a build that failed is told too.
+    let programs = programs.inspect_err(|_| drop(verdict(&run.ended)))?;
     run.jobs(Pool::new(&logs()), plan::after_the_build(&programs)?);
     run.tell();
     let whole = run.start.elapsed();

@@ -25,6 +25,8 @@ pub(crate) struct Ahead {
     /// Where the next read of the stream begins, and how many came in a row.
     pub(super) next: u64,
     pub(super) streak: u32,
+    /// Bytes that short reads left out so far: those that were overtaken come soon.
+    pub(super) holes: u64,
     pub(super) blocks: VecDeque<Arc<Fetch>>,
     pub(super) used: Option<Instant>,
 }
@@ -63,12 +65,18 @@ impl Ahead {
     pub(super) fn note(&mut self, offset: u64, len: u64) -> bool {
         // Requests of one stream may overtake each other.
         let is_known = len >= LONG || self.streak >= STREAK;
-        let near = offset.abs_diff(self.next) <= OVERTAKING * len.max(LONG) && is_known;
+        let reach = OVERTAKING * len.max(LONG);
+        if len < LONG {
+            self.holes += offset.saturating_sub(self.next);
+            self.holes = self.holes.saturating_sub(if offset < self.next { len } else { 0 });
+        }
+        let near = offset.abs_diff(self.next) <= reach && self.holes <= reach && is_known;
         let follows = offset == self.next || near;
         self.streak = if follows { self.streak.saturating_add(1) } else { 0 };
         self.next = if follows { self.next.max(offset + len) } else { offset + len };
         self.used = Some(Instant::now());
         if self.streak == 0 {
+            self.holes = 0;
             self.blocks.clear();
         }
         self.streak >= STREAK
@@ -123,6 +131,15 @@ mod tests {
             (1..turn.len()).rev().for_each(|i| turn.swap(i, random.below(i as u64 + 1) as usize));
         }
         assert!(streams(places.into_iter(), SHORT, STREAK as usize).iter().all(|is| *is));
+    }
+
+    #[test]
+    fn reads_with_gaps_between_them_are_none() {
+        // After a stream that was one.
+        let stream = (0..100).map(|i| i * SHORT);
+        let gaps = (0..100).map(|i| (100 + i * 8) * SHORT);
+        let taken = streams(stream.chain(gaps), SHORT, 104);
+        assert!(taken.iter().all(|is| !is));
     }
 
     #[test]

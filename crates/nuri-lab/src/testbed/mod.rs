@@ -176,7 +176,7 @@ impl Testbed {
             self.detach_mount(node);
         }
         self.network.remove()?;
-        self.detach_disks();
+        self.detach_disks()?;
         let dir = &self.settings.dir;
         match std::fs::remove_dir_all(dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at(dir.display())(e)),

@@ -93,19 +93,23 @@ impl Testbed {
         self.settings.dir.join(format!("disk{mount}"))
     }
 
-    /// Of files that are about to be removed: their loop devices. What is none has none.
-    pub(super) fn detach_disks(&self) {
+    /// Takes the loop devices away from files that are about to be removed.
+    pub(super) fn detach_disks(&self) -> Result<()> {
         for path in (0..self.settings.mounts).map(|mount| self.disk(mount)) {
             if !path.exists() {
                 continue;
             }
             let mut list = Command::new("losetup");
             list.args(["--noheadings", "--output", "NAME", "-j"]).arg(&path);
-            let devices = list.output().map(|out| out.stdout).unwrap_or_default();
+            let devices = list.output().map_err(at("losetup"))?.stdout;
             for device in String::from_utf8_lossy(&devices).split_whitespace() {
-                let _ = Command::new("losetup").args(["--detach", device]).status();
+                let detached = Command::new("losetup").args(["--detach", device]).status();
+                if !detached.map_err(at("losetup"))?.success() {
+                    return Err(LabError(format!("{device} is not taken away: in use?")));
+                }
             }
         }
+        Ok(())
     }
 
     /// A command of Nuri that ends.

@@ -198,6 +198,7 @@ impl Ready {
 
 impl Part for Blocks {
     fn prepare(&mut self, Order { phase, seed }: Order) -> Result<()> {
+        self.file.check()?;
         // Patterns of the row and of blocks differ, and both from those of another repetition.
         let seeds = [seed.wrapping_mul(2), seed.wrapping_mul(2).wrapping_add(1)];
         let own = Rng::new(seeds[0]).next() ^ self.rank as u64;

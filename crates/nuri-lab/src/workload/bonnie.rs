@@ -273,6 +273,7 @@ fn generations(phase: Phase) -> (u64, u64) {
 
 impl Part for Stream {
     fn prepare(&mut self, order: Order) -> Result<()> {
+        self.file.check()?;
         let chunk = self.bonnie.shape.chunk as usize;
         let (old, new) = generations(order.phase);
         let pattern = |generation| {

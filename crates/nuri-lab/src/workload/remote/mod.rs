@@ -10,7 +10,7 @@ mod nfs;
 mod rank_file;
 mod stream;
 
-use std::io::Result as IoResult;
+use std::io::{Error, ErrorKind, Result as IoResult};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -28,8 +28,19 @@ struct Share {
     /// Of the ranks that have the same server.
     rank: usize,
     len: u64,
-    /// Whether what is there may be overwritten.
+    /// Whether what is there may be lost.
     overwrites: bool,
+}
+
+/// What a time-out means.
+fn silent(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            let seconds = PATIENCE.as_secs();
+            Error::new(ErrorKind::TimedOut, format!("the server said nothing for {seconds} s"))
+        }
+        _ => error,
+    }
 }
 
 fn connect(server: &Server) -> IoResult<TcpStream> {

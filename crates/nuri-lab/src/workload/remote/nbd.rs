@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::stream::{Answer, Ask, Hear, Heard, Request, Stream};
-use super::{Opened, Share, connect};
+use super::{Opened, Share, connect, silent};
 use crate::server::Server;
 
 const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -27,9 +27,7 @@ const WRITE_ZEROES: u16 = 6;
 /// Of one request, as every server takes it.
 const MOST: usize = 1 << 20;
 /// Zeros of one request.
-const MOST_ZEROES: u64 = 1 << 30;
-/// So many bytes must be zero of what may not be overwritten.
-const LOOKED_AT: u32 = 64 << 10;
+const MOST_ZEROES: u64 = 64 << 20;
 const LONGEST_ANSWER: u32 = 64 << 10;
 
 /// A connection whose export is chosen.
@@ -38,19 +36,24 @@ struct Export {
     size: u64,
 }
 
-/// The rank's part of the device, to be overwritten.
-pub(super) fn create(server: &Server, share: Share) -> IoResult<Box<dyn Opened>> {
-    let (export, range) = part(server, share)?;
-    let file = export.stream(range)?;
-    let mut head = vec![0; (LOOKED_AT as u64).min(share.len) as usize];
-    file.read_exact_at(&mut head, 0)?;
-    if !share.overwrites && head.iter().any(|byte| *byte != 0) {
-        let text = "it is not empty: with --overwrite all that it holds is lost";
-        return Err(Error::new(ErrorKind::AlreadyExists, text));
+/// Refuses a device that is too small, and one where anything is that would be lost.
+pub(super) fn check(server: &Server, share: Share) -> IoResult<()> {
+    let file = open(server, share)?;
+    let mut piece = vec![0; MOST];
+    let mut at = 0;
+    while at < share.len && !share.overwrites {
+        let len = (share.len - at).min(MOST as u64);
+        file.read_exact_at(&mut piece[..len as usize], at)?;
+        if piece[..len as usize].iter().any(|byte| *byte != 0) {
+            let text = "it is not empty: with --overwrite all that it holds is lost";
+            return Err(Error::new(ErrorKind::AlreadyExists, text));
+        }
+        at += len;
     }
-    Ok(file)
+    Ok(())
 }
 
+/// The rank's part of the device.
 pub(super) fn open(server: &Server, share: Share) -> IoResult<Box<dyn Opened>> {
     let (export, range) = part(server, share)?;
     export.stream(range)
@@ -183,7 +186,7 @@ impl Ask for TcpStream {
 impl Hear for TcpStream {
     fn hear(&mut self) -> Heard {
         let mut reply = [0; 16];
-        self.read_exact(&mut reply)?;
+        self.read_exact(&mut reply).map_err(silent)?;
         if reply[..4] != REPLY.to_be_bytes() {
             return Err(odd("the server's answer is not understood"));
         }

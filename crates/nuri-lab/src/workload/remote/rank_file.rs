@@ -14,8 +14,8 @@ pub(in crate::workload) struct RankFile {
     /// In the directory.
     path: PathBuf,
     remote: Option<(Server, Share)>,
-    /// What is there is its own.
-    is_made: Cell<bool>,
+    /// Nothing is there that somebody misses.
+    is_checked: Cell<bool>,
 }
 
 impl RankFile {
@@ -26,11 +26,13 @@ impl RankFile {
         (through, overwrites): (&Through, bool),
         len: u64,
     ) -> RankFile {
+        // A testbed's devices are nobody's.
+        let overwrites = overwrites || matches!(through, Through::Testbed(_));
         let share = Share { rank: through.turn(served, rank), len, overwrites };
         RankFile {
             path,
             remote: through.server(served, rank).map(|server| (server, share)),
-            is_made: Cell::new(false),
+            is_checked: Cell::new(false),
         }
     }
 
@@ -40,19 +42,28 @@ impl RankFile {
         self.remote.as_ref().map_or_else(|| self.path.display().to_string(), name)
     }
 
+    /// Before anything is written by any rank: whether it may be.
+    pub(in crate::workload) fn check(&self) -> Result<()> {
+        match &self.remote {
+            Some((server, share)) if server.protocol == Protocol::Nbd && !self.is_checked.get() => {
+                nbd::check(server, *share).map_err(at(self.name()))?;
+                self.is_checked.set(true);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Anew: an older file goes first.
     pub(in crate::workload) fn create(&self) -> IoResult<Box<dyn Opened>> {
         let Some((server, share)) = &self.remote else {
             let mut anew = OpenOptions::new();
             return Ok(Box::new(anew.write(true).create(true).truncate(true).open(&self.path)?));
         };
-        let share = Share { overwrites: share.overwrites || self.is_made.get(), ..*share };
-        let file = match server.protocol {
-            Protocol::Nbd => nbd::create(server, share),
-            Protocol::Nfs => nfs::create(server, share),
-        };
-        self.is_made.set(file.is_ok());
-        file
+        match server.protocol {
+            Protocol::Nbd => nbd::open(server, *share),
+            Protocol::Nfs => nfs::create(server, *share),
+        }
     }
 
     /// What [`RankFile::create`] made, to write and read.
@@ -69,7 +80,6 @@ impl RankFile {
     /// Takes it away from a server. Files of directories are removed by who made the directory.
     pub(in crate::workload) fn leave(&self) -> Result<()> {
         let Some((server, share)) = &self.remote else { return Ok(()) };
-        self.is_made.set(false);
         let left = match server.protocol {
             Protocol::Nbd => nbd::clear(server, *share),
             Protocol::Nfs => nfs::remove(server, *share),
