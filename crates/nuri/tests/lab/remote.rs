@@ -85,7 +85,17 @@ fn a_volume_is_measured_and_left_empty() {
     let blocks = lab(&["block", "-s", "2m", "-n", "40", "--json"]);
     refused(&blocks, "it is not empty: with --overwrite all that it holds is lost");
     assert_eq!(figures(&nuri(&[&blocks[..], &["--overwrite"]].concat())).len(), 5);
+
+    // A server that is killed is named.
+    let blocks = lab(&["block", "-s", "8m", "-n", "1000000", "--overwrite"]);
+    let run = Command::new(NURI).args(&blocks).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
     drop(server);
+    let out = run.wait_with_output().unwrap();
+    assert!(!out.status.success());
+    let said = text(&out.stderr);
+    let words = ["the server ended the connection", "Connection refused"];
+    assert!(said.contains(&export) && words.iter().any(|words| said.contains(words)), "{said}");
     space.down_clean();
 }
 

@@ -32,9 +32,12 @@ struct Share {
     overwrites: bool,
 }
 
-/// What a time-out means.
-fn silent(error: Error) -> Error {
+/// What it means that no answer comes.
+fn unanswered(error: Error) -> Error {
     match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            Error::new(error.kind(), "the server ended the connection")
+        }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             let seconds = PATIENCE.as_secs();
             Error::new(ErrorKind::TimedOut, format!("the server said nothing for {seconds} s"))

@@ -4,7 +4,7 @@ use std::io::{Error, ErrorKind, Read, Result as IoResult, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::stream::{Answer, Ask, Hear, Heard, Request, Stream};
-use super::{Opened, Share, connect, silent};
+use super::{Opened, Share, connect, unanswered};
 use crate::server::Server;
 
 const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
@@ -186,7 +186,7 @@ impl Ask for TcpStream {
 impl Hear for TcpStream {
     fn hear(&mut self) -> Heard {
         let mut reply = [0; 16];
-        self.read_exact(&mut reply).map_err(silent)?;
+        self.read_exact(&mut reply).map_err(unanswered)?;
         if reply[..4] != REPLY.to_be_bytes() {
             return Err(odd("the server's answer is not understood"));
         }

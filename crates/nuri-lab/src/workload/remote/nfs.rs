@@ -14,7 +14,7 @@ use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use rustix::process::{getegid, geteuid};
 
 use super::stream::{Answer, Ask, Hear, Heard, NUMBERS, Request, Stream};
-use super::{Opened, Share, connect, silent};
+use super::{Opened, Share, connect, unanswered};
 use crate::server::Server;
 
 const NFS: u32 = 100_003;
@@ -144,7 +144,7 @@ fn send(stream: &mut TcpStream, (xid, of): (u32, (u32, u32)), args: &impl Pack) 
 /// The number and the results of a call that was accepted.
 fn receive(stream: &mut TcpStream) -> IoResult<(u32, Vec<u8>)> {
     let mut word = [0; 4];
-    stream.read_exact(&mut word).map_err(silent)?;
+    stream.read_exact(&mut word).map_err(unanswered)?;
     let mark = u32::from_be_bytes(word);
     if mark & LAST == 0 || mark & !LAST > LONGEST_ANSWER {
         return Err(odd("the server's answer is not understood"));

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard};
 
+use super::unanswered;
 use crate::workload::opened::Opened;
 
 /// Bytes that are under way, each way.
@@ -140,7 +141,7 @@ impl<A: Ask> Stream<A> {
 impl<A: Ask> State<A> {
     fn ask(&mut self, request: &Request) -> IoResult<u32> {
         self.number = (self.number + 1) % NUMBERS;
-        self.ask.ask(self.number, request)?;
+        self.ask.ask(self.number, request).map_err(unanswered)?;
         Ok(self.number)
     }
 
@@ -148,7 +149,7 @@ impl<A: Ask> State<A> {
     /// also of reads that nobody waits for any more.
     fn take(&mut self) -> IoResult<Option<(u32, IoResult<Answer>)>> {
         let gone = |_| Error::new(ErrorKind::BrokenPipe, "the server ended the connection");
-        let (number, outcome) = self.answers.recv().map_err(gone)??;
+        let (number, outcome) = self.answers.recv().map_err(gone)?.map_err(unanswered)?;
         if let Some((_, len)) = self.writes.remove(&number) {
             let failed = match outcome {
                 Ok(Answer::Wrote(Some(bytes))) if bytes < len => {
