@@ -364,7 +364,7 @@ impl Client {
             if change.mtime.is_some()
                 && let Some(file) = &mut state.file
             {
-                file.mtime = None;
+                file.own.mtime_is_set();
             }
             if change.atime.is_some() {
                 state.accessed = None;

@@ -33,3 +33,4 @@ pub use journal::queue;
 pub use lease::invalidate::KernelCache;
 pub use lock::{LockClient, LockPlace, delegation, record};
 pub use writeback::payload::{OwnBlock, Position, WritePayload, WriteResult};
+pub use writeback::{buffer, machine};

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
@@ -30,13 +31,43 @@ impl ExclusiveLock {
     /// # Errors
     /// [`LockError::Held`] where another holder lives.
     pub fn acquire(path: &Path) -> Result<ExclusiveLock, LockError> {
-        let io = |e: rustix::io::Errno| LockError::Io { path: path.to_owned(), source: e.into() };
-        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(io)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(ExclusiveLock { _file: File::from(file) }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held(path.to_owned())),
-            Err(e) => Err(io(e)),
+        let _file = lock(path, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(ExclusiveLock { _file })
+    }
+
+    /// As `acquire`, where others may look whether the lock is held ([`ExclusiveLock::is_held`]):
+    /// each look is over in a moment.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire_beside_lookers(path: &Path) -> Result<ExclusiveLock, LockError> {
+        let start = Instant::now();
+        loop {
+            match ExclusiveLock::acquire(path) {
+                Err(LockError::Held(_)) if start.elapsed() < LOOK => {}
+                outcome => return outcome,
+            }
+            std::thread::sleep(LOOK / 100);
         }
+    }
+
+    /// Whether a holder lives. Looking takes a shared lock for a moment: several may look at once.
+    pub fn is_held(path: &Path) -> bool {
+        let looked = lock(path, FlockOperation::NonBlockingLockShared);
+        matches!(looked, Err(LockError::Held(_)))
+    }
+}
+
+/// No look takes so long, also where the processors are busy.
+const LOOK: Duration = Duration::from_secs(1);
+
+fn lock(path: &Path, how: FlockOperation) -> Result<File, LockError> {
+    let io = |e: rustix::io::Errno| LockError::Io { path: path.to_owned(), source: e.into() };
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(io)?;
+    match flock(&file, how) {
+        Ok(()) => Ok(File::from(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(LockError::Held(path.to_owned())),
+        Err(e) => Err(io(e)),
     }
 }
 
@@ -52,7 +83,38 @@ mod tests {
         assert!(matches!(again, Err(LockError::Held(_))), "{again:?}");
         drop(held);
         ExclusiveLock::acquire(dir.path()).unwrap();
+        assert!(!ExclusiveLock::is_held(dir.path()));
         let missing = ExclusiveLock::acquire(&dir.path().join("none"));
         assert!(matches!(missing, Err(LockError::Io { .. })));
+    }
+    /// Who starts must not take those that look whether it runs for another one of its kind.
+    #[test]
+    fn lookers_hinder_neither_each_other_nor_who_takes_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let look = || {
+            let mut seen = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                seen += usize::from(ExclusiveLock::is_held(dir.path()));
+            }
+            seen
+        };
+        std::thread::scope(|scope| {
+            let lookers = [scope.spawn(look), scope.spawn(look)];
+            std::thread::sleep(Duration::from_millis(20));
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            let seen: usize = lookers.into_iter().map(|looker| looker.join().unwrap()).sum();
+            assert_eq!(seen, 0, "nobody holds it");
+        });
+        is_over.store(false, std::sync::atomic::Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            (0..2).for_each(|_| _ = scope.spawn(look));
+            let take = || ExclusiveLock::acquire_beside_lookers(dir.path()).map(drop);
+            let taken: Result<(), _> = (0..200).try_for_each(|_| take());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            taken.unwrap();
+        });
+        let _held = ExclusiveLock::acquire(dir.path()).unwrap();
+        assert!(ExclusiveLock::is_held(dir.path()));
     }
 }

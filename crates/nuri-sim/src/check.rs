@@ -14,8 +14,24 @@ struct Cell {
     ids: Vec<u64>,
     /// Values before this one must not come back: it was flushed.
     floor: usize,
-    /// The last write failed: it may be there or not.
-    unsure: bool,
+    /// Writes up to this one may have failed: they may be there or not.
+    unsure: Option<usize>,
+}
+
+impl Default for Cell {
+    fn default() -> Cell {
+        Cell { ids: vec![0], floor: 0, unsure: None }
+    }
+}
+
+impl Cell {
+    fn doubt(&mut self) {
+        self.unsure = Some(self.ids.len() - 1);
+    }
+
+    fn is_sure(&self, write: usize) -> bool {
+        self.unsure.is_none_or(|unsure| write > unsure)
+    }
 }
 
 /// The history of one object's cells.
@@ -29,8 +45,7 @@ pub type Wrong = String;
 
 impl History {
     pub fn new(object: u64, cells: usize) -> History {
-        let cell = Cell { ids: vec![0], floor: 0, unsure: false };
-        History { object, cells: vec![cell; cells] }
+        History { object, cells: vec![Cell::default(); cells] }
     }
 
     pub fn len(&self) -> usize {
@@ -49,20 +64,51 @@ impl History {
     pub fn written(&mut self, cells: std::ops::Range<usize>, id: u64) {
         for cell in &mut self.cells[cells] {
             cell.ids.push(id);
-            cell.unsure = false;
         }
     }
 
     /// The write was refused: old or new, cell by cell.
     pub fn refused(&mut self, cells: std::ops::Range<usize>) {
-        self.cells[cells].iter_mut().for_each(|cell| cell.unsure = true);
+        self.cells[cells].iter_mut().for_each(Cell::doubt);
     }
 
-    /// Everything written so far was said to be durable.
-    pub fn flushed(&mut self, cells: std::ops::Range<usize>) {
-        for cell in self.cells[cells].iter_mut().filter(|cell| !cell.unsure) {
-            cell.floor = cell.ids.len() - 1;
+    /// Bytes on their way from the inode to the targets were refused: the targets have none of
+    /// them. A mount reserves room for these bytes first.
+    pub fn refused_to_move(&mut self, cells: std::ops::Range<usize>) {
+        self.cells[cells].iter_mut().for_each(|cell| cell.floor = 0);
+    }
+
+    /// How often each cell was written so far.
+    pub fn snapshot(&self) -> Vec<usize> {
+        self.cells.iter().map(|cell| cell.ids.len() - 1).collect()
+    }
+
+    /// What was written before the snapshot was taken is said to be durable, of so many cells.
+    pub fn flushed_as_of(&mut self, snapshot: &[usize], count: usize) {
+        let cells = self.cells.iter_mut().zip(snapshot).take(count);
+        for (cell, written) in cells.filter(|(cell, written)| cell.is_sure(**written)) {
+            cell.floor = cell.floor.max(*written);
         }
+    }
+
+    /// The writer died: what it had not synced may be there or not.
+    pub fn died(&mut self) {
+        self.cells.iter_mut().for_each(Cell::doubt);
+    }
+
+    /// The file has so many cells, says the server after its writer died: there is nothing beyond.
+    ///
+    /// # Errors
+    /// Names a cell that was said to be durable.
+    pub fn sized(&mut self, count: usize) -> Result<(), Wrong> {
+        let object = self.object;
+        for (index, cell) in self.cells.iter_mut().enumerate().skip(count) {
+            if cell.floor > 0 {
+                return Err(format!("object {object} ends at cell {count}, {index} was synced"));
+            }
+            *cell = Cell::default();
+        }
+        Ok(())
     }
 
     /// The bytes that the cells hold now, as their writer sees them.
@@ -88,8 +134,9 @@ impl History {
             if found != pattern(self.object, index, id) {
                 return Err(format!("{} holds bytes that no write put there", at()));
             }
+            let newest = cell.ids.len() - 1;
             let oldest = match latest {
-                Latest::Required if !cell.unsure => cell.ids.len() - 1,
+                Latest::Required if cell.is_sure(newest) => newest,
                 _ => cell.floor,
             };
             if !cell.ids[oldest..].contains(&id) {

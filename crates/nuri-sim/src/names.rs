@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nuri_client::machine::Publication;
 use nuri_io::clock::{Clock, ManualClock};
 use nuri_io::rng::Rng;
 use nuri_meta::namespace::txn::ClusterView;
@@ -16,11 +17,12 @@ use nuri_proto::Status;
 use nuri_proto::clock::{CLOCKS_APART, GRACE};
 use nuri_proto::id::{GroupId, Ino, ObjectId, PoolId, SessionId};
 use nuri_proto::layout::Shape;
-use nuri_proto::layout::{ChunkSize, Layout, LayoutPolicy};
+use nuri_proto::layout::{ChunkSize, LayoutPolicy};
 use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
-    Exclusive, GetAttr, LayoutSet, Lookup, Make, MakeKind, OrphanRelease, Reclaim, Release,
-    RemoveKind, Rename, RenameMode, SessionOpen, SetAttr, Time, Unlink,
+    Acquire, Attr, Exclusive, Extend, FileRecord, GetAttr, LayoutSet, LeaseMode, Lookup, Make,
+    MakeKind, OrphanRelease, Reclaim, Release, RemoveKind, Rename, RenameMode, SessionClose,
+    SessionOpen, SetAttr, Time, TruncateDone, Unlink,
 };
 use nuri_rpc::CallContext;
 
@@ -38,6 +40,8 @@ impl ClusterView for Pools {
 /// One client's standing: its directory and the names that must be in it.
 struct Standing {
     session: SessionId,
+    /// Files that are held for writing.
+    held: Vec<Ino>,
     dir: Ino,
     sequence: u64,
     names: BTreeMap<String, Ino>,
@@ -77,14 +81,21 @@ impl Names {
     /// Where what is left does not open or is not clean.
     pub fn crash(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         self.meta.crash(rng)?;
-        let server_boot = self.meta.boot;
+        let (server_boot, mut known) = (self.meta.boot, 0);
         for client in 0..self.clients.len() {
-            let call = Reclaim { server_boot, ..Reclaim::default() };
-            self.call(client, 0, &call).map_err(|_| "reclaim failed".to_string())?;
+            let held = self.clients[client].held.iter();
+            let leases = held.map(|ino| (*ino, LeaseMode::Write)).collect();
+            let call = Reclaim { server_boot, leases, ..Reclaim::default() };
+            match self.call(client, 0, &call) {
+                Ok(_) => known += 1,
+                // It was closed, and nobody heard the answer.
+                Err(NoAnswer::Failed(Status::SESSION_GONE)) => {}
+                Err(_) => return Err("reclaim failed".into()),
+            }
         }
         // A session whose opening was never answered is nobody's: grace has to run out for it.
         if let Some(server) = self.meta.server()
-            && server.sessions().len() > self.clients.len()
+            && server.sessions().len() > known
         {
             for _ in 0..GRACE.as_secs() {
                 self.meta.clock().advance(Duration::from_secs(1));
@@ -106,8 +117,18 @@ impl Names {
         sequence: u64,
         call: &C,
     ) -> Result<C::Reply, NoAnswer> {
+        self.call_with(client, sequence, call, &[])
+    }
+
+    fn call_with<C: Call>(
+        &mut self,
+        client: usize,
+        sequence: u64,
+        call: &C,
+        payload: &[u8],
+    ) -> Result<C::Reply, NoAnswer> {
         let session = self.clients.get(client).map_or(0, |c| c.session.0);
-        self.meta.call(CallContext { session, slot: 1, sequence, epoch: 0 }, call, &[])
+        self.meta.call(CallContext { session, slot: 1, sequence, epoch: 0 }, call, payload)
     }
 
     /// Sends until there is an answer, through losses and crashes.
@@ -116,6 +137,16 @@ impl Names {
         client: usize,
         rng: &mut Rng,
         call: &C,
+    ) -> Result<C::Reply, Wrong> {
+        self.insist_with(client, rng, call, &[])
+    }
+
+    fn insist_with<C: Call>(
+        &mut self,
+        client: usize,
+        rng: &mut Rng,
+        call: &C,
+        payload: &[u8],
     ) -> Result<C::Reply, Wrong> {
         self.clients[client].sequence += 1;
         let sequence = self.clients[client].sequence;
@@ -126,7 +157,7 @@ impl Names {
             if rng.one_in(10) {
                 continue;
             }
-            let outcome = self.call(client, sequence, call);
+            let outcome = self.call_with(client, sequence, call, payload);
             let lost_reply = rng.one_in(8);
             match outcome {
                 Ok(_) if lost_reply => {}
@@ -154,16 +185,9 @@ impl Names {
     /// As for every call.
     pub fn join(&mut self, rng: &mut Rng) -> Result<usize, Wrong> {
         let client = self.clients.len();
-        let open = SessionOpen { client: format!("sim{client}") };
-        let reply = loop {
-            match self.call(client, 0, &open) {
-                Ok(reply) => break reply,
-                Err(NoAnswer::Lost) => self.crash(rng)?,
-                Err(NoAnswer::Failed(status)) => return Err(format!("no session: {status:?}")),
-            }
-        };
-        let (session, dir) = (reply.session, Ino::ROOT);
-        self.clients.push(Standing { session, dir, sequence: 0, names: BTreeMap::new() });
+        let (session, dir) = (self.open_session(client, rng)?, Ino::ROOT);
+        let (held, names) = Default::default();
+        self.clients.push(Standing { session, held, dir, sequence: 0, names });
         let reply =
             self.insist(client, rng, &make(Ino::ROOT, &format!("c{client}"), MakeKind::Directory))?;
         let dir = reply.entry.inode.attr.ino;
@@ -178,6 +202,91 @@ impl Names {
         Ok(client)
     }
 
+    fn open_session(&mut self, client: usize, rng: &mut Rng) -> Result<SessionId, Wrong> {
+        let open = SessionOpen { client: format!("sim{client}") };
+        loop {
+            match self.call(client, 0, &open) {
+                Ok(reply) => return Ok(reply.session),
+                Err(NoAnswer::Lost) => self.crash(rng)?,
+                Err(NoAnswer::Failed(status)) => return Err(format!("no session: {status:?}")),
+            }
+        }
+    }
+
+    /// The client died: its session ends, and another one begins that holds nothing yet.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn died(&mut self, client: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        self.clients[client].held.clear();
+        loop {
+            match self.call(client, 0, &SessionClose {}) {
+                Ok(()) | Err(NoAnswer::Failed(Status::SESSION_GONE)) => break,
+                Err(NoAnswer::Failed(status)) => return Err(format!("no end: {status:?}")),
+                Err(NoAnswer::Lost) => self.crash(rng)?,
+            }
+        }
+        self.clients[client].session = self.open_session(client, rng)?;
+        self.clients[client].sequence = 0;
+        Ok(())
+    }
+
+    /// Takes a file over for writing.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn take_over(
+        &mut self,
+        client: usize,
+        ino: Ino,
+        rng: &mut Rng,
+    ) -> Result<(Attr, FileRecord), Wrong> {
+        // Before the answer: a server that restarts after it is told of the lease.
+        self.clients[client].held.push(ino);
+        let reply = self.insist(client, rng, &Acquire { ino, mode: LeaseMode::Write })?;
+        Ok((reply.inode.attr, reply.file.ok_or("a file without a record")?))
+    }
+
+    /// Nothing lies beyond the file's size any more.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn cut_done(&mut self, client: usize, ino: Ino, rng: &mut Rng) -> Result<(), Wrong> {
+        self.insist(client, rng, &TruncateDone { ino })
+    }
+
+    /// The file is about to grow.
+    ///
+    /// # Errors
+    /// As for every call.
+    pub fn extend(
+        &mut self,
+        client: usize,
+        ino: Ino,
+        is_cut_done: bool,
+        rng: &mut Rng,
+    ) -> Result<(), Wrong> {
+        self.insist(client, rng, &Extend { ino, is_cut_done })
+    }
+
+    /// A file's size, times and what lies inline.
+    ///
+    /// # Errors
+    /// As for every call, and where the answer tells of another size.
+    pub fn publish(
+        &mut self,
+        client: usize,
+        told: &Publication,
+        rng: &mut Rng,
+    ) -> Result<(), Wrong> {
+        let reply = self.insist_with(client, rng, &told.call, &told.inline)?;
+        self.stamped(reply.attr.ino, reply.attr.ctime)?;
+        match reply.attr.size == told.call.size {
+            true => Ok(()),
+            false => Err(format!("size {} was published as {}", told.call.size, reply.attr.size)),
+        }
+    }
+
     /// Makes a file for data.
     ///
     /// # Errors
@@ -187,12 +296,12 @@ impl Names {
         client: usize,
         name: &str,
         rng: &mut Rng,
-    ) -> Result<(ObjectId, Layout), Wrong> {
+    ) -> Result<(Attr, FileRecord), Wrong> {
         let dir = self.clients[client].dir;
         let reply = self.insist(client, rng, &make(dir, name, MakeKind::File))?;
-        self.clients[client].names.insert(name.into(), reply.entry.inode.attr.ino);
-        let file = reply.file.ok_or("a file without a record")?;
-        Ok((file.object, file.layout))
+        let ino = reply.entry.inode.attr.ino;
+        self.clients[client].names.insert(name.into(), ino);
+        self.take_over(client, ino, rng)
     }
 
     /// Cuts the file to nothing; it goes on with the object in the answer.

@@ -14,10 +14,26 @@ type Store = ChunkStore<Arc<MemDisk>>;
 /// What is asked of a target.
 #[derive(Clone)]
 pub enum Ask {
-    Write { key: ChunkKey, offset: u32, data: Arc<Vec<u8>>, durability: Durability },
-    Read { key: ChunkKey, offset: u32, len: u32 },
+    Write {
+        key: ChunkKey,
+        offset: u32,
+        data: Arc<Vec<u8>>,
+        durability: Durability,
+    },
+    Read {
+        key: ChunkKey,
+        offset: u32,
+        len: u32,
+    },
     Flush,
     Delete(Vec<ObjectId>),
+    /// Takes off all stripes from this one on.
+    Truncate(ObjectId, u32),
+    Punch {
+        key: ChunkKey,
+        offset: u32,
+        len: u32,
+    },
 }
 
 /// What it answers.
@@ -25,7 +41,8 @@ pub enum Answer {
     Written(BootId),
     Bytes(Vec<u8>),
     Flushed(BootId),
-    Deleted,
+    /// Nothing but that it is done.
+    Done,
     Refused(Status),
 }
 
@@ -119,7 +136,11 @@ impl Target {
                 store.read(*key, *offset, &mut buf).map(|()| Answer::Bytes(buf))
             }
             Ask::Flush => store.flush().map(|()| Answer::Flushed(store.boot())),
-            Ask::Delete(objects) => store.delete(objects).map(|()| Answer::Deleted),
+            Ask::Delete(objects) => store.delete(objects).map(|()| Answer::Done),
+            Ask::Truncate(object, from) => store.truncate(*object, *from).map(|_| Answer::Done),
+            Ask::Punch { key, offset, len } => {
+                store.punch(*key, *offset, *len).map(|_| Answer::Done)
+            }
         };
         match outcome {
             Ok(answer) => Some(answer),

@@ -7,12 +7,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use nuri_client::machine::Goal;
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::id::{ObjectId, TargetId};
+use nuri_proto::op::meta::FileRecord;
+use nuri_stripe::locate::{Piece, pieces};
 
 use crate::check::{Latest, Wrong};
-use crate::client::{Client, Doing};
+use crate::client::{Client, MetaCall};
 use crate::names::Names;
 use crate::target::{Answer, Ask, Target};
 
@@ -40,6 +43,7 @@ pub struct Report {
     pub messages: u64,
     pub lost: u64,
     pub target_crashes: u64,
+    pub client_deaths: u64,
     pub meta_crashes: u64,
     pub meta_calls: u64,
     pub refused: u64,
@@ -132,8 +136,8 @@ impl World {
             clients.push(Client::new(number + 1));
             for file in 0..2 {
                 let name = format!("data{file}");
-                let (object, layout) = names.file(client, &name, &mut rng)?;
-                clients[client].add_file(name, object, layout);
+                let (attr, record) = names.file(client, &name, &mut rng)?;
+                clients[client].add_file(name, &attr, record);
             }
         }
         let loss = [0, 12, 30][rng.below(3) as usize];
@@ -178,7 +182,7 @@ impl World {
         while self
             .clients
             .iter()
-            .any(|c| c.done < self.scale.operations || c.doing != Doing::Nothing)
+            .any(|c| c.done < self.scale.operations || c.is_busy || !c.is_idle())
         {
             let Some(Reverse(entry)) = self.queue.pop() else {
                 return Err("nothing happens any more".into());
@@ -186,8 +190,7 @@ impl World {
             self.now = entry.at;
             self.happen(entry.event)?;
             self.flush_outboxes();
-            let oldest =
-                self.clients.iter().flat_map(|c| c.waiting.values()).map(|w| w.since).min();
+            let oldest = self.clients.iter().filter_map(Client::oldest).min();
             if oldest.is_some_and(|since| self.now > since + PATIENCE) {
                 return Err(format!("an operation blocks for ever, at {} ms", self.now));
             }
@@ -208,9 +211,9 @@ impl World {
                 }
                 let now = self.now;
                 self.clients[client]
-                    .answered(request, answer, now)
+                    .answered(request, answer)
                     .map_err(|e| format!("client {client} at {now} ms: {e}"))?;
-                self.settle(client);
+                self.advance(client)?;
             }
             Event::Timeout { client, request, attempt } => {
                 let c = &mut self.clients[client];
@@ -253,30 +256,122 @@ impl World {
         if self.rng.one_in(3) {
             self.names.step(client, &mut self.rng)?;
         }
-        if self.rng.one_in(25) {
-            let file = self.rng.below(self.clients[client].files.len() as u64) as usize;
-            let f = &self.clients[client].files[file];
-            let (name, old) = (f.name.clone(), f.history.object());
-            let object = self.names.empty(client, &name, &mut self.rng)?;
-            // Never published, so the same object stays: then the cells stay too.
-            if object.0 != old {
-                self.clients[client].emptied(file, object);
-                self.garbage.push(ObjectId(old));
-            }
+        if self.rng.one_in(40) {
+            self.die(client)?;
+        }
+        if self.rng.one_in(25) && self.clients[client].is_idle() {
+            self.empty(client)?;
         }
         let now = self.now;
-        self.clients[client].begin(&mut self.rng, now);
-        self.settle(client);
+        self.clients[client].begin(&mut self.rng, now)?;
+        self.advance(client)
+    }
+
+    /// A file is cut to nothing.
+    fn empty(&mut self, client: usize) -> Result<(), Wrong> {
+        let file = self.rng.below(self.clients[client].files.len() as u64) as usize;
+        let f = &self.clients[client].files[file];
+        let (name, old) = (f.name.clone(), f.object);
+        let object = self.names.empty(client, &name, &mut self.rng)?;
+        self.clients[client].emptied(file, object);
+        if object != old {
+            self.garbage.push(old);
+        }
         Ok(())
     }
 
-    fn settle(&mut self, client: usize) {
-        let now = self.now;
-        if self.clients[client].doing != Doing::Nothing && self.clients[client].settle(now) {
+    /// Carries out what the client's machine asks for, as far as no answer is needed.
+    fn advance(&mut self, client: usize) -> Result<(), Wrong> {
+        while self.clients[client].may_advance() {
+            let now = self.now;
+            let before = self.clients[client].waiting.len();
+            let call = self.clients[client].advance(now)?;
+            match call {
+                Some(call) => self.tell(client, call)?,
+                None if self.clients[client].waiting.len() == before => break,
+                None => {}
+            }
+        }
+        if self.clients[client].settle() {
             self.report.operations += 1;
             let delay = 1 + self.rng.below(30);
             self.after(delay, Event::Step(client));
         }
+        Ok(())
+    }
+
+    /// Asks the metadata server. The client may die before it hears the answer.
+    fn tell(&mut self, client: usize, call: MetaCall) -> Result<(), Wrong> {
+        let (file, rng) = (call.file(), &mut self.rng);
+        let ino = self.clients[client].files[file].ino;
+        match &call {
+            MetaCall::Extend { cut, .. } => self.names.extend(client, ino, cut.is_some(), rng)?,
+            MetaCall::Publish { told, .. } => self.names.publish(client, told, rng)?,
+        }
+        if !self.quiet && self.rng.one_in(30) {
+            let is_busy = self.clients[client].is_busy;
+            self.die(client)?;
+            self.clients[client].is_busy = is_busy;
+            return Ok(());
+        }
+        self.clients[client].told(call);
+        Ok(())
+    }
+
+    /// The client dies, and another one takes its files over.
+    fn die(&mut self, client: usize) -> Result<(), Wrong> {
+        self.report.client_deaths += 1;
+        self.clients[client].died();
+        self.names.died(client, &mut self.rng)?;
+        for file in 0..self.clients[client].files.len() {
+            let ino = self.clients[client].files[file].ino;
+            let (attr, record) = self.names.take_over(client, ino, &mut self.rng)?;
+            if let Some(from) = record.punch_from {
+                self.cut(&record, from)?;
+                self.names.cut_done(client, ino, &mut self.rng)?;
+            }
+            self.clients[client].take_over(file, &attr, record)?;
+        }
+        Ok(())
+    }
+
+    /// Takes off the targets what lies beyond the end of a file.
+    fn cut(&mut self, record: &FileRecord, from: u64) -> Result<(), Wrong> {
+        for component in &record.layout.components {
+            let stripe = component.chunk_size.bytes() * component.shape.data() as u64;
+            for group in &component.groups {
+                let first = from.div_ceil(stripe) as u32;
+                self.insist(group.0, &[Ask::Truncate(record.object, first)])?;
+            }
+            let tail = from.next_multiple_of(stripe) - from;
+            for Piece { key, offset, len, group, .. } in
+                pieces(&record.layout, record.object, from, tail)
+            {
+                self.insist(group.0, &[Ask::Punch { key, offset, len }, Ask::Flush])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks until all was done by one start of the target.
+    fn insist(&mut self, target: u32, asks: &[Ask]) -> Result<(), Wrong> {
+        let target = target as usize;
+        for _ in 0..10 {
+            self.targets[target].start()?;
+            let done = asks.iter().try_for_each(|ask| match self.targets[target].ask(ask) {
+                Some(Answer::Done | Answer::Flushed(_)) => Ok(()),
+                answer => Err(answer),
+            });
+            match done {
+                Ok(()) => return Ok(()),
+                Err(None) => self.targets[target].crash(&mut self.rng),
+                Err(Some(Answer::Refused(Status::NOSPC))) => {
+                    self.targets[target].checkpoint();
+                }
+                Err(Some(_)) => return Err(format!("target {target} does not cut")),
+            }
+        }
+        Err(format!("target {target} never cuts"))
     }
 
     /// Puts what clients want to send on the wire.
@@ -340,18 +435,14 @@ impl World {
         self.report.meta_calls = self.names.calls();
         self.names.finish(&mut self.rng)?;
         self.reopen()?;
-        self.check_all(Latest::NotRequired, Rot::None)?;
-        for target in 0..self.targets.len() {
-            self.targets[target].start()?;
+        for file in 0..2 {
+            for client in 0..self.clients.len() {
+                self.clients[client].sync(file, Goal::Published, self.now);
+                self.advance(client)?;
+            }
+            self.flush_outboxes();
+            self.play()?;
         }
-        for client in 0..self.clients.len() {
-            let now = self.now;
-            self.clients[client].begin_sync(now);
-            self.settle(client);
-        }
-        self.scale.operations += 1;
-        self.flush_outboxes();
-        self.play()?;
         self.reopen()?;
         self.check_all(Latest::Required, Rot::None)?;
         for target in 0..self.targets.len() {
@@ -360,9 +451,12 @@ impl World {
                 return Err("deleting garbage failed".into());
             }
         }
-        self.check_all(Latest::Required, Rot::None)?;
+        for client in 0..self.clients.len() {
+            self.die(client)?;
+        }
+        self.check_all(Latest::NotRequired, Rot::None)?;
         self.targets.iter().for_each(|t| t.rot(&mut self.rng));
-        self.check_all(Latest::Required, Rot::Some)
+        self.check_all(Latest::NotRequired, Rot::Some)
     }
 
     /// Crashes every target, checks it while it is down, and starts it again.
@@ -376,14 +470,25 @@ impl World {
     }
 
     fn check_all(&self, latest: Latest, rot: Rot) -> Result<(), Wrong> {
-        for client in &self.clients {
-            for (file, piece, cells) in client.all_pieces() {
+        let files = self
+            .clients
+            .iter()
+            .flat_map(|client| (0..client.files.len()).map(move |file| (client, file)));
+        for (client, file) in files {
+            let history = &client.files[file].history;
+            let wrong = |e| format!("at the end, {latest:?}: {e}");
+            let pieces = match client.contents(file) {
+                Ok(pieces) => pieces,
+                Err(inline) => {
+                    history.check_stored(0, inline, latest).map_err(wrong)?;
+                    continue;
+                }
+            };
+            for (piece, cells) in pieces {
                 let ask = Ask::Read { key: piece.key, offset: piece.offset, len: piece.len };
                 match self.targets[piece.group.0 as usize].ask(&ask) {
                     Some(Answer::Bytes(bytes)) => {
-                        let history = &client.files[file].history;
-                        let checked = history.check_stored(cells.start, &bytes, latest);
-                        checked.map_err(|e| format!("at the end, {latest:?}: {e}"))?;
+                        history.check_stored(cells.start, &bytes, latest).map_err(wrong)?;
                     }
                     Some(Answer::Refused(Status::CORRUPT)) if rot == Rot::Some => {}
                     _ => return Err(format!("chunk {:?} cannot be read", piece.key)),

@@ -7,7 +7,7 @@ use nuri_sim::world::{Report, Scale, run};
 const SEEDS: u64 = 60;
 
 #[test]
-fn fixed_seeds_keep_every_promise() {
+fn writes_are_kept_through_crashes() {
     let mut sum = Report::default();
     for seed in 0..SEEDS {
         let report = run(seed, Scale::default());

@@ -216,7 +216,7 @@ impl Space {
         let path = self.lock_path(role);
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
         file.map_err(at(format!("cannot make {}", path.display())))?;
-        let lock = ExclusiveLock::acquire(&path).map_err(|e| match e {
+        let lock = ExclusiveLock::acquire_beside_lookers(&path).map_err(|e| match e {
             LockError::Held(_) => {
                 let dir = self.dir.display();
                 Failure(format!("another {role} process of the space in {dir} is running"))
@@ -231,13 +231,10 @@ impl Space {
     /// The pid of a role's process, if one holds the lock.
     pub(crate) fn running(&self, role: Role) -> Option<u32> {
         let path = self.lock_path(role);
-        match ExclusiveLock::acquire(&path) {
-            // Held by a process that has not yet written its pid: running, as pid 0.
-            Err(LockError::Held(_)) => {
-                let text = fs::read_to_string(&path).unwrap_or_default();
-                Some(text.trim().parse().unwrap_or(0))
-            }
-            _ => None,
-        }
+        ExclusiveLock::is_held(&path).then(|| {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            // One that has not written its number yet runs, as number 0.
+            text.trim().parse().unwrap_or(0)
+        })
     }
 }

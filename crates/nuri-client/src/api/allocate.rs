@@ -1,5 +1,7 @@
 //! `fallocate`: room for a range, holes, zeros.
 
+use std::time::Instant;
+
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
@@ -8,7 +10,7 @@ use nuri_rules::{broken, pause};
 use nuri_volume::punch::Room;
 
 use crate::client::Client;
-use crate::writeback::SyncScope;
+use crate::writeback::machine::SyncScope;
 
 /// What `fallocate` shall do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +58,7 @@ impl Client {
         let node = &entered.0;
         let size = match broken!("grown_unseen") {
             true => seen,
-            false => node.state.lock().file.as_ref().ok_or(Status::IO)?.size,
+            false => node.state.lock().file.as_ref().ok_or(Status::IO)?.own.size(),
         };
         pause!("grow");
         if size < end {
@@ -74,12 +76,9 @@ impl Client {
         let (session, layout, object, end) = {
             let mut state = node.state.lock();
             let file = state.file.as_mut().ok_or(Status::IO)?;
-            let end = end.min(file.size);
-            file.touch(now);
-            if let Some(inline) = &mut file.inline {
-                if at < end {
-                    inline[at as usize..end as usize].fill(0);
-                }
+            let end = end.min(file.own.size());
+            file.own.touch(now, Instant::now());
+            if file.own.zero_inline(at..end) {
                 drop(state);
                 self.writeback.mark_dirty(node);
                 return Ok(());
@@ -90,8 +89,8 @@ impl Client {
         let punched = self.data.punch(session, (&layout, object), (at, len), room);
         if let Some(file) = &mut node.state.lock().file {
             // What was fetched ahead meanwhile is from before, whole or in part.
-            file.touch(now);
-            file.gave_back(*punched.as_ref().unwrap_or(&0), (at, end));
+            file.own.touch(now, Instant::now());
+            file.own.gave_back(*punched.as_ref().unwrap_or(&0), (at, end));
         }
         self.writeback.mark_dirty(node);
         punched.map(|_| ())

@@ -17,8 +17,8 @@ use crate::client::Client;
 use crate::inode::{FileData, Inode};
 use crate::lease::acquire::{Entered, Resizing};
 use crate::lease::range::{Pattern, span_of};
-use crate::writeback::SyncScope;
 use crate::writeback::buffer::BLOCK;
+use crate::writeback::machine::SyncScope;
 
 /// For so long a failed read of an inode is not told again.
 const QUIET: Duration = Duration::from_secs(1);
@@ -211,9 +211,9 @@ impl Client {
         let (len, gaps, object, layout) = {
             let state = entered.0.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;
-            let len = file.size.saturating_sub(offset).min(out.len() as u64) as usize;
+            let len = file.own.size().saturating_sub(offset).min(out.len() as u64) as usize;
             let out = &mut out[..len];
-            if let Some(inline) = &file.inline {
+            if let Some(inline) = file.own.inline() {
                 if len > 0 {
                     out.copy_from_slice(&inline[offset as usize..offset as usize + len]);
                 }
@@ -345,12 +345,12 @@ impl Client {
         let size = change.size.unwrap_or(0);
         self.journal.flush()?;
         self.journal.ensure_placed(change.ino)?;
-        let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.size);
+        let grows = node.state.lock().file.as_ref().is_some_and(|f| size > f.own.size());
         if grows {
             self.writeback.spill(node, size);
         }
         // One cut after the other: what the last one gave back is told with the next one's.
-        let was_just_cut = node.state.lock().file.as_ref().is_some_and(|f| f.was_just_cut());
+        let was_just_cut = node.state.lock().file.as_ref().is_some_and(|f| f.own.was_just_cut());
         let is_cut_again = was_just_cut && !grows && size > 0;
         if size > 0 {
             let scope = if is_cut_again { SyncScope::Data } else { SyncScope::All };
@@ -368,9 +368,12 @@ impl Client {
         {
             let mut state = node.state.lock();
             if let Some(file) = &mut state.file {
-                resized(file, size, reply.object);
+                if size == 0 {
+                    file.object = reply.object;
+                }
+                file.own.resized(size, Instant::now());
                 if is_cut_again {
-                    file.unpublished = Some(Instant::now());
+                    file.own.changed(Instant::now());
                 }
             }
             state.apply(&reply.inode.attr, reply.inode.lease, self.session.standing());
@@ -429,7 +432,7 @@ fn report_error(node: &Inode, told: &AtomicU64) -> Result<(), Status> {
 
 /// Copies what is buffered; returns the parts of `out` that the targets have.
 fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, usize)> {
-    if file.buffer.is_empty() {
+    if file.own.buffer.is_empty() {
         return if out.is_empty() { Vec::new() } else { vec![(0, out.len())] };
     }
     let mut gaps: Vec<(usize, usize)> = Vec::new();
@@ -438,31 +441,11 @@ fn read_buffered(file: &FileData, offset: u64, out: &mut [u8]) -> Vec<(usize, us
         let at = offset + done as u64;
         let within = at % BLOCK;
         let len = ((BLOCK - within) as usize).min(out.len() - done);
-        for (s, e) in file.buffer.read(at / BLOCK, within as u32, &mut out[done..done + len]) {
+        for (s, e) in file.own.buffer.read(at / BLOCK, within as u32, &mut out[done..done + len]) {
             let from = |x: u32| done + (u64::from(x) - within) as usize;
             gaps.push((from(s), from(e)));
         }
         done += len;
     }
     gaps
-}
-
-/// The server truncated or extended the file.
-fn resized(file: &mut FileData, size: u64, object: nuri_proto::id::ObjectId) {
-    if size == 0 {
-        // Whatever it was: nothing of this object is on the targets.
-        (file.object, file.inline, file.allocated) = (object, Some(Vec::new()), 0);
-        file.buffer.note_cut(0);
-    }
-    if let Some(inline) = &mut file.inline {
-        inline.resize(size as usize, 0);
-        file.allocated = file.allocated.min(size.next_multiple_of(512));
-    }
-    (file.size, file.published_size) = (size, size);
-    (file.extending, file.untold_cut) = (false, None);
-    file.mtime = None;
-    file.version += 1;
-    let has_inline = file.inline.as_ref().is_some_and(|data| !data.is_empty());
-    let is_clean = !has_inline && file.buffer.is_empty();
-    file.unpublished = (!is_clean).then(Instant::now);
 }

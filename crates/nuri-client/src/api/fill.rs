@@ -26,9 +26,9 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::lease::range::span_of;
 use crate::reservation::charge::{CostEstimate, Place};
-use crate::writeback::SyncScope;
 use crate::writeback::accept::RetryReason;
 use crate::writeback::buffer::{BLOCK, PAGE, WriteBuffer};
+use crate::writeback::machine::SyncScope;
 use crate::writeback::payload::Position;
 use crate::writeback::write_through::{Progress, begin, row_of};
 
@@ -82,7 +82,7 @@ impl Client {
         let len = bytes.end - bytes.start;
         let is_inline = |node: &Inode| {
             let state = node.state.lock();
-            state.file.as_ref().is_some_and(|file| file.inline.is_some())
+            state.file.as_ref().is_some_and(|file| file.own.inline().is_some())
         };
         if is_inline(node) && end <= MAX_INLINE {
             // The metadata server has room for those.
@@ -117,7 +117,7 @@ impl Client {
         let (mut row, allocated) = {
             let mut state = node.state.lock();
             let file = alone.of(&mut state.file)?;
-            (row_of(file), file.allocated)
+            (row_of(file), file.own.allocated())
         };
         // Wherever they lie, so many bytes are there already.
         let rest = end.saturating_sub(bytes.start + allocated);
@@ -139,9 +139,8 @@ impl Client {
         let now = self.session.now();
         let mut state = node.state.lock();
         let file = alone.of(&mut state.file)?;
-        file.inline = None;
-        file.allocated += done.allocated;
-        file.touch(now);
+        file.own.written_through(done.allocated);
+        file.own.touch(now, Instant::now());
         drop(state);
         self.writeback.mark_dirty(node);
         match done.outcome {
@@ -194,8 +193,8 @@ impl Client {
         let freed: u64 = given.iter().map(give_back).sum();
         let now = self.session.now();
         if let Some(file) = &mut node.state.lock().file {
-            file.gave_back(freed, (file.size, u64::MAX));
-            file.touch(now);
+            file.own.gave_back(freed, (file.own.size(), u64::MAX));
+            file.own.touch(now, Instant::now());
         }
         self.writeback.mark_dirty(node);
         Err(why)

@@ -11,7 +11,7 @@ use nuri_rules::broken;
 use crate::api::file::Access;
 use crate::client::Client;
 use crate::inode::{Entry, FileData};
-use crate::writeback::SyncScope;
+use crate::writeback::machine::SyncScope;
 
 /// Names that are asked for at once, of all that a directory has.
 const NAMES: u32 = 1024;

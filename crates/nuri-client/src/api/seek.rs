@@ -35,22 +35,22 @@ impl Client {
         let (size, object, layout) = {
             let state = entered.0.state.lock();
             let file = state.file.as_ref().ok_or(Status::IO)?;
-            if offset >= file.size {
+            if offset >= file.own.size() {
                 return Err(Status::NXIO);
             }
-            if file.inline.is_some() {
-                return Ok(if what == Seek::Data { offset } else { file.size });
+            if file.own.inline().is_some() {
+                return Ok(if what == Seek::Data { offset } else { file.own.size() });
             }
             if !file.is_placed() {
                 // No target has anything of it.
-                let has_data = !file.buffer.is_empty();
+                let has_data = !file.own.buffer.is_empty();
                 return match (what, has_data) {
                     (Seek::Data, true) | (Seek::Hole, false) => Ok(offset),
-                    (Seek::Hole, true) => Ok(file.size),
+                    (Seek::Hole, true) => Ok(file.own.size()),
                     (Seek::Data, false) => Err(Status::NXIO),
                 };
             }
-            (file.size, file.object, file.layout.clone())
+            (file.own.size(), file.object, file.layout.clone())
         };
         let mut at = offset;
         while at < size {

@@ -58,12 +58,13 @@ impl Client {
 
 fn unwritten_of(node: &Arc<Inode>) -> Option<Unwritten> {
     let state = node.state.lock();
-    let file = state.file.as_ref().filter(|file| file.is_dirty() && !state.is_beyond_reach())?;
+    let file =
+        state.file.as_ref().filter(|file| file.own.is_dirty() && !state.is_beyond_reach())?;
     let known = state.attr.map_or(0, |attr| attr.size);
-    let bytes = match &file.inline {
+    let bytes = match file.own.inline() {
         Some(bytes) => bytes.len() as u64,
         // What lies beyond the size that the server knows is nobody's.
-        None => file.buffer.volatile().max(file.size.saturating_sub(known)),
+        None => file.own.buffer.volatile().max(file.own.size().saturating_sub(known)),
     };
     Some(Unwritten { ino: node.ino, bytes, path: Vec::new() })
 }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::Layout;
-use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Grant, LeaseMode, Time};
 use nuri_proto::range_map::Span;
 use nuri_rules::broken;
@@ -32,8 +31,8 @@ use crate::journal::usage::DirUsage;
 use crate::lease::held_ranges::RangeLease;
 use crate::lease::state::{GrantValidity, LeaseState};
 use crate::readahead::window::Ahead;
-use crate::writeback::buffer::{PAGE, WriteBuffer};
 use crate::writeback::found_rows::FoundRows;
+use crate::writeback::machine::FileWriteback;
 
 /// An inode and its attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,76 +125,30 @@ pub(crate) struct FileData {
     pub(crate) layout: Arc<Layout>,
     /// It was taken over under the write lease: what others left beyond the size is gone.
     pub(crate) is_writable: bool,
-    /// The whole file, while it is small and was never on the targets.
-    pub(crate) inline: Option<Vec<u8>>,
-    /// Parts of it are written here, others elsewhere: what of `allocated` the server knows.
-    pub(crate) beside: Option<u64>,
-    /// Of its rows, meanwhile.
+    /// Of its rows, while others write the file too.
     pub(crate) found_rows: Arc<FoundRows>,
-    /// A push failed: bytes may lie beyond the size.
-    pub(crate) has_failed: bool,
-    pub(crate) buffer: WriteBuffer,
     /// A write goes straight to the targets: others wait for it.
     pub(crate) is_written_through: bool,
-    pub(crate) size: u64,
-    pub(crate) allocated: u64,
-    pub(crate) mtime: Option<Time>,
-    /// Size, times or inline data that the server does not have yet, since when.
-    pub(crate) unpublished: Option<Instant>,
-    /// Counts changes, to see whether a publication covered the last one.
-    pub(crate) version: u64,
     /// The step of the journal that cut it to nothing last: what is answered of earlier ones tells
     /// nothing of its place and size any more.
     pub(crate) emptied_at: u64,
-    /// Size that the server knows.
-    pub(crate) published_size: u64,
-    /// The server knows that data may be pushed beyond that size.
-    pub(crate) extending: bool,
-    /// Targets have nothing beyond the last cut any more, which the server has to know before the
-    /// file grows: the next writer would cut it off again. The number of that cut.
-    pub(crate) untold_cut: Option<u64>,
     pub(crate) ahead: Ahead,
+    /// Its bytes, size and times, as far as the servers may not have them.
+    pub(crate) own: FileWriteback,
 }
 
 impl FileData {
     pub(crate) fn new(session: SessionId, record: FileRecord, attr: &Attr) -> FileData {
-        // An empty file begins inline, as the server says; one with data elsewhere never returns to
-        // it.
-        let mut inline = record.inline;
-        let mut buffer = WriteBuffer::default();
-        let mut unpublished = None;
-        if let Some(data) = &mut inline
-            && attr.size <= MAX_INLINE
-        {
-            data.resize(attr.size as usize, 0);
-        } else if let Some(data) = inline.take() {
-            // Extended beyond the limit before the data was moved, by a client of an older version.
-            buffer.write(0, 0, &data);
-            unpublished = Some(Instant::now());
-        }
-        // Whoever takes the file over to write it has cut off what lies beyond.
-        buffer.note_sent(if inline.is_some() { 0 } else { attr.size });
         FileData {
             session,
             object: record.object,
             layout: Arc::new(record.layout),
             is_writable: false,
-            inline,
-            beside: None,
             found_rows: Arc::default(),
-            has_failed: false,
-            buffer,
             is_written_through: false,
-            size: attr.size,
-            allocated: attr.allocated,
-            mtime: None,
-            unpublished,
-            version: 0,
             emptied_at: 0,
-            published_size: attr.size,
-            extending: false,
-            untold_cut: None,
             ahead: Ahead::default(),
+            own: FileWriteback::new(record.inline, attr, Instant::now()),
         }
     }
 
@@ -207,64 +160,35 @@ impl FileData {
         FileData { is_writable: true, ..FileData::new(session, record, &Attr::default()) }
     }
 
-    /// Its data is gone by this step of the journal, with its place.
-    pub(crate) fn begin_anew(&mut self, emptied_at: u64) {
-        let version = self.version + 1;
-        *self = FileData { version, emptied_at, ..FileData::empty(self.session) };
-    }
-
-    /// Notes a change of data at `now`.
-    pub(crate) fn touch(&mut self, now: Time) {
-        self.mtime = Some(now);
-        self.version += 1;
-        self.unpublished.get_or_insert_with(Instant::now);
+    /// Its data is gone by this step of the journal, with its place. Bytes that are not buffered
+    /// any more.
+    pub(crate) fn begin_anew(&mut self, emptied_at: u64) -> u64 {
+        let mut own = std::mem::take(&mut self.own);
+        let freed = own.begin_anew();
+        *self = FileData { emptied_at, own, ..FileData::empty(self.session) };
+        freed
     }
 
     /// Whoever writes it next takes it over anew, and finishes what is not told.
     pub(crate) fn keep_writable(&mut self, may_write: bool) {
         self.is_writable &= may_write;
-        self.untold_cut = self.untold_cut.filter(|_| self.is_writable);
-    }
-
-    /// Whether nothing changed since it was cut.
-    pub(crate) fn was_just_cut(&self) -> bool {
-        self.untold_cut.is_some() && self.mtime.is_none()
-    }
-
-    /// The server knows that what lay beyond this cut is gone.
-    pub(crate) fn cut_is_told(&mut self, told: Option<u64>) {
-        self.untold_cut = self.untold_cut.filter(|cut| told != Some(*cut));
-    }
-
-    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
-    /// any for a hole. Bytes that replace others count twice until then, within the size.
-    fn shown_allocated(&self) -> u64 {
-        let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
-        let most = self.allocated.max(self.size.next_multiple_of(4096));
-        (self.allocated + self.buffer.unpushed()).min(most).max(inline)
-    }
-
-    /// Blocks of these bytes gave room back. What is counted may lag behind by a write; a file with
-    /// blocks elsewhere must not look like a hole.
-    pub(crate) fn gave_back(&mut self, bytes: u64, (from, to): (u64, u64)) {
-        let is_all = from == 0 && to >= self.size;
-        let least = if is_all { 0 } else { self.allocated.min(PAGE) };
-        self.allocated = self.allocated.saturating_sub(bytes).max(least);
+        if !self.is_writable {
+            self.own.forget_cut();
+        }
     }
 
     /// Whether a writer under its lease leaves no bytes beyond the published size.
     pub(crate) fn left_nothing(&self) -> bool {
-        self.is_writable && !self.has_failed && !self.is_dirty()
+        self.is_writable && self.own.left_nothing()
+    }
+
+    pub(crate) fn is_redundant(&self) -> bool {
+        self.layout.components.first().is_some_and(|component| component.shape.is_redundant())
     }
 
     /// Whether it has a place on the targets, or is as small as to need none yet.
     pub(crate) fn is_placed(&self) -> bool {
         !self.layout.components.is_empty()
-    }
-
-    /// Whether something here is not durable at the servers.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.unpublished.is_some() || !self.buffer.is_empty()
     }
 }
 
@@ -274,9 +198,9 @@ impl InodeState {
         let mut attr = self.attr?;
         attr.atime = attr.atime.max(self.accessed.unwrap_or(attr.atime));
         if let Some(file) = &self.file {
-            attr.size = file.size;
-            attr.allocated = file.shown_allocated();
-            if let Some(mtime) = file.mtime {
+            attr.size = file.own.size();
+            attr.allocated = file.own.shown_allocated();
+            if let Some(mtime) = file.own.mtime() {
                 (attr.mtime, attr.ctime) = (mtime, attr.ctime.max(mtime));
             }
         }
@@ -288,8 +212,8 @@ impl InodeState {
         let Some(attr) = self.view() else {
             // What was written under parts may not be published yet.
             let file = self.file.as_ref().filter(|_| self.parts.is_some());
-            let size = file.map_or(0, |file| file.size).max(told.size);
-            let written = file.and_then(|file| file.mtime);
+            let size = file.map_or(0, |file| file.own.size()).max(told.size);
+            let written = file.and_then(|file| file.own.mtime());
             let later = |told: Time| written.map_or(told, |written| written.max(told));
             let (mtime, ctime) = (later(told.mtime), later(told.ctime));
             return Attr { size, mtime, ctime, ..told };
@@ -325,17 +249,8 @@ impl InodeState {
         if attr.change == 1 {
             self.xattrs.note_bare();
         }
-        // One that was just cut to nothing here has no other size.
-        let fits = |file: &FileData| {
-            file.inline.as_ref().is_none_or(|data| data.len() as u64 == attr.size)
-        };
-        if let Some(file) = &mut self.file
-            && file.unpublished.is_none()
-            && fits(file)
-        {
-            (file.size, file.published_size) = (attr.size, attr.size);
-            file.allocated = attr.allocated;
-            file.mtime = None;
+        if let Some(file) = &mut self.file {
+            file.own.told(attr);
         }
         self.attr = Some(*attr);
     }

@@ -59,7 +59,7 @@ impl Releaser {
                 || state.hold.revoking
                 || state.asking_whole > 0
                 || !self.flushed.has(state.logged)
-                || state.file.as_ref().is_some_and(|f| f.is_dirty());
+                || state.file.as_ref().is_some_and(|f| f.own.is_dirty());
             if !busy && count > KEEP_CLOSED {
                 state.file = None;
             }

@@ -115,7 +115,7 @@ impl Trim {
 /// Whether no program is known to use the inode.
 fn is_idle(node: &Inode) -> bool {
     let state = node.state.lock();
-    let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
+    let is_dirty = state.file.as_ref().is_some_and(|file| file.own.is_dirty());
     let is_used = state.opens > 0 || state.active > 0 || state.hold.revoking || is_dirty;
     node.ino != Ino::ROOT && !is_used
 }

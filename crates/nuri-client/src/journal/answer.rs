@@ -78,7 +78,7 @@ impl InodeState {
     /// When a file changed last that has bytes here and no place on the targets yet.
     pub(super) fn waits_for_place(&self) -> Option<Time> {
         let is_held = self.hold.mode == Some(LeaseMode::Write) && !self.orphan;
-        let waits = |file: &&FileData| !file.is_placed() && !file.buffer.is_empty();
+        let waits = |file: &&FileData| !file.is_placed() && !file.own.buffer.is_empty();
         self.file.as_deref().filter(|_| is_held).filter(waits)?;
         self.attr.map(|attr| attr.ctime)
     }
@@ -260,8 +260,7 @@ impl Journal {
             return;
         }
         let Some(file) = &mut state.file else { return };
-        file.unpublished = None;
-        let freed = file.buffer.clear();
+        let freed = file.own.forget();
         drop(state);
         self.budget.give(freed);
     }
@@ -282,7 +281,7 @@ impl Journal {
         if change.mtime.is_some()
             && let Some(file) = &mut state.file
         {
-            file.mtime = None;
+            file.own.mtime_is_set();
         }
         if change.atime.is_some() {
             state.accessed = None;
@@ -305,13 +304,12 @@ impl Journal {
         let now = self.stamp(state.alone()?.ctime);
         let is_named = !state.orphan;
         let file = state.file.as_mut().filter(|file| {
-            let is_idle = !file.buffer.has_flying() && !file.is_written_through;
-            is_named && is_idle && file.is_writable && file.beside.is_none()
+            let is_idle = !file.own.buffer.has_flying() && !file.is_written_through;
+            is_named && is_idle && file.is_writable && !file.own.is_written_beside()
         })?;
         let step = Step { at: now, change: Change::SetAttr(change.clone()) };
         let step = log.append(Logged::new(step, &[change.ino]));
-        let freed = file.buffer.clear();
-        file.begin_anew(step);
+        let freed = file.begin_anew(step);
         state.alone()?.emptied(change, now);
         state.logged = step;
         let attr = state.view();
@@ -429,8 +427,8 @@ impl Journal {
         let node = self.inodes.find(child.ino)?;
         let state = node.state.lock();
         let is_flushed = self.is_flushed(state.logged);
-        let file = state.file.as_ref().filter(|f| f.is_dirty())?;
-        let waits = file.inline.is_none() || is_flushed;
+        let file = state.file.as_ref().filter(|f| f.own.is_dirty())?;
+        let waits = file.own.inline().is_none() || is_flushed;
         drop(state);
         waits.then_some(node)
     }
@@ -440,7 +438,7 @@ impl Journal {
     fn publish_before(&self, log: &mut JournalState, node: &Arc<Inode>) -> Option<()> {
         let mut state = node.state.lock();
         state.alone()?;
-        if state.file.as_ref().is_none_or(|f| !f.is_dirty()) {
+        if state.file.as_ref().is_none_or(|f| !f.own.is_dirty()) {
             return Some(());
         }
         if self.is_flushed(state.logged) {
@@ -448,7 +446,7 @@ impl Journal {
         }
         let logged = tell::publication(&mut state, self.session.now())?;
         if let Some(file) = &mut state.file {
-            (file.unpublished, file.published_size) = (None, file.size);
+            file.own.published_inline(file.own.size(), file.own.version());
         }
         state.logged = log.append(logged);
         Some(())

@@ -35,12 +35,13 @@ struct Published {
 /// The file's inline data as a step, and what it changes here.
 pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
     let (attr, file) = (state.attr.as_mut()?, state.file.as_ref()?);
-    let inline = file.inline.clone().filter(|data| data.len() as u64 == file.size)?;
-    let at = now.max(attr.ctime).max(file.mtime.unwrap_or_default());
-    let (size, allocated) = (file.size, file.size.next_multiple_of(512));
-    attr.published(file.mtime);
+    let own = &file.own;
+    let inline = own.inline().filter(|data| data.len() as u64 == own.size())?.to_vec();
+    let at = now.max(attr.ctime).max(own.mtime().unwrap_or_default());
+    let (size, allocated) = (own.size(), own.size().next_multiple_of(512));
+    attr.published(own.mtime());
     (attr.size, attr.allocated) = (size, allocated);
-    let (ino, mtime, data) = (attr.ino, file.mtime.map(SetTime::At), PublishData::Inline);
+    let (ino, mtime, data) = (attr.ino, own.mtime().map(SetTime::At), PublishData::Inline);
     let call = Publish { ino, size, allocated, mtime, data };
     let step = Step { at, change: Change::Publish(call) };
     Some(Logged { step, inline, touched: vec![ino] })
@@ -61,7 +62,7 @@ impl Batch<Sent> {
         for ino in self.made.clone() {
             let Some(node) = journal.inodes.find(ino) else { continue };
             let mut state = node.state.lock();
-            let is_wanted = state.file.as_ref().is_some_and(|f| f.unpublished.is_some());
+            let is_wanted = state.file.as_ref().is_some_and(|f| f.own.is_unpublished());
             let room = self.payload.len() + MAX_INLINE as usize <= MAX_PAYLOAD;
             if !is_wanted || !room || state.orphan {
                 continue;
@@ -72,7 +73,7 @@ impl Batch<Sent> {
             }
             let Some(data) = publication(&mut state, journal.session.now()) else { continue };
             let Some(file) = &state.file else { continue };
-            let (size, version) = (file.size, file.version);
+            let (size, version) = (file.own.size(), file.own.version());
             drop(state);
             self.add(data.step, data.inline);
             self.kept.published.push(Published { node, size, version });
@@ -163,7 +164,7 @@ impl Journal {
                 let is_current = |file: &&mut Box<FileData>| file.emptied_at <= step;
                 if let Some(file) = state.file.as_mut().filter(is_current) {
                     self.place(file, record.clone());
-                    file.extending = true;
+                    file.own.growth_is_known();
                 }
             });
         }
@@ -171,10 +172,7 @@ impl Journal {
             let mut state = node.state.lock();
             let is_current = |file: &&mut Box<FileData>| file.emptied_at <= batch.last();
             let Some(file) = state.file.as_mut().filter(is_current) else { continue };
-            file.published_size = size;
-            if file.version == version {
-                file.unpublished = None;
-            }
+            file.own.published_inline(size, version);
         }
         let mut log = self.state.lock();
         log.queue.told(&batch);
@@ -227,10 +225,10 @@ impl Journal {
         // Of a file that was made or emptied by a lost step the server knows another place.
         let unplaced = state.file.take_if(|file| !file.is_placed());
         let Some(mut file) = unplaced else { return };
-        if file.is_dirty() && state.writers == 0 && !state.is_beyond_reach() {
+        if file.own.is_dirty() && state.writers == 0 && !state.is_beyond_reach() {
             self.untold.fetch_add(1, Ordering::SeqCst);
         }
-        self.budget.give(file.buffer.clear());
+        self.budget.give(file.own.buffer.clear());
     }
 
     /// Tells what waits for long.

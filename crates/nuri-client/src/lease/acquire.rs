@@ -309,7 +309,8 @@ impl Leases {
         let _one_at_a_time = node.taking_over.lock();
         // What was taken over for parts knows too little, unless it still has to be kept.
         let serves = |f: &FileData| {
-            (mode == LeaseMode::Read || f.is_writable) && (f.beside.is_none() || f.is_dirty())
+            (mode == LeaseMode::Read || f.is_writable)
+                && (!f.own.is_written_beside() || f.own.is_dirty())
         };
         if node.state.lock().file.as_ref().is_some_and(|f| serves(f)) {
             return Ok(());
@@ -321,7 +322,7 @@ impl Leases {
         let mut state = node.state.lock();
         let is_writable = mode == LeaseMode::Write;
         match &mut state.file {
-            Some(file) if file.is_dirty() => file.is_writable |= is_writable,
+            Some(file) if file.own.is_dirty() => file.is_writable |= is_writable,
             file => {
                 let data = FileData::new(session, record, attr);
                 *file = Some(Box::new(FileData { is_writable, ..data }));

@@ -38,7 +38,7 @@ fn share(state: &mut InodeState) -> Option<(u64, bool)> {
     let is_used =
         state.opens > 0 || state.active > 0 || state.hold.revoking || state.asking_whole > 0;
     let is_alone = state.hold.mode == Some(LeaseMode::Write) && state.parts.is_none();
-    let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
+    let is_dirty = state.file.as_ref().is_some_and(|file| file.own.is_dirty());
     let is_dirty = is_dirty && !broken!("share_dirty");
     if is_used || !is_alone || is_dirty {
         return None;
@@ -52,6 +52,8 @@ fn share(state: &mut InodeState) -> Option<(u64, bool)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use nuri_proto::id::{ObjectId, SessionId};
     use nuri_proto::layout::Layout;
     use nuri_proto::op::meta::{Attr, FileRecord, Time};
@@ -84,7 +86,8 @@ mod tests {
             None
         );
         let mut dirty = written();
-        dirty.file.as_mut().unwrap().touch(Time::default());
+        let file = dirty.file.as_mut().unwrap();
+        file.own.touch(Time::default(), Instant::now());
         assert_eq!(share(&mut dirty), None);
         assert!(dirty.file.unwrap().is_writable);
     }

@@ -54,7 +54,7 @@ impl Leases {
                 self.downgrade_children(std::mem::take(&mut files));
             }
             let mut state = node.state.lock();
-            let dirty = state.file.as_ref().is_some_and(|f| f.is_dirty());
+            let dirty = state.file.as_ref().is_some_and(|f| f.own.is_dirty());
             let overlapped = keep.is_none() && state.reads != reads;
             if told && !dirty && !overlapped && state.active == 0 {
                 let wrote = state.hold.mode == Some(LeaseMode::Write);
@@ -120,8 +120,7 @@ impl Leases {
         // Nobody can read it again: do not write it out.
         let mut freed = 0;
         if let Some(file) = &mut node.state.lock().file {
-            file.unpublished = None;
-            freed = file.buffer.clear();
+            freed = file.own.forget();
         }
         self.writeback.unreserve(freed);
     }

@@ -22,7 +22,7 @@ use crate::inode::known_xattrs::KnownXattrs;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::acquire::{Asked, Leases};
 use crate::lease::held_ranges::RangeLease;
-use crate::writeback::SyncScope;
+use crate::writeback::machine::SyncScope;
 
 /// A wait for what other threads do here.
 const STEP: Duration = Duration::from_millis(20);
@@ -182,7 +182,7 @@ impl Leases {
                 if state.parts.is_none() {
                     return Ok(());
                 }
-                let is_dirty = state.file.as_ref().is_some_and(|file| file.is_dirty());
+                let is_dirty = state.file.as_ref().is_some_and(|file| file.own.is_dirty());
                 // A recall of them takes what the kernel wrote under them, and ends by itself.
                 let is_recalled = state.hold.revoking;
                 if state.active == 0 && !is_dirty && !is_recalled {
@@ -256,15 +256,17 @@ impl Leases {
         attr: &Attr,
         record: Option<FileRecord>,
     ) -> bool {
-        let is_kept = record.is_none() || state.file.as_ref().is_some_and(|file| file.is_dirty());
+        let is_kept =
+            record.is_none() || state.file.as_ref().is_some_and(|file| file.own.is_dirty());
         if state.file.is_some() && is_kept {
             return state.parts.is_some();
         }
         let Some(record) = record else { return false };
         self.data.groups().forget_object(record.object);
-        let beside = Some(attr.allocated);
-        let data = FileData::new(session, record, attr);
-        state.file = Some(Box::new(FileData { is_writable: true, beside, ..data }));
+        let mut file = FileData::new(session, record, attr);
+        file.is_writable = true;
+        file.own.write_beside(attr.allocated);
+        state.file = Some(Box::new(file));
         true
     }
 

@@ -69,15 +69,15 @@ impl FileData {
         let mut new = Vec::new();
         for block in block + 1..=block + depth {
             let start = block * BLOCK;
-            if start >= self.size || self.ahead.has(block) {
+            if start >= self.own.size() || self.ahead.has(block) {
                 continue;
             }
             let fetch = Arc::new(Fetch {
                 block,
-                version: self.version,
+                version: self.own.version(),
                 object: self.object,
                 layout: self.layout.clone(),
-                len: (self.size - start).min(BLOCK) as usize,
+                len: (self.own.size() - start).min(BLOCK) as usize,
                 state: Mutex::new(FetchState::Pending),
                 done: Condvar::new(),
                 _alive: alive.clone(),
@@ -96,13 +96,17 @@ impl Readahead {
         let (fetches, new, len) = {
             let mut state = node.state.lock();
             let Some(file) = state.file.as_mut() else { return 0 };
-            let len = file.size.saturating_sub(at).min(out.len() as u64);
-            if file.inline.is_some() || !file.buffer.is_empty() || !file.is_placed() || len == 0 {
+            let len = file.own.size().saturating_sub(at).min(out.len() as u64);
+            if file.own.inline().is_some()
+                || !file.own.buffer.is_empty()
+                || !file.is_placed()
+                || len == 0
+            {
                 file.ahead = Ahead::default();
                 return 0;
             }
             let last = (at + len - 1) / BLOCK;
-            let fetches = file.ahead.find(at / BLOCK..=last, file.version);
+            let fetches = file.ahead.find(at / BLOCK..=last, file.own.version());
             let first = file.ahead.used.is_none();
             let depth = if file.ahead.note(at, len) { self.window() } else { 0 };
             let room = (MAX_BLOCKS + 1).saturating_sub(Arc::strong_count(&self.alive));

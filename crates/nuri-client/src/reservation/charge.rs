@@ -62,7 +62,7 @@ pub(crate) type Charges = Vec<(u64, Reservation)>;
 /// What of a write goes to the targets: with it that of a small file that lay with its inode.
 fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
     let end = at + len;
-    match &file.inline {
+    match file.own.inline() {
         _ if len == 0 => None,
         Some(_) if end <= MAX_INLINE => None,
         Some(inline) if !inline.is_empty() => Some((0, end)),
@@ -128,7 +128,7 @@ impl Reservations {
             let (at, bytes, layout, object) = {
                 let state = node.state.lock();
                 let file = state.file.as_ref().ok_or(Status::IO)?;
-                let at = position.within(file.size);
+                let at = position.within(file.own.size());
                 let Some(bytes) = placed(file, at, len) else {
                     return Ok(CostEstimate { at, ..CostEstimate::default() });
                 };
@@ -220,7 +220,7 @@ impl Reservations {
         let Ok(bill) = self.bill(node, Position::At(at), len, Place::Now) else { return };
         let charges = self.claim(&bill);
         if let Some(file) = &mut node.state.lock().file {
-            charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
+            charges.into_iter().for_each(|(block, charge)| file.own.buffer.charge(block, charge));
         }
     }
 

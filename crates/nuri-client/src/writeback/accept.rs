@@ -2,9 +2,9 @@
 //! where space is short.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use nuri_proto::Status;
-use nuri_proto::limit::MAX_INLINE;
 use nuri_rules::broken;
 
 use super::Writeback;
@@ -82,15 +82,15 @@ impl Writeback {
             if file.is_written_through {
                 return Ok(WriteOutcome::Nowhere(RetryReason::Busy));
             }
-            let at = position.within(file.size);
+            let at = position.within(file.own.size());
             if !is_current(&bill, file, at, len) {
                 continue;
             }
             let (charged, full) = buffer_write(file, at, data);
-            charges.into_iter().for_each(|(block, charge)| file.buffer.charge(block, charge));
-            data.note_reach(file.size, at + len);
-            file.size = file.size.max(at + len);
-            file.touch(now);
+            charges.into_iter().for_each(|(block, charge)| file.own.buffer.charge(block, charge));
+            data.note_reach(file.own.size(), at + len);
+            file.own.reached(at + len);
+            file.own.touch(now, Instant::now());
             return Ok(WriteOutcome::Behind(Written { at, charged, full }));
         }
     }
@@ -105,7 +105,8 @@ impl Writeback {
         data: &WritePayload<'_>,
         bill: &CostEstimate,
     ) -> Result<WriteOutcome, Status> {
-        let is_part = node.state.lock().file.as_ref().is_some_and(|file| file.beside.is_some());
+        let is_part =
+            node.state.lock().file.as_ref().is_some_and(|file| file.own.is_written_beside());
         self.reservations.return_surplus(bill, self);
         let outcome = match is_part {
             true => Err(Status::NOSPC),
@@ -131,21 +132,8 @@ impl Writeback {
 
 /// Buffers a write; returns bytes charged and blocks that are full.
 fn buffer_write(file: &mut FileData, at: u64, data: &WritePayload<'_>) -> (u64, Vec<u64>) {
-    let mut used = 0;
-    if let Some(inline) = &mut file.inline {
-        let end = at as usize + data.len();
-        if end as u64 <= MAX_INLINE {
-            inline.resize(inline.len().max(end), 0);
-            inline[at as usize..end].copy_from_slice(data);
-            return (0, Vec::new());
-        }
-        let moved = std::mem::take(inline);
-        file.inline = None;
-        if !moved.is_empty() {
-            used += file.buffer.write(0, 0, &moved).0;
-        }
-    }
-    let (charged, full) = buffer_pieces(&mut file.buffer, at, data);
+    let Err(used) = file.own.write_inline(at, data) else { return (0, Vec::new()) };
+    let (charged, full) = buffer_pieces(&mut file.own.buffer, at, data);
     (used + charged, full)
 }
 

@@ -13,13 +13,13 @@ use crate::reservation::ledger::Reservation;
 use crate::writeback::range::RangeSet;
 
 /// Length of a buffer block: one frame's payload.
-pub(crate) const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
+pub const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 
 /// What a block of which few pages were written is charged beside its bytes: a page may hold few.
 const SPARSE: u64 = 16 << 10;
 
 /// Targets allocate in these.
-pub(crate) const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// From so many bytes on a gap is left unwritten.
 const GAP: usize = 64 << 10;
@@ -29,7 +29,7 @@ const KEEP_IDLE: usize = 64;
 static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 /// Bytes of one block.
-pub(crate) enum Bytes {
+pub enum Bytes {
     /// From the start to the furthest byte written.
     Packed(Vec<u8>),
     /// The whole block, of which few pages were written.
@@ -74,7 +74,7 @@ impl Bytes {
 }
 
 /// Room for a whole block, reused where there is some.
-pub(crate) fn whole() -> Vec<u8> {
+pub fn whole() -> Vec<u8> {
     let kept = IDLE.lock().pop();
     kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
 }
@@ -116,6 +116,13 @@ impl Drop for Bytes {
     }
 }
 
+/// Bytes that a target has in memory, and the age of the push that brought them.
+#[derive(Clone, Copy)]
+struct Held {
+    range: (u32, u32),
+    since: u64,
+}
+
 #[derive(Default)]
 struct Block {
     data: Arc<Bytes>,
@@ -123,45 +130,83 @@ struct Block {
     dirty: RangeSet,
     flying: RangeSet,
     /// Bytes on a target, not yet flushed; a byte may be held by several acknowledgements.
-    held: Vec<(u32, u32)>,
+    held: Vec<Held>,
+    /// Ages of the oldest bytes that are dirty, and in flight.
+    dirty_since: u64,
+    flying_since: u64,
     /// The room that the dirty bytes were promised.
     charge: Reservation,
     /// Bytes of memory that are charged beside those that are valid.
     beside: u64,
 }
 
+impl Block {
+    /// Bytes became dirty at that age, beside what is dirty already.
+    fn dirtied(&mut self, since: u64) {
+        self.dirty_since = if self.dirty.is_empty() { since } else { self.dirty_since.min(since) };
+    }
+
+    fn release(&mut self, range: (u32, u32)) {
+        if let Some(i) = self.held.iter().position(|held| held.range == range) {
+            self.held.remove(i);
+        }
+    }
+}
+
+/// The age of bytes that every sync covers, whenever it began.
+pub const OLDEST: u64 = 0;
+
 /// The write-behind buffer of one file.
 #[derive(Default)]
-pub(crate) struct WriteBuffer {
+pub struct WriteBuffer {
     blocks: BTreeMap<u64, Block>,
+    /// How often the bytes of then were told from later ones ([`WriteBuffer::mark`]). Bytes are as
+    /// old as the next mark's number when they are written.
+    marks: u64,
+    /// The last of these marks that the background set.
+    aged: u64,
     /// No target was given bytes of the file from here on.
     sent_to: u64,
 }
 
 /// Bytes on their way to a target.
-pub(crate) struct Push {
-    pub(crate) block: u64,
-    pub(crate) data: Arc<Bytes>,
-    pub(crate) ranges: Vec<(u32, u32)>,
+pub struct Push {
+    pub block: u64,
+    pub data: Arc<Bytes>,
+    pub ranges: Vec<(u32, u32)>,
     /// To be kept until it has ended.
     pub(crate) charge: Reservation,
 }
 
 /// What a write made of its block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fill {
+pub enum Fill {
     Partial,
     /// The whole block is dirty: worth pushing now.
     Full,
 }
 
 impl WriteBuffer {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
+    /// Buffers what lay with the inode: it is older than anything else here.
+    pub fn move_in(&mut self, data: &[u8]) -> u64 {
+        let (charged, _) = self.write(0, 0, data);
+        if let Some(b) = self.blocks.get_mut(&0) {
+            b.dirtied(OLDEST);
+        }
+        charged
+    }
+
+    /// Whether bytes of that age or older are not durable.
+    pub fn has_before(&self, mark: u64) -> bool {
+        self.has_unpushed_before(mark) || self.has_held_before(mark)
+    }
+
     /// Buffers bytes within one block; returns bytes newly charged.
-    pub(crate) fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
+    pub fn write(&mut self, block: u64, at: u32, data: &[u8]) -> (u64, Fill) {
         if data.is_empty() {
             // A block without bytes would be waited for and never settled.
             return (0, Fill::Partial);
@@ -185,6 +230,7 @@ impl WriteBuffer {
         Arc::make_mut(&mut b.data).write(at as usize, data);
         let end = end as u32;
         charged += b.valid.insert(at, end);
+        b.dirtied(self.marks + 1);
         b.dirty.insert(at, end);
         let full = b.dirty.total() == BLOCK;
         (charged, if full { Fill::Full } else { Fill::Partial })
@@ -198,16 +244,17 @@ impl WriteBuffer {
     }
 
     /// Buffers a whole block without a copy; as [`WriteBuffer::write`].
-    pub(crate) fn put(&mut self, block: u64, data: &Arc<Bytes>) -> (u64, Fill) {
+    pub fn put(&mut self, block: u64, data: &Arc<Bytes>) -> (u64, Fill) {
         let b = self.blocks.entry(block).or_default();
         b.data = data.clone();
         let charged = b.valid.insert(0, BLOCK as u32);
+        b.dirtied(self.marks + 1);
         b.dirty.insert(0, BLOCK as u32);
         (charged, Fill::Full)
     }
 
     /// Copies buffered bytes of the block into `out`, which stands for `at..`; returns the gaps.
-    pub(crate) fn read(&self, block: u64, at: u32, out: &mut [u8]) -> Vec<(u32, u32)> {
+    pub fn read(&self, block: u64, at: u32, out: &mut [u8]) -> Vec<(u32, u32)> {
         let end = at + out.len() as u32;
         let Some(b) = self.blocks.get(&block) else {
             return vec![(at, end)];
@@ -221,13 +268,12 @@ impl WriteBuffer {
 
     /// Blocks with dirty bytes and no push in flight. One push of a block at a time: two could
     /// reach the target in either order.
-    pub(crate) fn pushable_blocks(&self) -> Vec<u64> {
-        let ready = |b: &Block| !b.dirty.is_empty() && b.flying.is_empty();
-        self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
+    pub fn pushable_blocks(&self) -> Vec<u64> {
+        self.pushable_before(u64::MAX)
     }
 
     /// Whether some of these bytes, the last one included, are not durable.
-    pub(crate) fn has_any(&self, first: u64, last: u64) -> bool {
+    pub fn has_any(&self, first: u64, last: u64) -> bool {
         self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
             let base = block * BLOCK;
             let end = (last - base).min(BLOCK - 1) as u32 + 1;
@@ -236,7 +282,7 @@ impl WriteBuffer {
     }
 
     /// Whether some of these bytes, the last one included, are on no target yet.
-    pub(crate) fn has_unpushed(&self, first: u64, last: u64) -> bool {
+    pub fn has_unpushed(&self, first: u64, last: u64) -> bool {
         self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
             let base = block * BLOCK;
             let end = (last.saturating_sub(base)).min(BLOCK - 1) as u32 + 1;
@@ -248,27 +294,66 @@ impl WriteBuffer {
     }
 
     /// Bytes of the pages that no target was given yet.
-    pub(crate) fn unpushed(&self) -> u64 {
+    pub fn unpushed(&self) -> u64 {
         let pages = |b: &Block| (b.dirty.total() + b.flying.total()).next_multiple_of(PAGE);
         self.blocks.values().map(pages).sum()
     }
 
     /// Bytes that are not known to be durable.
-    pub(crate) fn volatile(&self) -> u64 {
+    pub fn volatile(&self) -> u64 {
         self.blocks.values().map(|block| block.valid.total()).sum()
     }
 
-    pub(crate) fn has_flying(&self) -> bool {
+    /// Bytes that are buffered from here on are younger than what is answered.
+    pub fn mark(&mut self) -> u64 {
+        self.marks += 1;
+        self.marks
+    }
+
+    /// As `mark`, for the background: answers what it did at the last call.
+    pub fn mark_aged(&mut self) -> u64 {
+        let mark = self.mark();
+        std::mem::replace(&mut self.aged, mark)
+    }
+
+    /// Where the first byte lies that is not durable.
+    pub fn first(&self) -> Option<u64> {
+        let (block, b) = self.blocks.iter().next()?;
+        let (start, _) = b.valid.iter().next()?;
+        Some(block * BLOCK + u64::from(start))
+    }
+
+    /// Blocks with bytes of that age or older to push, of which none are in flight.
+    pub fn pushable_before(&self, mark: u64) -> Vec<u64> {
+        let ready = |b: &Block| !b.dirty.is_empty() && b.dirty_since <= mark && b.flying.is_empty();
+        self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
+    }
+
+    /// Whether no target has some bytes of that age or older.
+    pub fn has_unpushed_before(&self, mark: u64) -> bool {
+        self.blocks.values().any(|b| {
+            let is_dirty = !b.dirty.is_empty() && b.dirty_since <= mark;
+            is_dirty || (!b.flying.is_empty() && b.flying_since <= mark)
+        })
+    }
+
+    /// Whether a target may lose bytes of that age or older with its memory.
+    pub fn has_held_before(&self, mark: u64) -> bool {
+        self.blocks.values().any(|b| b.held.iter().any(|held| held.since <= mark))
+    }
+
+    pub fn has_flying(&self) -> bool {
         self.blocks.values().any(|b| !b.flying.is_empty())
     }
 
     /// Takes the block's dirty bytes for a push. `None` while another push of it is in flight.
-    pub(crate) fn begin_push(&mut self, block: u64) -> Option<Push> {
+    pub fn begin_push(&mut self, block: u64) -> Option<Push> {
         let b = self.blocks.get_mut(&block)?;
         if b.dirty.is_empty() || !b.flying.is_empty() {
             return None;
         }
         b.flying = std::mem::take(&mut b.dirty);
+        b.flying_since = b.dirty_since;
         let (ranges, charge): (Vec<_>, _) = (b.flying.iter().collect(), b.charge.push());
         let end = ranges.last().map_or(0, |(_, end)| u64::from(*end));
         self.sent_to = self.sent_to.max(block * BLOCK + end);
@@ -277,7 +362,7 @@ impl WriteBuffer {
 
     /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another
     /// push of one of them is in flight.
-    pub(crate) fn begin_push_all(&mut self, blocks: &[u64]) -> Option<Vec<Push>> {
+    pub fn begin_push_all(&mut self, blocks: &[u64]) -> Option<Vec<Push>> {
         let flies = |block| self.blocks.get(block).is_some_and(|b| !b.flying.is_empty());
         if blocks.iter().any(flies) {
             return None;
@@ -287,22 +372,22 @@ impl WriteBuffer {
     }
 
     /// Whether all bytes of these blocks are dirty.
-    pub(crate) fn all_full(&self, blocks: &[u64]) -> bool {
+    pub fn all_full(&self, blocks: &[u64]) -> bool {
         let full = |block| self.blocks.get(block).is_some_and(|b| b.dirty.total() == BLOCK);
         blocks.iter().all(full)
     }
 
     /// A target acknowledged the range from memory.
-    pub(crate) fn pushed(&mut self, block: u64, range: (u32, u32)) {
+    pub fn pushed(&mut self, block: u64, range: (u32, u32)) {
         if let Some(b) = self.blocks.get_mut(&block) {
             b.flying.remove(range.0, range.1);
-            b.held.push(range);
+            b.held.push(Held { range, since: b.flying_since });
         }
     }
 
     /// The push failed for good: the bytes are given up, unless newer ones replaced them.
     /// Returns bytes no longer charged.
-    pub(crate) fn discard(&mut self, block: u64, range: (u32, u32)) -> u64 {
+    pub fn discard(&mut self, block: u64, range: (u32, u32)) -> u64 {
         let Some(b) = self.blocks.get_mut(&block) else {
             return 0;
         };
@@ -320,7 +405,7 @@ impl WriteBuffer {
 
     /// The block, where exactly one block has bytes, and all of them are dirty, few, and one piece:
     /// of several pieces each would be flushed by its own.
-    pub(crate) fn only_dirty_block(&self) -> Option<u64> {
+    pub fn only_dirty_block(&self) -> Option<u64> {
         let (block, b) = self.blocks.iter().next()?;
         let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
         let alone = self.blocks.len() == 1 && b.flying.is_empty() && b.held.is_empty();
@@ -329,18 +414,18 @@ impl WriteBuffer {
     }
 
     /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
-    pub(crate) fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
+    pub fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
         let Some(b) = self.blocks.get_mut(&block) else {
             return 0;
         };
-        if let Some(i) = b.held.iter().position(|h| *h == range) {
-            b.held.swap_remove(i);
-        }
+        b.release(range);
         let mut freed = 0;
         // What is dirty, in flight or held by a later push stays.
         let mut free = RangeSet::default();
         free.insert(range.0, range.1);
-        for (s, e) in b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().copied()) {
+        for (s, e) in
+            b.dirty.iter().chain(b.flying.iter()).chain(b.held.iter().map(|held| held.range))
+        {
             free.remove(s, e);
         }
         for (s, e) in free.iter() {
@@ -357,11 +442,11 @@ impl WriteBuffer {
     }
 
     /// The target lost the range with its memory: send it again.
-    pub(crate) fn lost(&mut self, block: u64, range: (u32, u32)) {
+    pub fn lost(&mut self, block: u64, range: (u32, u32)) {
         if let Some(b) = self.blocks.get_mut(&block) {
-            if let Some(i) = b.held.iter().position(|h| *h == range) {
-                b.held.swap_remove(i);
-            }
+            b.release(range);
+            // They were written before anything that waits for them.
+            b.dirtied(OLDEST);
             for (s, e) in b.valid.within(range.0, range.1).collect::<Vec<_>>() {
                 b.dirty.insert(s, e);
             }
@@ -369,22 +454,22 @@ impl WriteBuffer {
     }
 
     /// Where bytes of the file that targets may have end.
-    pub(crate) fn sent_to(&self) -> u64 {
+    pub fn sent_to(&self) -> u64 {
         self.sent_to
     }
 
     /// Targets were given bytes up to there by other ways.
-    pub(crate) fn note_sent(&mut self, end: u64) {
+    pub fn note_sent(&mut self, end: u64) {
         self.sent_to = self.sent_to.max(end);
     }
 
     /// Targets have nothing from there on any more.
-    pub(crate) fn note_cut(&mut self, from: u64) {
+    pub fn note_cut(&mut self, from: u64) {
         self.sent_to = self.sent_to.min(from);
     }
 
     /// Forgets bytes from there on that no target was given; returns those no longer charged.
-    pub(crate) fn cut(&mut self, from: u64) -> u64 {
+    pub fn cut(&mut self, from: u64) -> u64 {
         let blocks: Vec<u64> = self.blocks.range(from / BLOCK..).map(|(block, _)| *block).collect();
         let mut freed = 0;
         for block in blocks {
@@ -399,7 +484,7 @@ impl WriteBuffer {
     }
 
     /// Forgets everything; returns bytes no longer charged.
-    pub(crate) fn clear(&mut self) -> u64 {
+    pub fn clear(&mut self) -> u64 {
         let freed = self.blocks.values().map(|b| b.valid.total() + b.beside).sum();
         self.blocks.clear();
         freed

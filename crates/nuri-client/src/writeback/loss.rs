@@ -23,10 +23,9 @@ impl Writeback {
         let mut state = node.state.lock();
         let mut freed = 0;
         if let Some(file) = &mut state.file
-            && file.is_dirty()
+            && file.own.is_dirty()
         {
-            freed = file.buffer.clear();
-            (file.unpublished, file.has_failed) = (None, true);
+            freed = file.own.lose();
             self.note_loss(&mut state, status);
         }
         drop(state);
@@ -38,10 +37,7 @@ impl Writeback {
         let mut state = node.state.lock();
         let is_missed = !state.is_beyond_reach();
         self.note_loss(&mut state, status);
-        let freed = state.file.as_mut().map_or(0, |f| {
-            (f.unpublished, f.has_failed) = (None, true);
-            f.buffer.clear()
-        });
+        let freed = state.file.as_mut().map_or(0, |file| file.own.lose());
         drop(state);
         self.unreserve(freed);
         if is_missed {

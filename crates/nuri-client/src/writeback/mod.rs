@@ -10,28 +10,29 @@
 
 pub(crate) mod accept;
 pub(crate) mod budget;
-pub(crate) mod buffer;
+pub mod buffer;
 pub(crate) mod found_rows;
 mod loss;
+pub mod machine;
 mod part;
 pub(crate) mod payload;
 mod publish;
 pub(crate) mod push_row;
 mod range;
 mod resize;
+mod sync;
 pub(crate) mod write_through;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
 use nuri_proto::id::{BootId, Ino, ObjectId, TargetId};
 use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::Extend;
-use nuri_rules::pause;
 use nuri_stripe::locate::short_pieces;
 use nuri_stripe::unsynced::Unsynced;
 use nuri_volume::DataPlane;
@@ -46,14 +47,12 @@ use crate::lease::drain::Drain;
 use crate::reservation::charge::{Reservations, TargetLives};
 use crate::session::MetaSession;
 use crate::writeback::budget::{Budget, Pressure};
-use crate::writeback::buffer::{BLOCK, PAGE, Push};
+use crate::writeback::buffer::{BLOCK, Push};
+use crate::writeback::machine::SyncScope;
 use crate::writeback::push_row::Rows;
 
 /// Files that are synced side by side.
 const SETTLED_AT_ONCE: usize = 16;
-
-/// How often bytes that came meanwhile are written out before a size is told all the same.
-const SYNC_ROUNDS: usize = 8;
 
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
@@ -223,7 +222,7 @@ impl Writeback {
 
     /// A file gets its place before its first bytes leave.
     pub(super) fn place_before_push(&self, node: &Arc<Inode>) -> Result<(), Status> {
-        let waits = |file: &FileData| !file.is_placed() && !file.buffer.is_empty();
+        let waits = |file: &FileData| !file.is_placed() && !file.own.buffer.is_empty();
         let is_waiting = node.state.lock().file.as_deref().is_some_and(waits);
         if is_waiting { self.journal.ensure_placed_to_push(node.ino) } else { Ok(()) }
     }
@@ -238,7 +237,7 @@ impl Writeback {
             if shape.is_none_or(|shape| shape.is_redundant()) {
                 return false;
             }
-            let Some(push) = file.buffer.begin_push(block) else {
+            let Some(push) = file.own.buffer.begin_push(block) else {
                 return false;
             };
             (push, file.session, file.object, file.layout.clone())
@@ -285,14 +284,14 @@ impl Writeback {
     pub(crate) fn announce_growth(&self, node: &Arc<Inode>, block: u64) -> Result<(), Status> {
         let cut = {
             let state = node.state.lock();
-            let grows = |f: &&FileData| (block + 1) * BLOCK > f.published_size && !f.extending;
+            let grows = |file: &&FileData| file.own.grows(block);
             let Some(file) = state.file.as_deref().filter(grows) else { return Ok(()) };
-            file.untold_cut
+            file.own.untold_cut()
         };
         self.session.change(&Extend { ino: node.ino, is_cut_done: cut.is_some() }, &[])?;
         if let Some(file) = &mut node.state.lock().file {
-            file.extending = true;
-            file.cut_is_told(cut);
+            file.own.growth_is_known();
+            file.own.cut_is_told(cut);
         }
         Ok(())
     }
@@ -307,15 +306,9 @@ impl Writeback {
         let mut state = node.state.lock();
         let Some(file) = &mut state.file else { return };
         match outcome {
-            Ok(allocated) => {
-                // A target that was asked twice does not count again what it has: at least this.
-                let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
-                file.allocated = (file.allocated + allocated).max(least);
-                file.buffer.pushed(block, range);
-            }
+            Ok(allocated) => file.own.pushed(block, range, allocated),
             Err(status) => {
-                let freed = file.buffer.discard(block, range);
-                file.has_failed = true;
+                let freed = file.own.push_failed(block, range);
                 let (at, bytes) = (block * BLOCK + u64::from(range.0), range.1 - range.0);
                 let range = (at, u64::from(bytes));
                 let places = self.data.places(&file.layout, file.object, range);
@@ -332,7 +325,7 @@ impl Writeback {
 
     /// Makes the file clean for a recall: what cannot be kept is lost.
     pub(crate) fn settle_for_recall(&self, node: &Arc<Inode>) {
-        let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty());
+        let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.own.is_dirty());
         if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
             self.lose(node, status);
         }
@@ -342,24 +335,26 @@ impl Writeback {
     /// with nobody to tell.
     pub(crate) fn sync_files(&self) -> bool {
         let mut nodes = self.inodes.all();
-        nodes.retain(|node| node.state.lock().file.as_ref().is_some_and(|f| f.is_dirty()));
-        let is_kept = self.settle_nodes(&nodes);
+        nodes.retain(|node| node.state.lock().file.as_ref().is_some_and(|f| f.own.is_dirty()));
+        let is_kept = self.settle_nodes(&nodes, Occasion::Asked);
         self.untold.swap(0, Ordering::SeqCst) == 0 && is_kept
     }
 
     /// Syncs files, some at once, so that the metadata server groups their commits. The bytes of
     /// all leave first: then the flush of a target that one of them waits for is for all. Nobody
     /// waits for the end of that: a target that hangs must not cost all files.
-    fn settle_nodes(&self, nodes: &[Arc<Inode>]) -> bool {
+    fn settle_nodes(&self, nodes: &[Arc<Inode>], occasion: Occasion) -> bool {
         let (pushed, settled, is_kept) =
             (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(true));
         let next = |count: &AtomicUsize| nodes.get(count.fetch_add(1, Ordering::SeqCst));
         let work = || {
             while let Some(node) = next(&pushed).filter(|_| nodes.len() > 1) {
-                self.push_once(node);
+                if occasion == Occasion::Asked || !is_redundant(node) {
+                    self.push_once(node);
+                }
             }
             while let Some(node) = next(&settled) {
-                is_kept.fetch_and(self.settle_node(node), Ordering::SeqCst);
+                is_kept.fetch_and(self.settle_node(node, occasion), Ordering::SeqCst);
             }
         };
         std::thread::scope(|scope| {
@@ -371,7 +366,7 @@ impl Writeback {
 
     /// Pushes what can be pushed now.
     fn push_once(&self, node: &Arc<Inode>) {
-        let pushable = |file: &FileData| file.buffer.pushable_blocks();
+        let pushable = |file: &FileData| file.own.buffer.pushable_blocks();
         let blocks = node.state.lock().file.as_deref().map(pushable).unwrap_or_default();
         for block in blocks {
             self.push(node, block, Durability::Memory, Rows::All);
@@ -380,35 +375,9 @@ impl Writeback {
 
     pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
         let mut state = node.state.lock();
-        let freed = state.file.as_mut().map_or(0, |f| f.buffer.durable(block, range));
+        let freed = state.file.as_mut().map_or(0, |f| f.own.buffer.durable(block, range));
         drop(state);
         self.unreserve(freed);
-    }
-
-    /// Pushes all dirty bytes of the file and waits until none is in flight.
-    pub(crate) fn push_all(&self, node: &Arc<Inode>) {
-        while self.place_before_push(node).is_ok() {
-            let blocks = {
-                let mut state = node.state.lock();
-                loop {
-                    let Some(file) = &state.file else { return };
-                    let blocks = file.buffer.pushable_blocks();
-                    if !blocks.is_empty() {
-                        break blocks;
-                    }
-                    if !file.buffer.has_flying() {
-                        return;
-                    }
-                    node.changed.wait_for(&mut state, Duration::from_millis(100));
-                }
-            };
-            let (first, rest) = blocks.split_at(1);
-            rest.iter().for_each(|block| self.queue_push(node, *block, Rows::All));
-            if !self.push(node, first[0], Durability::Memory, Rows::All) {
-                // Another block of its row is in flight.
-                node.changed.wait_for(&mut node.state.lock(), Duration::from_millis(10));
-            }
-        }
     }
 
     /// Flushes targets, all at once; bytes that a restarted target lost become dirty again.
@@ -444,7 +413,7 @@ impl Writeback {
         for token in lost.into_iter().filter(Token::is_current) {
             let mut state = token.node.state.lock();
             if let Some(file) = &mut state.file {
-                file.buffer.lost(token.block, token.range);
+                file.own.buffer.lost(token.block, token.range);
             }
             drop(state);
             let at = token.block * BLOCK + u64::from(token.range.0);
@@ -455,71 +424,6 @@ impl Writeback {
             );
             self.queue_push(&token.node, token.block, Rows::All);
         }
-    }
-
-    /// Makes the file's data and, where needed, its size and times durable.
-    pub(crate) fn sync_node(&self, node: &Arc<Inode>, scope: SyncScope) -> Result<(), Status> {
-        let _one_at_a_time = node.sync.lock();
-        let mut written = 0;
-        for _ in 0..SYNC_ROUNDS {
-            written = node.state.lock().file.as_ref().map_or(0, |file| file.size);
-            self.write_out(node)?;
-            pause!("publish");
-            if self.publish(node, scope, Before::AllBytes)? == Done::Yes {
-                return Ok(());
-            }
-        }
-        // Others write all the time: what they added meanwhile is told later.
-        self.publish(node, scope, Before::BytesFrom(written)).map(|_| ())
-    }
-
-    /// Makes all bytes of the file durable on the targets.
-    fn write_out(&self, node: &Arc<Inode>) -> Result<(), Status> {
-        self.place_before_push(node)?;
-        if self.sync_small(node) == Done::Yes {
-            return Ok(());
-        }
-        loop {
-            self.place_before_push(node)?;
-            self.push_all(node);
-            let empty = node.state.lock().file.as_ref().is_none_or(|f| f.buffer.is_empty());
-            if empty {
-                return Ok(());
-            }
-            // Of this file alone: a target that hangs must cost no other file.
-            let targets = self.targets_with_bytes_of(node);
-            if targets.is_empty() {
-                // A push is between its reply and its entry in the table.
-                std::thread::yield_now();
-            }
-            self.flush_targets(&targets)?;
-        }
-    }
-
-    /// Targets that hold bytes of the file which no flush settled yet.
-    fn targets_with_bytes_of(&self, node: &Arc<Inode>) -> Vec<TargetId> {
-        self.unsynced.lock().targets_of(|token| Arc::ptr_eq(&token.node, node))
-    }
-
-    /// One short dirty range: written through in one call instead of push and flush.
-    fn sync_small(&self, node: &Arc<Inode>) -> Done {
-        let block = {
-            let state = node.state.lock();
-            let Some(file) = &state.file else {
-                return Done::Yes;
-            };
-            if file.buffer.is_empty() {
-                return Done::Yes;
-            }
-            match file.buffer.only_dirty_block() {
-                Some(block) => block,
-                None => return Done::No,
-            }
-        };
-        self.push(node, block, Durability::Stable, Rows::All);
-        let state = node.state.lock();
-        let clean = state.file.as_ref().is_none_or(|f| f.buffer.is_empty());
-        if clean { Done::Yes } else { Done::No }
     }
 
     /// The background: flush under pressure, publish what is old.
@@ -571,27 +475,30 @@ impl Writeback {
     }
 
     fn publish_old(&self) {
-        let nodes: Vec<_> = self.dirty.lock().values().cloned().collect();
+        let (nodes, now): (Vec<_>, _) =
+            (self.dirty.lock().values().cloned().collect(), Instant::now());
         let old = |n: &&Arc<Inode>| {
             let state = n.state.lock();
-            let file = state.file.as_ref();
-            file.is_none_or(|f| f.unpublished.is_none_or(|at| at.elapsed() >= WRITE_BEHIND))
+            state.file.as_ref().is_none_or(|file| file.own.is_due(now, WRITE_BEHIND))
         };
         let old: Vec<_> = nodes.iter().filter(old).cloned().collect();
-        self.settle_nodes(&old);
+        self.settle_nodes(&old, Occasion::Age);
     }
 
     /// Syncs one file in the background and takes it off the list once it is clean. False: what
     /// somebody may miss could not be kept.
-    pub(crate) fn settle_node(&self, node: &Arc<Inode>) -> bool {
-        let outcome = self.sync_node(node, SyncScope::All);
+    fn settle_node(&self, node: &Arc<Inode>, occasion: Occasion) -> bool {
+        let outcome = match occasion {
+            Occasion::Asked => self.sync_node(node, SyncScope::All),
+            Occasion::Age => self.sync_old(node),
+        };
         let is_missed = match outcome {
             Ok(()) => false,
             Err(status) => self.forget_unkept(node, status),
         };
         let mut dirty = self.dirty.lock();
         let state = node.state.lock();
-        if !state.file.as_ref().is_some_and(|f| f.is_dirty()) {
+        if !state.file.as_ref().is_some_and(|f| f.own.is_dirty()) {
             dirty.remove(&node.ino);
         }
         drop((state, dirty));
@@ -601,30 +508,14 @@ impl Writeback {
 }
 
 fn is_redundant(node: &Inode) -> bool {
-    let state = node.state.lock();
-    let component = state.file.as_deref().and_then(|f| f.layout.components.first());
-    component.is_some_and(|c| c.shape.is_redundant())
+    node.state.lock().file.as_ref().is_some_and(|file| file.is_redundant())
 }
 
-#[derive(PartialEq, Eq)]
-pub(super) enum Done {
-    Yes,
-    No,
-}
-
-/// What must have happened before a size is told.
+/// Why files are synced.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Before {
-    /// No bytes are left here: those that came meanwhile go first.
-    AllBytes,
-    /// Bytes up to there left. A size beyond it is not told.
-    BytesFrom(u64),
-}
-
-/// What a sync must cover.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SyncScope {
-    /// Data and what is needed to read it back (`fdatasync`).
-    Data,
-    All,
+enum Occasion {
+    /// Somebody waits for all that was written.
+    Asked,
+    /// Something is unpublished for long.
+    Age,
 }

@@ -8,9 +8,10 @@ use nuri_proto::op::data::Durability;
 use nuri_proto::range_map::Span;
 
 use crate::inode::Inode;
+use crate::writeback::Writeback;
 use crate::writeback::buffer::BLOCK;
+use crate::writeback::machine::SyncScope;
 use crate::writeback::push_row::Rows;
-use crate::writeback::{Before, SyncScope, Writeback};
 
 impl Writeback {
     /// Makes what was written of some bytes durable, and the file's size and times. Other bytes may
@@ -18,7 +19,8 @@ impl Writeback {
     pub(crate) fn sync_part(&self, node: &Arc<Inode>, bytes: Span) -> Result<(), Status> {
         self.settle_part(node, bytes)?;
         let _one_at_a_time = node.sync.lock();
-        self.publish(node, SyncScope::All, Before::BytesFrom(u64::MAX)).map(|_| ())
+        // What it is early for is told with the next sync: others may read these bytes.
+        self.publish(node, SyncScope::All, u64::MAX).map(drop)
     }
 
     /// Returns when targets have all of these bytes, or did not take them.
@@ -32,10 +34,10 @@ impl Writeback {
             let ready: Vec<_> = {
                 let mut state = node.state.lock();
                 let Some(file) = &state.file else { return };
-                if !file.buffer.has_unpushed(bytes.start, bytes.end) {
+                if !file.own.buffer.has_unpushed(bytes.start, bytes.end) {
                     return;
                 }
-                let ready = file.buffer.pushable_blocks();
+                let ready = file.own.buffer.pushable_blocks();
                 let ready: Vec<_> = ready.into_iter().filter(|b| blocks.contains(b)).collect();
                 if ready.is_empty() {
                     node.changed.wait_for(&mut state, Duration::from_millis(10));
@@ -59,13 +61,13 @@ impl Writeback {
             let ready = {
                 let mut state = node.state.lock();
                 let Some(file) = &state.file else { return Ok(()) };
-                if !file.buffer.has_any(bytes.start, bytes.end) {
+                if !file.own.buffer.has_any(bytes.start, bytes.end) {
                     break;
                 }
-                let mut ready = file.buffer.pushable_blocks();
+                let mut ready = file.own.buffer.pushable_blocks();
                 ready.retain(|block| blocks.contains(block));
                 // Of these bytes: others may always be on their way.
-                let flies = || file.buffer.has_unpushed(bytes.start, bytes.end);
+                let flies = || file.own.buffer.has_unpushed(bytes.start, bytes.end);
                 if ready.is_empty() && flies() {
                     node.changed.wait_for(&mut state, Duration::from_millis(10));
                     continue;

@@ -1,71 +1,56 @@
 //! Telling the metadata server a file's size, times and inline data.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use nuri_proto::Status;
-use nuri_proto::id::Ino;
-use nuri_proto::limit::MAX_INLINE;
-use nuri_proto::op::meta::{Attr, InodeReply, Publish, PublishData, SetTime};
+use nuri_proto::op::meta::{Attr, InodeReply, Publish};
 use nuri_rules::broken;
 
-use crate::inode::{FileData, Inode, InodeState};
+use crate::inode::{Inode, InodeState};
 use crate::lease::state::GrantValidity;
-use crate::writeback::{Before, Done, SyncScope, Writeback};
+use crate::writeback::Writeback;
+use crate::writeback::machine::{SyncScope, Told};
+
+#[derive(PartialEq, Eq)]
+pub(super) enum Done {
+    Yes,
+    No,
+}
 
 impl Writeback {
-    /// Tells the metadata server size, times and inline data. `No`: bytes must leave before.
+    /// Tells the metadata server size, times and inline data. Bytes up to `durable_to` are on the
+    /// targets. `No`: others must leave before.
     pub(super) fn publish(
         &self,
         node: &Arc<Inode>,
         scope: SyncScope,
-        before: Before,
+        durable_to: u64,
     ) -> Result<Done, Status> {
         self.journal.flush_of(node.ino)?;
-        let (call, inline, (version, cut)) = {
+        let told = {
             let state = node.state.lock();
-            let Some(file) = &state.file else {
-                return Ok(Done::Yes);
-            };
-            let is_early = before == Before::AllBytes && !file.buffer.is_empty();
-            if is_early && !broken!("published_before_bytes") {
-                return Ok(Done::No);
+            let Some(file) = &state.file else { return Ok(Done::Yes) };
+            match file.own.publication(node.ino, scope, durable_to) {
+                Told::Call(told) => told,
+                Told::Early => return Ok(Done::No),
+                Told::Nothing => return Ok(Done::Yes),
             }
-            let unchanged = file.inline.is_none() && file.size == file.published_size;
-            let is_told = file.unpublished.is_none() && file.untold_cut.is_none();
-            if is_told || (scope == SyncScope::Data && unchanged) {
-                return Ok(Done::Yes);
-            }
-            let mut call = publication(node.ino, file);
-            if let (Before::BytesFrom(written), PublishData::OnTargets | PublishData::CutDone) =
-                (before, call.data)
-            {
-                call.size = call.size.min(written);
-            }
-            (call, file.inline.clone(), (file.version, file.untold_cut))
         };
-        let reply = self.session.change(&call, inline.as_deref().unwrap_or_default());
+        let reply = self.session.change(&told.call, &told.inline);
         let mut state = node.state.lock();
         match reply {
             Ok(reply) => {
                 if let Some(file) = &mut state.file {
-                    file.published_size = call.size;
-                    file.cut_is_told(cut.filter(|_| call.data == PublishData::CutDone));
-                    if call.data == PublishData::Part {
-                        file.beside = file.beside.map(|known| known + call.allocated);
-                    }
-                    // Blocks of what is still here are not counted yet.
-                    let is_whole = file.buffer.is_empty() || broken!("published_before_bytes");
-                    if file.version == version && is_whole && call.size == file.size {
-                        file.unpublished = None;
-                    }
+                    file.own.published(&told, Instant::now());
                 }
-                state.published(&call, &reply, self.session.standing());
+                state.published(&told.call, &reply, self.session.standing());
                 Ok(Done::Yes)
             }
-            // Removed meanwhile: nothing is left to be kept.
+            // Removed meanwhile.
             Err(Status::NOENT) => {
                 if let Some(file) = &mut state.file {
-                    file.unpublished = None;
+                    file.own.has_nothing_to_publish();
                 }
                 Ok(Done::Yes)
             }
@@ -86,20 +71,4 @@ impl InodeState {
         });
         self.apply(&own.unwrap_or(told), reply.lease, standing);
     }
-}
-
-fn publication(ino: Ino, file: &FileData) -> Publish {
-    let mtime = file.mtime.map(SetTime::At);
-    if let Some(known) = file.beside {
-        let (allocated, data) = (file.allocated.saturating_sub(known), PublishData::Part);
-        return Publish { ino, size: file.size, allocated, mtime, data };
-    }
-    let data = match &file.inline {
-        Some(inline) if inline.len() as u64 == file.size && file.size <= MAX_INLINE => {
-            PublishData::Inline
-        }
-        _ if file.untold_cut.is_some() => PublishData::CutDone,
-        _ => PublishData::OnTargets,
-    };
-    Publish { ino, size: file.size, allocated: file.allocated, mtime, data }
 }

@@ -105,23 +105,23 @@ impl Writeback {
 
 fn is_full_again(node: &Inode, row: &Row) -> bool {
     let blocks: Vec<u64> = row.pushes.iter().map(|p| p.block).collect();
-    node.state.lock().file.as_ref().is_some_and(|f| f.buffer.all_full(&blocks))
+    node.state.lock().file.as_ref().is_some_and(|f| f.own.buffer.all_full(&blocks))
 }
 
 fn take_row(node: &Inode, block: u64, rows: Rows) -> Option<Row> {
     let mut state = node.state.lock();
     let file = state.file.as_mut()?;
     let blocks = row_blocks(file.layout.components.first()?, block);
-    if rows == Rows::Full && !file.buffer.all_full(&blocks) {
+    if rows == Rows::Full && !file.own.buffer.all_full(&blocks) {
         return None;
     }
     Some(Row {
         session: file.session,
         object: file.object,
         layout: file.layout.clone(),
-        fresh_from: file.published_size,
-        beside: file.beside.map(|_| file.found_rows.clone()),
-        pushes: file.buffer.begin_push_all(&blocks)?,
+        fresh_from: file.own.published_size(),
+        beside: file.own.is_written_beside().then(|| file.found_rows.clone()),
+        pushes: file.own.buffer.begin_push_all(&blocks)?,
     })
 }
 

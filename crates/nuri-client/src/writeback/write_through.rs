@@ -13,6 +13,7 @@
 //! as long as what there was room for.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use nuri_proto::Status;
 use nuri_proto::op::data::{Durability, Room};
@@ -98,10 +99,10 @@ impl Writeback {
                 return Ok(WriteOutcome::Nowhere(RetryReason::Busy));
             }
             let mut own = WriteBuffer::default();
-            if let Some(inline) = &file.inline {
+            if let Some(inline) = file.own.inline() {
                 own.write(0, 0, inline);
             }
-            (own, row_of(file), file.size)
+            (own, row_of(file), file.own.size())
         };
         buffer_pieces(&mut own, at, data);
         let mut done = Progress::towards(end);
@@ -123,7 +124,7 @@ impl Writeback {
         let Some(Push { block, data, ranges, .. }) = row.pushes.first() else { return };
         let (base, how) = (block * BLOCK, (Durability::Stable, Room::Unpromised));
         if let (Some(file), Some((_, end))) = (&mut node.state.lock().file, ranges.last()) {
-            file.buffer.note_sent(base + u64::from(*end));
+            file.own.buffer.note_sent(base + u64::from(*end));
         }
         if let Err(status) = self.announce_growth(node, *block) {
             (done.to, done.outcome) = (base + u64::from(ranges[0].0), Err(status));
@@ -189,17 +190,18 @@ impl Writeback {
         let mut state = node.state.lock();
         let file = alone.of(&mut state.file)?;
         // Else the next write lease sees to it.
-        file.has_failed |= !done.is_cut;
+        if !done.is_cut {
+            file.own.note_failed();
+        }
         if stored == 0 {
             // What was fetched ahead meanwhile may be of a piece that was written in part.
-            file.version += 1;
+            file.own.outdate();
             return done.outcome.map(|()| WriteResult { at, len: 0 });
         }
-        file.inline = None;
-        data.note_reach(file.size, done.to);
-        file.size = file.size.max(done.to);
-        file.allocated += done.allocated;
-        file.touch(now);
+        data.note_reach(file.own.size(), done.to);
+        file.own.written_through(done.allocated);
+        file.own.reached(done.to);
+        file.own.touch(now, Instant::now());
         drop(state);
         self.mark_dirty(node);
         Ok(WriteResult { at, len: stored })
@@ -218,7 +220,7 @@ pub(crate) fn begin(
         return Ok(None);
     }
     file.is_written_through = true;
-    Ok(Some((position.within(file.size), ExclusiveWrite(node))))
+    Ok(Some((position.within(file.own.size()), ExclusiveWrite(node))))
 }
 
 /// A range in pieces that a target takes or refuses as a whole: what lies within one of its
@@ -235,7 +237,7 @@ pub(crate) fn row_of(file: &FileData) -> Row {
         session: file.session,
         object: file.object,
         layout: file.layout.clone(),
-        fresh_from: file.published_size,
+        fresh_from: file.own.published_size(),
         beside: None,
         pushes: Vec::new(),
     }

@@ -23,6 +23,9 @@ use crate::{Failure, at, cli};
 /// How long the end of one move may take: what was written while it was copied is brought after.
 const SETTLING: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(200);
+/// How long members of a group that do not hold all its data are waited for: a node that is slow
+/// for a moment, or starts again, must not end a move of hours.
+const RETURN: Duration = Duration::from_secs(60);
 
 /// Moves are made one by one, so that at most one group at a time has a member catching up.
 struct Mover {
@@ -52,15 +55,33 @@ impl Mover {
                 step.from,
                 step.to
             );
-            self.make(step, &name).map_err(|status| match status {
+            self.make_in_time(step, &name).map_err(|status| match status {
                 Status::BUSY => Failure(format!(
-                    "{name}: the others of the group do not hold all its data now; run the \
-                     command again when they are back (nuri status)"
+                    "{name}: the others of the group do not hold all its data for {RETURN:?}; run \
+                     the command again when they are back (nuri status)"
                 )),
                 status => Failure(format!("{name}: {status}; run the command again to go on")),
             })?;
         }
         Ok(())
+    }
+
+    /// As `make`, also where the others of the group come back within a while.
+    fn make_in_time(&self, step: &Step, name: &str) -> Result<(), Status> {
+        let start = Instant::now();
+        let mut is_told = false;
+        loop {
+            match self.make(step, name) {
+                Err(Status::BUSY) if start.elapsed() < RETURN => {}
+                outcome => return outcome,
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                println!("{name}: waits until the others of the group hold all its data again");
+            }
+            std::thread::sleep(LOOK);
+            // An authority that does not answer now is asked again.
+            let _ = self.cluster.refresh();
+        }
     }
 
     fn make(&self, step: &Step, name: &str) -> Result<(), Status> {

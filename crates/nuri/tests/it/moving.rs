@@ -67,6 +67,33 @@ fn a_target_is_drained_and_gets_its_share_again() {
     space.down_clean();
 }
 
+/// A node that is away for a moment must not end a move of hours.
+#[test]
+fn a_drain_waits_for_a_node_that_comes_back() {
+    let space = Space::up(&["--nodes", "5", "--targets", "5", "--shape", "parity:2+1"]);
+    let dir = space.dir();
+    let path = space.mnt().join("load");
+    let mut file = Tagged::create(&path, 24 << 20, 11);
+    let all = file.len();
+    file.write(0..all).unwrap();
+    file.sync().unwrap();
+    let frozen = freeze(&space, "node1");
+    wait_state(&space, "degraded");
+    let out = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| nuri(&["target", "drain", "3", "--dir", &dir]));
+        std::thread::sleep(Duration::from_secs(3));
+        drop(frozen);
+        drain.join().unwrap()
+    });
+    let said = text(&out.stdout);
+    assert!(out.status.success(), "{said}{}", text(&out.stderr));
+    assert!(said.contains("waits until the others of the group hold all its data"), "{said}");
+    assert_eq!(target(&space, 3)["places"], 0, "{}", target(&space, 3));
+    file.check_all(&path).unwrap();
+    drop(file);
+    space.down_clean();
+}
+
 #[test]
 fn a_target_that_is_needed_is_not_drained() {
     let space = Space::up(&["--targets", "2"]);

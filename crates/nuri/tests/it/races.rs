@@ -366,6 +366,8 @@ fn attributes_of_a_file_that_others_look_at_are_theirs_too() {
     let mut space = Space::up(&[]);
     let (a, b) = (space.mnt().join("f"), space.mount("other").join("f"));
     fs::write(&a, "x").unwrap();
+    // The times that follow are later ones.
+    open(&a).set_modified(std::time::UNIX_EPOCH).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

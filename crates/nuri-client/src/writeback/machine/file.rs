@@ -1,0 +1,464 @@
+//! A file's bytes, size and times, as far as the servers may not have them.
+
+use std::time::{Duration, Instant};
+
+use nuri_proto::id::Ino;
+use nuri_proto::limit::MAX_INLINE;
+use nuri_proto::op::meta::{Attr, Publish, PublishData, SetTime, Time};
+use nuri_rules::broken;
+
+use super::sync::SyncScope;
+use crate::writeback::buffer::{BLOCK, OLDEST, PAGE, WriteBuffer};
+
+/// A file's bytes, size and times, as far as the servers may not have them.
+#[derive(Default)]
+pub struct FileWriteback {
+    /// What targets may not have durably.
+    pub buffer: WriteBuffer,
+    /// The whole file, while it is small and was never on the targets.
+    inline: Option<Vec<u8>>,
+    /// What lay inline went to the buffer. The server keeps it until it hears that the targets
+    /// have it.
+    has_left_inline: bool,
+    size: u64,
+    allocated: u64,
+    mtime: Option<Time>,
+    /// Since when there are a size, times or inline data that the server does not have.
+    unpublished: Option<Instant>,
+    /// When a program wrote last.
+    written_at: Option<Instant>,
+    /// Counts changes, to see whether a publication covered the last one.
+    version: u64,
+    /// Size that the server knows.
+    published_size: u64,
+    /// The server knows that bytes may be pushed beyond that size.
+    is_growth_known: bool,
+    /// Targets have nothing beyond the last cut any more, which the server has to know before the
+    /// file grows: the next writer would cut it off again. The number of that cut.
+    untold_cut: Option<u64>,
+    /// Parts of it are written here, others elsewhere: what of `allocated` the server knows.
+    beside: Option<u64>,
+    /// A push failed: bytes may lie beyond the size.
+    has_failed: bool,
+}
+
+/// Whether there is something that the metadata server is to be told.
+pub enum Told {
+    Nothing,
+    /// There is, and bytes must leave before: the sync goes on.
+    Early,
+    Call(Box<Publication>),
+}
+
+/// What the metadata server is to be told.
+pub struct Publication {
+    pub call: Publish,
+    pub inline: Vec<u8>,
+    version: u64,
+    cut: Option<u64>,
+}
+
+impl FileWriteback {
+    /// Of a file whose data is taken over with these attributes. An empty file begins inline, as
+    /// the server says; one with data elsewhere never returns to it.
+    pub fn new(inline: Option<Vec<u8>>, attr: &Attr, now: Instant) -> FileWriteback {
+        let (size, allocated) = (attr.size, attr.allocated);
+        let mut file =
+            FileWriteback { size, allocated, published_size: size, ..FileWriteback::default() };
+        match inline {
+            Some(mut data) if size <= MAX_INLINE => {
+                data.resize(size as usize, 0);
+                file.inline = Some(data);
+            }
+            // Extended beyond the limit before the data was moved, by a client of an older version.
+            Some(data) => {
+                file.buffer.write(0, 0, &data);
+                file.unpublished = Some(now);
+            }
+            None => {}
+        }
+        // Whoever takes the file over to write it has cut off what lies beyond.
+        file.buffer.note_sent(if file.inline.is_some() { 0 } else { size });
+        file
+    }
+
+    /// An empty file that was made or cut to nothing here.
+    pub fn empty() -> FileWriteback {
+        FileWriteback { inline: Some(Vec::new()), ..FileWriteback::default() }
+    }
+
+    /// Others write other parts of the file from here on. The server knows of so many bytes on the
+    /// targets.
+    pub fn write_beside(&mut self, allocated: u64) {
+        self.beside = Some(allocated);
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn published_size(&self) -> u64 {
+        self.published_size
+    }
+
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
+    pub fn inline(&self) -> Option<&[u8]> {
+        self.inline.as_deref()
+    }
+
+    pub fn mtime(&self) -> Option<Time> {
+        self.mtime
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether others may write other parts of it now.
+    pub fn is_written_beside(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Whether the server lacks a size, times or inline data.
+    pub fn is_unpublished(&self) -> bool {
+        self.unpublished.is_some()
+    }
+
+    /// Whether that is so for long, or there is only something else to do.
+    pub fn is_due(&self, now: Instant, age: Duration) -> bool {
+        self.unpublished.is_none_or(|since| now.saturating_duration_since(since) >= age)
+    }
+
+    /// Whether programs write it on: the last time was a moment ago.
+    pub fn is_written_on(&self, now: Instant, moment: Duration) -> bool {
+        self.written_at.is_some_and(|at| now.saturating_duration_since(at) < moment)
+    }
+
+    /// Whether something here is not durable at the servers.
+    pub fn is_dirty(&self) -> bool {
+        self.unpublished.is_some() || !self.buffer.is_empty()
+    }
+
+    /// Whether a writer leaves no bytes beyond the published size.
+    pub fn left_nothing(&self) -> bool {
+        !self.has_failed && !self.is_dirty()
+    }
+
+    /// Whether nothing changed since it was cut.
+    pub fn was_just_cut(&self) -> bool {
+        self.untold_cut.is_some() && self.mtime.is_none()
+    }
+
+    pub fn untold_cut(&self) -> Option<u64> {
+        self.untold_cut
+    }
+
+    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
+    /// any for a hole. Bytes that replace others count twice until then, within the size.
+    pub fn shown_allocated(&self) -> u64 {
+        let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
+        let most = self.allocated.max(self.size.next_multiple_of(4096));
+        (self.allocated + self.buffer.unpushed()).min(most).max(inline)
+    }
+
+    /// Whether a publication would carry the whole file.
+    pub fn lies_inline(&self) -> bool {
+        let is_whole = |data: &Vec<u8>| data.len() as u64 == self.size;
+        self.inline.as_ref().is_some_and(is_whole) && self.size <= MAX_INLINE
+    }
+}
+
+/// What programs do.
+impl FileWriteback {
+    /// A change of data.
+    pub fn touch(&mut self, mtime: Time, now: Instant) {
+        self.mtime = Some(mtime);
+        self.written_at = Some(now);
+        self.changed(now);
+    }
+
+    /// Something that has no time of its own.
+    pub fn changed(&mut self, now: Instant) {
+        self.version += 1;
+        self.unpublished.get_or_insert(now);
+    }
+
+    /// What was fetched of it may be old: nothing else changed.
+    pub fn outdate(&mut self) {
+        self.version += 1;
+    }
+
+    /// Bytes were written up to here.
+    pub fn reached(&mut self, end: u64) {
+        self.size = self.size.max(end);
+    }
+
+    /// Takes a write into what lies inline.
+    ///
+    /// # Errors
+    /// It does not fit there. What lay there is in the buffer now, and so many bytes are charged.
+    pub fn write_inline(&mut self, at: u64, data: &[u8]) -> Result<(), u64> {
+        let end = at as usize + data.len();
+        let Some(inline) = &mut self.inline else { return Err(0) };
+        if end as u64 <= MAX_INLINE {
+            inline.resize(inline.len().max(end), 0);
+            inline[at as usize..end].copy_from_slice(data);
+            return Ok(());
+        }
+        Err(self.leave_inline())
+    }
+
+    /// What lay inline is in the buffer from here on. Bytes charged.
+    fn leave_inline(&mut self) -> u64 {
+        let moved = self.inline.take().unwrap_or_default();
+        if moved.is_empty() {
+            return 0;
+        }
+        self.has_left_inline = true;
+        self.buffer.move_in(&moved)
+    }
+
+    /// The file is about to have this size. Bytes charged for what does not fit inline any more.
+    pub fn spill(&mut self, size: u64, now: Instant) -> u64 {
+        if size <= MAX_INLINE || self.inline.as_ref().is_none_or(Vec::is_empty) {
+            return 0;
+        }
+        self.changed(now);
+        self.leave_inline()
+    }
+
+    /// Zeros in what lies inline; whether the file does.
+    pub fn zero_inline(&mut self, bytes: std::ops::Range<u64>) -> bool {
+        let Some(inline) = &mut self.inline else { return false };
+        if !bytes.is_empty() {
+            inline[bytes.start as usize..bytes.end as usize].fill(0);
+        }
+        true
+    }
+
+    /// Sets the size where nothing but what is buffered here changes: no target was given bytes
+    /// beyond it. Returns bytes that are not buffered any more.
+    pub fn resize_unsent(&mut self, size: u64) -> Option<u64> {
+        if self.beside.is_some() || self.has_failed {
+            return None;
+        }
+        let lies_inline = match &mut self.inline {
+            Some(inline) if size <= MAX_INLINE => {
+                inline.resize(size as usize, 0);
+                true
+            }
+            Some(inline) if !inline.is_empty() => return None,
+            _ => false,
+        };
+        let mut freed = 0;
+        if !lies_inline && size < self.size {
+            let sent_to = if broken!("cut_what_was_sent") { 0 } else { self.buffer.sent_to() };
+            if size < sent_to {
+                return None;
+            }
+            freed = self.buffer.cut(size);
+        }
+        if !lies_inline {
+            self.inline = None;
+        }
+        self.size = size;
+        Some(freed)
+    }
+
+    /// Bytes were written past the buffer: targets have the whole file.
+    pub fn written_through(&mut self, allocated: u64) {
+        self.inline = None;
+        self.allocated += allocated;
+    }
+
+    /// Blocks of these bytes gave room back. What is counted may lag behind by a write; a file with
+    /// blocks elsewhere must not look like a hole.
+    pub fn gave_back(&mut self, bytes: u64, (from, to): (u64, u64)) {
+        let is_all = from == 0 && to >= self.size;
+        let least = if is_all { 0 } else { self.allocated.min(PAGE) };
+        self.allocated = self.allocated.saturating_sub(bytes).max(least);
+    }
+
+    /// The times were set by hand.
+    pub fn mtime_is_set(&mut self) {
+        self.mtime = None;
+    }
+}
+
+/// What the targets answer.
+impl FileWriteback {
+    /// Targets took bytes, with so many more of theirs. One that was asked twice does not count
+    /// again what it has: at least as many as these are.
+    pub fn pushed(&mut self, block: u64, range: (u32, u32), allocated: u64) {
+        let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
+        self.allocated = (self.allocated + allocated).max(least);
+        self.buffer.pushed(block, range);
+    }
+
+    /// Targets refused bytes, which are gone. Bytes that are not buffered any more.
+    pub fn push_failed(&mut self, block: u64, range: (u32, u32)) -> u64 {
+        self.has_failed = true;
+        self.buffer.discard(block, range)
+    }
+
+    /// A write past the buffer ended in the middle, and nothing took away what it left.
+    pub fn note_failed(&mut self) {
+        self.has_failed = true;
+    }
+
+    /// Forgets what is not kept. Bytes that are not buffered any more.
+    pub fn lose(&mut self) -> u64 {
+        self.has_failed = true;
+        self.forget()
+    }
+
+    /// Forgets what nobody wants any more. Bytes that are not buffered any more.
+    pub fn forget(&mut self) -> u64 {
+        self.unpublished = None;
+        self.buffer.clear()
+    }
+
+    /// Targets took off what lay beyond a cut, which has this number.
+    pub fn cut_on_targets(&mut self, from: u64, number: u64, now: Instant) {
+        self.buffer.note_cut(from);
+        self.changed(now);
+        self.mtime = None;
+        self.untold_cut = Some(number).filter(|_| !broken!("cut_stays_untold"));
+    }
+
+    /// Whoever writes it next takes it over anew, and finishes what is not told.
+    pub fn forget_cut(&mut self) {
+        self.untold_cut = None;
+    }
+}
+
+/// What the metadata server is told and answers.
+impl FileWriteback {
+    /// Whether the server must hear that the file grows before this block leaves (WRITEBACK-2).
+    pub fn grows(&self, block: u64) -> bool {
+        let is_unknown = !self.is_growth_known && !broken!("growth_untold");
+        (block + 1) * BLOCK > self.published_size && is_unknown
+    }
+
+    /// The server knows that the file grows.
+    pub fn growth_is_known(&mut self) {
+        self.is_growth_known = true;
+    }
+
+    /// The server knows that what lay beyond this cut is gone.
+    pub fn cut_is_told(&mut self, told: Option<u64>) {
+        self.untold_cut = self.untold_cut.filter(|cut| told != Some(*cut));
+    }
+
+    /// What the server is to be told now. While bytes are left here, no size beyond `durable_to` is
+    /// told (WRITEBACK-1). What left the inode a moment ago is on the targets before the server may
+    /// forget it.
+    pub fn publication(&self, ino: Ino, scope: SyncScope, durable_to: u64) -> Told {
+        let unchanged = self.inline.is_none() && self.size == self.published_size;
+        let is_told = self.unpublished.is_none() && self.untold_cut.is_none();
+        if is_told || (scope == SyncScope::Data && unchanged) {
+            return Told::Nothing;
+        }
+        let is_moving = self.has_left_inline && self.buffer.has_before(OLDEST);
+        if is_moving && !broken!("published_before_bytes") {
+            return Told::Early;
+        }
+        let mut call = self.call(ino);
+        let is_capped = call.data != PublishData::Inline && !self.buffer.is_empty();
+        if is_capped && !broken!("published_before_bytes") {
+            call.size = call.size.min(durable_to);
+        }
+        let inline = self.inline.clone().unwrap_or_default();
+        let (version, cut) = (self.version, self.untold_cut);
+        Told::Call(Box::new(Publication { call, inline, version, cut }))
+    }
+
+    fn call(&self, ino: Ino) -> Publish {
+        let (size, mtime) = (self.size, self.mtime.map(SetTime::At));
+        if let Some(known) = self.beside {
+            let allocated = self.allocated.saturating_sub(known);
+            return Publish { ino, size, allocated, mtime, data: PublishData::Part };
+        }
+        let data = match self.untold_cut {
+            _ if self.lies_inline() => PublishData::Inline,
+            Some(_) => PublishData::CutDone,
+            None => PublishData::OnTargets,
+        };
+        Publish { ino, size, allocated: self.allocated, mtime, data }
+    }
+
+    /// The server has it. What it does not have yet came since the sync began, or is left for the
+    /// next one.
+    pub fn published(&mut self, told: &Publication, now: Instant) {
+        let call = &told.call;
+        self.published_size = call.size;
+        self.has_left_inline &= call.data == PublishData::Inline;
+        self.cut_is_told(told.cut.filter(|_| call.data == PublishData::CutDone));
+        if call.data == PublishData::Part {
+            self.beside = self.beside.map(|known| known + call.allocated);
+        }
+        // Blocks of what is still here are not counted yet.
+        let is_whole = self.buffer.is_empty() || broken!("published_before_bytes");
+        let is_all = self.version == told.version && is_whole && call.size == self.size;
+        self.unpublished = self.unpublished.filter(|_| !is_all).map(|_| now);
+    }
+
+    /// The server took it with the journal, as it was at this version.
+    pub fn published_inline(&mut self, size: u64, version: u64) {
+        self.published_size = size;
+        if self.version == version {
+            self.unpublished = None;
+        }
+    }
+
+    /// The file is gone at the server: nothing is left to be kept.
+    pub fn has_nothing_to_publish(&mut self) {
+        self.unpublished = None;
+    }
+
+    /// The server told how the file is, while nothing of it was unpublished here.
+    pub fn told(&mut self, attr: &Attr) {
+        // One that was just cut to nothing here has no other size.
+        let fits = self.inline.as_ref().is_none_or(|data| data.len() as u64 == attr.size);
+        if self.unpublished.is_none() && fits {
+            (self.size, self.published_size) = (attr.size, attr.size);
+            self.allocated = attr.allocated;
+            self.mtime = None;
+        }
+    }
+
+    /// The server cut the file or made it longer.
+    pub fn resized(&mut self, size: u64, now: Instant) {
+        if size == 0 {
+            // Whatever it was: nothing of this object is on the targets.
+            (self.inline, self.allocated) = (Some(Vec::new()), 0);
+            self.has_left_inline = false;
+            self.buffer.note_cut(0);
+        }
+        if let Some(inline) = &mut self.inline {
+            inline.resize(size as usize, 0);
+            self.allocated = self.allocated.min(size.next_multiple_of(512));
+        }
+        (self.size, self.published_size) = (size, size);
+        (self.is_growth_known, self.untold_cut) = (false, None);
+        self.mtime = None;
+        self.version += 1;
+        let has_inline = self.inline.as_ref().is_some_and(|data| !data.is_empty());
+        let is_clean = !has_inline && self.buffer.is_empty();
+        self.unpublished = (!is_clean).then_some(now);
+    }
+
+    /// All of it is gone, and a later version begins. Bytes that are not buffered any more.
+    pub fn begin_anew(&mut self) -> u64 {
+        let freed = self.buffer.clear();
+        *self = FileWriteback { version: self.version + 1, ..FileWriteback::empty() };
+        freed
+    }
+}
