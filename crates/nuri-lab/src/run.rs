@@ -351,7 +351,7 @@ fn passed(sample: &Sample, is_local: bool) -> &'static [&'static str] {
     let writes = matches!(sample.phase.own(), Phase::Write | Phase::WriteCharacters);
     match (sample.phase.unit(), sample.caches.as_str()) {
         _ if sample.phase == Phase::Stream => &[],
-        (Unit::OpsPerSecond | Unit::Microseconds | Unit::Seconds, _) => &[],
+        (Unit::OpsPerSecond | Unit::Microseconds | Unit::Seconds | Unit::OfLocal, _) => &[],
         (_, "warm" | "not synced") => &[MEMORY],
         _ if is_local && writes => &[DISK_WRITE],
         _ if is_local => &[DISK_READ],

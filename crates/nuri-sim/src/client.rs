@@ -20,7 +20,7 @@ use nuri_proto::id::{Ino, ObjectId, TargetId};
 use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::data::Durability;
-use nuri_proto::op::meta::{Attr, FileRecord, Time};
+use nuri_proto::op::meta::{Attr, FileRecord, PublishData, Time};
 use nuri_stripe::locate::{Piece, pieces};
 use nuri_stripe::unsynced::{FlushTicket, Unsynced};
 
@@ -300,7 +300,14 @@ impl Client {
                         self.syncing = Some(syncing);
                         return self.advance(now);
                     }
-                    Told::Call(told) => Some(MetaCall::Publish { file, told: *told }),
+                    Told::Call(told) => {
+                        let is_inline = told.call.data == PublishData::Inline;
+                        let is_covered = f.own.buffer.is_empty() || told.call.size <= durable_to;
+                        if !is_inline && !is_covered {
+                            return Err(format!("size {} is told early", told.call.size));
+                        }
+                        Some(MetaCall::Publish { file, told: *told })
+                    }
                     Told::Nothing => None,
                 };
                 // All of that is durable now, says the machine.
@@ -431,11 +438,12 @@ impl Client {
             (Purpose::Push(pushed, _), Answer::Refused(Status::NOSPC)) => {
                 let file = &mut self.files[pushed.file];
                 if file.object == pushed.object {
+                    let was_moving = file.own.is_moving();
                     file.own.push_failed(pushed.block, pushed.range);
                     let first = (pushed.block * BLOCK + u64::from(pushed.range.0)) as usize / CELL;
                     let count = (pushed.range.1 - pushed.range.0) as usize / CELL;
                     file.history.refused(first..first + count);
-                    let inline = MAX_INLINE as usize / CELL;
+                    let inline = if was_moving { MAX_INLINE as usize / CELL } else { 0 };
                     file.history.refused_to_move(first.min(inline)..(first + count).min(inline));
                 }
             }

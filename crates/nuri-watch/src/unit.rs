@@ -13,6 +13,9 @@ pub enum Unit {
     Microseconds,
     #[serde(rename = "s")]
     Seconds,
+    /// A part of what the local file system did with the same work.
+    #[serde(rename = "of the local disk")]
+    OfLocal,
 }
 
 impl Unit {
@@ -22,11 +25,12 @@ impl Unit {
             Unit::OpsPerSecond => "op/s",
             Unit::Microseconds => "us",
             Unit::Seconds => "s",
+            Unit::OfLocal => "of the local disk",
         }
     }
 
     /// Whether more is better: rates, not times.
     pub fn is_rate(self) -> bool {
-        matches!(self, Unit::MibPerSecond | Unit::OpsPerSecond)
+        matches!(self, Unit::MibPerSecond | Unit::OpsPerSecond | Unit::OfLocal)
     }
 }

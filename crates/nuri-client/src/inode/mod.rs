@@ -34,6 +34,10 @@ use crate::readahead::window::Ahead;
 use crate::writeback::found_rows::FoundRows;
 use crate::writeback::machine::FileWriteback;
 
+/// A recall that takes so long is given way to for so long.
+const SLOW_RECALL: Duration = Duration::from_secs(2);
+const YIELD_TO_SLOW: Duration = Duration::from_secs(1);
+
 /// An inode and its attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -58,6 +62,8 @@ pub(crate) struct Inode {
 #[derive(Default)]
 pub(crate) struct InodeState {
     pub(crate) hold: LeaseState,
+    /// When the recall began that is being obeyed.
+    pub(crate) recalled_since: Option<Instant>,
     /// What may be written without a mode, while others write elsewhere in the file.
     pub(crate) parts: Option<Box<RangeLease>>,
     /// Those that are being given back.
@@ -363,6 +369,18 @@ impl Inode {
             self.changed.wait_for(&mut state, Duration::from_millis(10));
         }
     }
+
+    /// As `yield_to_recall`, of changes of the size: a program that makes one after the other would
+    /// keep a recall from its end, and one that gives way each time holds the kernel's pages longer
+    /// than it helps. So only where the recall takes long.
+    pub(crate) fn yield_to_slow_recall(&self) {
+        let mut state = self.state.lock();
+        let is_slow = |since: &Instant| since.elapsed() > SLOW_RECALL;
+        if state.hold.revoking && state.recalled_since.as_ref().is_some_and(is_slow) {
+            let end = Instant::now() + YIELD_TO_SLOW;
+            while state.hold.revoking && !self.changed.wait_until(&mut state, end).timed_out() {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -437,5 +455,21 @@ mod tests {
         state.forget_leased();
         state.directory_changed(attr(12), 0);
         assert_eq!(state.attr, None, "the lease went in between");
+    }
+    #[test]
+    fn changes_of_the_size_give_way_to_a_recall_that_takes_long() {
+        let inode = Inode::new(Ino(7), 0);
+        let waited = |revoking, age| {
+            let mut state = inode.state.lock();
+            state.hold.revoking = revoking;
+            state.recalled_since = Instant::now().checked_sub(age);
+            drop(state);
+            let start = Instant::now();
+            inode.yield_to_slow_recall();
+            start.elapsed()
+        };
+        assert!(waited(true, 2 * SLOW_RECALL) >= YIELD_TO_SLOW);
+        assert!(waited(true, SLOW_RECALL / 4) < YIELD_TO_SLOW / 2);
+        assert!(waited(false, 2 * SLOW_RECALL) < YIELD_TO_SLOW / 2, "it ended");
     }
 }

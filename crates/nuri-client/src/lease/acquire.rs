@@ -149,6 +149,9 @@ impl Leases {
     /// Enters a change of the file's size.
     pub(crate) fn enter_resize(&self, ino: Ino) -> Result<Resizing, Status> {
         let start = Instant::now();
+        if let Some(node) = self.inodes.find(ino) {
+            node.yield_to_slow_recall();
+        }
         while start.elapsed() <= REQUEST {
             if let Some(entered) = self.enter_what_goes(ino) {
                 return Ok(Resizing::Recalled(entered));

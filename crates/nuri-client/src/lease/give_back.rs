@@ -39,6 +39,7 @@ impl Leases {
             if let Recalled::Kept(mode) = state.hold.recall(number, last, has_more) {
                 return mode;
             }
+            state.recalled_since.get_or_insert_with(Instant::now);
         }
         let mut files = self.journal.leave_directory(node);
         // Operations under way may wait for a target. Well before the server ends the session.
@@ -60,6 +61,7 @@ impl Leases {
                 let wrote = state.hold.mode == Some(LeaseMode::Write);
                 *settled = wrote && state.file.as_ref().is_some_and(|f| f.left_nothing());
                 let kept = state.hold.give_back(keep);
+                state.recalled_since = state.recalled_since.filter(|_| state.hold.revoking);
                 let may_write = kept == Some(LeaseMode::Write);
                 if let Some(file) = &mut state.file {
                     file.keep_writable(may_write);
@@ -75,7 +77,9 @@ impl Leases {
             node.changed.wait_for(&mut state, pause);
         }
         let lost = self.give_up(node, "busy during a recall");
-        node.state.lock().hold.give_back(None);
+        let mut state = node.state.lock();
+        state.hold.give_back(None);
+        state.recalled_since = state.recalled_since.filter(|_| state.hold.revoking);
         lost
     }
 

@@ -1,5 +1,6 @@
 //! What was measured, told: from records alone, as a page or as Markdown.
 
+pub mod drawing;
 pub mod html;
 pub mod markdown;
 mod plot;

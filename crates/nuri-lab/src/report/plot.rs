@@ -1,8 +1,11 @@
-//! A panel as a drawing (SVG): a line per series with error bars, units on the axes.
+//! A panel as a drawing (SVG), units on the axes: a line per series with error bars along numbers,
+//! bars beside each other along names.
 //!
 //! Colours are those of [`PALETTE`] and [`INK`]; the page gives others in the dark by rules that
 //! name these.
 
+use plotters::coord::ranged1d::SegmentedCoord;
+use plotters::coord::types::{RangedCoordf64, RangedCoordusize};
 use plotters::prelude::*;
 
 use super::{Panel, Series, figure};
@@ -88,6 +91,16 @@ fn draw(panel: &Panel, top: f64, root: &Area<'_>) -> Result<()> {
         .y_label_formatter(&|value| figure(*value))
         .draw()
         .map_err(failed)?;
+    if has_names(panel) {
+        draw_bars(panel, root, &mut chart)?;
+        let corner = SeriesLabelPosition::UpperRight;
+        return chart
+            .configure_series_labels()
+            .position(corner)
+            .label_font(words)
+            .draw()
+            .map_err(failed);
+    }
     for (i, series) in panel.series.iter().enumerate() {
         let own = color(PALETTE[i % PALETTE.len()].0);
         let points: Vec<_> =
@@ -106,6 +119,37 @@ fn draw(panel: &Panel, top: f64, root: &Area<'_>) -> Result<()> {
     chart.configure_series_labels().position(legend).label_font(words).draw().map_err(failed)
 }
 
+type Chart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<SegmentedCoord<RangedCoordusize>, RangedCoordf64>>;
+
+/// Whether what the panel varies has names, and no order.
+fn has_names(panel: &Panel) -> bool {
+    let is_name = |value: &String| !value.starts_with(|first: char| first.is_ascii_digit());
+    panel.values.len() > 1 && panel.series.len() > 1 && panel.values.iter().all(is_name)
+}
+
+fn draw_bars<'b>(panel: &Panel, root: &Area<'b>, chart: &mut Chart<'_, 'b>) -> Result<()> {
+    let (along, _) = chart.plotting_area().get_pixel_range();
+    let group = (along.end - along.start) * 8 / 10 / panel.values.len().max(1) as i32;
+    let width = group / panel.series.len().max(1) as i32;
+    for (i, series) in panel.series.iter().enumerate() {
+        let own = color(PALETTE[i % PALETTE.len()].0).filled();
+        let key = move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], own);
+        let nothing = std::iter::empty::<(SegmentValue<usize>, f64)>();
+        let line = LineSeries::new(nothing, own);
+        chart.draw_series(line).map_err(failed)?.label(&series.name).legend(key);
+        for (at, record) in series.measured() {
+            let top = (SegmentValue::CenterOf(at), record.interval.median);
+            let (center, top) = chart.backend_coord(&top);
+            let (_, bottom) = chart.backend_coord(&(SegmentValue::CenterOf(at), 0.0));
+            let left = center - group / 2 + width * i as i32;
+            let bar = [(left, top), (left + width - 2, bottom)];
+            root.draw(&Rectangle::new(bar, own)).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use crate::record::tests::sample;
@@ -121,5 +165,16 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(svg.starts_with("<svg width=\"100%\" viewBox"), "{svg}");
+    }
+
+    #[test]
+    fn what_has_names_is_drawn_as_bars() {
+        let at = |system, work| sample("beside", &[("system", system), ("work", work)], &[0.5]);
+        let records = vec![at("one", "write"), at("one", "read"), at("two", "write")];
+        let chapters = chapters([records, vec![at("three", "write")]].concat()).unwrap();
+        let svg = super::svg(&chapters[0].panels[0]).unwrap().unwrap();
+        let bars = |color: &str| svg.matches(&format!("fill=\"{color}\"")).count();
+        assert_eq!(bars("#0072B2") + bars("#D55E00"), 4 + 2, "and a key of each: {svg}");
+        assert!(["one", "two", "three", "write", "read"].iter().all(|word| svg.contains(word)));
     }
 }

@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long members of a group that do not hold all its data are waited for: a node that is slow
 /// for a moment, or starts again, must not end a move of hours.
 const RETURN: Duration = Duration::from_secs(60);
+/// An attempt that takes so long copied something.
+const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Moves are made one by one, so that at most one group at a time has a member catching up.
 struct Mover {
@@ -68,16 +70,22 @@ impl Mover {
 
     /// As `make`, also where the others of the group come back within a while.
     fn make_in_time(&self, step: &Step, name: &str) -> Result<(), Status> {
-        let start = Instant::now();
-        let mut is_told = false;
+        // Since when nothing could be copied.
+        let mut since = None;
         loop {
-            match self.make(step, name) {
-                Err(Status::BUSY) if start.elapsed() < RETURN => {}
+            let began = Instant::now();
+            let outcome = self.make(step, name);
+            if began.elapsed() > PROGRESS {
+                since = None;
+            }
+            match outcome {
+                Err(Status::BUSY) if since.is_none_or(|at: Instant| at.elapsed() < RETURN) => {}
                 outcome => return outcome,
             }
-            if !std::mem::replace(&mut is_told, true) {
+            if since.is_none() {
                 println!("{name}: waits until the others of the group hold all its data again");
             }
+            since.get_or_insert_with(Instant::now);
             std::thread::sleep(LOOK);
             // An authority that does not answer now is asked again.
             let _ = self.cluster.refresh();

@@ -81,7 +81,7 @@ fn a_report_is_a_page_for_the_day_the_night_and_the_phone() {
     assert!(words.contains("| 16k | space | 50.0 | 49.0 to 51.0 | 0.05 disk write |"), "{words}");
     assert!(words.contains("write of space is 0.50"), "{words}");
 
-    refused(&["lab", "report", &run, "-o", "r.pdf"], "ends in .html or .md");
+    refused(&["lab", "report", &run, "-o", "r.pdf"], "ends in .html, .md or .svg");
     refused(&["lab", "report", &md], "line 1: ");
     refused(&["lab", "report", "/nowhere.jsonl"], "/nowhere.jsonl: No such file");
 }

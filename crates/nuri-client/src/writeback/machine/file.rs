@@ -7,7 +7,7 @@ use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, Publish, PublishData, SetTime, Time};
 use nuri_rules::broken;
 
-use super::sync::SyncScope;
+use super::sync::{Goal, SyncScope};
 use crate::writeback::buffer::{BLOCK, OLDEST, PAGE, WriteBuffer};
 
 /// A file's bytes, size and times, as far as the servers may not have them.
@@ -31,6 +31,10 @@ pub struct FileWriteback {
     version: u64,
     /// Size that the server knows.
     published_size: u64,
+    /// The size that the sync which began last covers, and the size when the background looked
+    /// last; where the file was cut since, what was left of it.
+    synced_size: u64,
+    aged_size: u64,
     /// The server knows that bytes may be pushed beyond that size.
     is_growth_known: bool,
     /// Targets have nothing beyond the last cut any more, which the server has to know before the
@@ -55,6 +59,8 @@ pub struct Publication {
     pub call: Publish,
     pub inline: Vec<u8>,
     version: u64,
+    /// Nothing was left here, and all blocks are counted.
+    is_whole: bool,
     cut: Option<u64>,
 }
 
@@ -65,6 +71,7 @@ impl FileWriteback {
         let (size, allocated) = (attr.size, attr.allocated);
         let mut file =
             FileWriteback { size, allocated, published_size: size, ..FileWriteback::default() };
+        file.aged_size = size;
         match inline {
             Some(mut data) if size <= MAX_INLINE => {
                 data.resize(size as usize, 0);
@@ -72,8 +79,8 @@ impl FileWriteback {
             }
             // Extended beyond the limit before the data was moved, by a client of an older version.
             Some(data) => {
-                file.buffer.write(0, 0, &data);
-                file.unpublished = Some(now);
+                file.buffer.move_in(&data);
+                (file.has_left_inline, file.unpublished) = (true, Some(now));
             }
             None => {}
         }
@@ -168,6 +175,11 @@ impl FileWriteback {
         (self.allocated + self.buffer.unpushed()).min(most).max(inline)
     }
 
+    /// Whether bytes that lay inline are on their way to the targets.
+    pub fn is_moving(&self) -> bool {
+        self.has_left_inline && self.buffer.has_before(OLDEST)
+    }
+
     /// Whether a publication would carry the whole file.
     pub fn lies_inline(&self) -> bool {
         let is_whole = |data: &Vec<u8>| data.len() as u64 == self.size;
@@ -227,10 +239,12 @@ impl FileWriteback {
 
     /// The file is about to have this size. Bytes charged for what does not fit inline any more.
     pub fn spill(&mut self, size: u64, now: Instant) -> u64 {
-        if size <= MAX_INLINE || self.inline.as_ref().is_none_or(Vec::is_empty) {
+        if size <= MAX_INLINE {
             return 0;
         }
-        self.changed(now);
+        if self.inline.as_ref().is_some_and(|data| !data.is_empty()) {
+            self.changed(now);
+        }
         self.leave_inline()
     }
 
@@ -269,7 +283,27 @@ impl FileWriteback {
             self.inline = None;
         }
         self.size = size;
+        self.note_size_was(size);
         Some(freed)
+    }
+
+    fn note_size_was(&mut self, size: u64) {
+        self.synced_size = self.synced_size.min(size);
+        self.aged_size = self.aged_size.min(size);
+    }
+
+    /// A sync begins: of the background one that covers what it found last.
+    pub(super) fn begin_sync(&mut self, goal: Goal) {
+        self.synced_size = match goal {
+            Goal::Aged => std::mem::replace(&mut self.aged_size, self.size),
+            Goal::Published => self.size,
+            Goal::Pushed => return,
+        };
+    }
+
+    /// The size that the last sync may tell, once its bytes are durable.
+    pub(super) fn covered_size(&self) -> u64 {
+        self.synced_size.max(self.published_size)
     }
 
     /// Bytes were written past the buffer: targets have the whole file.
@@ -361,13 +395,13 @@ impl FileWriteback {
     /// told (WRITEBACK-1). What left the inode a moment ago is on the targets before the server may
     /// forget it.
     pub fn publication(&self, ino: Ino, scope: SyncScope, durable_to: u64) -> Told {
-        let unchanged = self.inline.is_none() && self.size == self.published_size;
+        let lies_as_known = self.inline.is_none() && !self.has_left_inline;
+        let unchanged = lies_as_known && self.size == self.published_size;
         let is_told = self.unpublished.is_none() && self.untold_cut.is_none();
         if is_told || (scope == SyncScope::Data && unchanged) {
             return Told::Nothing;
         }
-        let is_moving = self.has_left_inline && self.buffer.has_before(OLDEST);
-        if is_moving && !broken!("published_before_bytes") {
+        if self.is_moving() && !broken!("published_before_bytes") {
             return Told::Early;
         }
         let mut call = self.call(ino);
@@ -376,8 +410,10 @@ impl FileWriteback {
             call.size = call.size.min(durable_to);
         }
         let inline = self.inline.clone().unwrap_or_default();
+        // Blocks of what is still here are not counted yet.
+        let is_whole = self.buffer.is_empty() || broken!("published_before_bytes");
         let (version, cut) = (self.version, self.untold_cut);
-        Told::Call(Box::new(Publication { call, inline, version, cut }))
+        Told::Call(Box::new(Publication { call, inline, version, is_whole, cut }))
     }
 
     fn call(&self, ino: Ino) -> Publish {
@@ -404,9 +440,7 @@ impl FileWriteback {
         if call.data == PublishData::Part {
             self.beside = self.beside.map(|known| known + call.allocated);
         }
-        // Blocks of what is still here are not counted yet.
-        let is_whole = self.buffer.is_empty() || broken!("published_before_bytes");
-        let is_all = self.version == told.version && is_whole && call.size == self.size;
+        let is_all = self.version == told.version && told.is_whole && call.size == self.size;
         self.unpublished = self.unpublished.filter(|_| !is_all).map(|_| now);
     }
 
@@ -442,11 +476,14 @@ impl FileWriteback {
             self.has_left_inline = false;
             self.buffer.note_cut(0);
         }
-        if let Some(inline) = &mut self.inline {
+        if size > MAX_INLINE {
+            self.leave_inline();
+        } else if let Some(inline) = &mut self.inline {
             inline.resize(size as usize, 0);
             self.allocated = self.allocated.min(size.next_multiple_of(512));
         }
         (self.size, self.published_size) = (size, size);
+        self.note_size_was(size);
         (self.is_growth_known, self.untold_cut) = (false, None);
         self.mtime = None;
         self.version += 1;

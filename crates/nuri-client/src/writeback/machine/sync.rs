@@ -45,9 +45,6 @@ pub enum Goal {
 pub struct FileSync {
     /// Bytes of that age and older.
     mark: u64,
-    /// The size when it began.
-    written: u64,
-    goal: Goal,
     is_short_piece_tried: bool,
 }
 
@@ -58,8 +55,8 @@ impl FileSync {
             _ if broken!("sync_covers_later_bytes") => u64::MAX,
             _ => file.buffer.mark(),
         };
-        let is_short_piece_tried = goal != Goal::Published;
-        FileSync { mark, written: file.size(), goal, is_short_piece_tried }
+        file.begin_sync(goal);
+        FileSync { mark, is_short_piece_tried: goal != Goal::Published }
     }
 
     /// The next step, as the file is now.
@@ -85,14 +82,7 @@ impl FileSync {
         }
         match buffer.has_held_before(self.mark) && !broken!("published_before_flush") {
             true => Step::Flush,
-            false => Step::Publish { durable_to: self.durable_to(file) },
-        }
-    }
-
-    fn durable_to(&self, file: &FileWriteback) -> u64 {
-        match (self.goal, file.buffer.first()) {
-            (Goal::Aged, Some(first)) => first.max(file.published_size()),
-            _ => self.written,
+            false => Step::Publish { durable_to: file.covered_size() },
         }
     }
 }
@@ -201,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_on_is_published_up_to_what_is_durable() {
+    fn a_file_that_is_written_on_is_published_as_it_was_a_while_ago() {
         let mut file = file();
         write(&mut file, 0, &[1; 4096]);
         let mut sync = FileSync::begin(&mut file, Goal::Aged);
@@ -211,25 +201,58 @@ mod tests {
         let mut sync = FileSync::begin(&mut file, Goal::Aged);
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], MEMORY));
         let range = push(&mut file, 0);
-        file.buffer.write(1, 0, &[3; 10]);
-        file.reached(BLOCK + 10);
+        file.buffer.write(0, 10, b"its header again");
         assert_eq!(sync.next(&file, true), Step::Flush);
         file.buffer.durable(0, range);
-        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: BLOCK });
-        file.buffer.write(0, 10, b"again");
-        let told = told(&file, BLOCK);
-        file.published(&told, Instant::now());
-        FileSync::begin(&mut file, Goal::Aged);
+        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 4096 });
+        assert_eq!(told(&file, 4096).call.size, 4096);
         let mut sync = FileSync::begin(&mut file, Goal::Aged);
-        push(&mut file, 1);
-        file.buffer.durable(1, (0, 10));
-        file.buffer.write(0, 10, b"later");
+        assert_eq!(file.resize_unsent(8000), None, "targets have more");
+        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 8192 }, "as it was then");
+        let mut sync = FileSync::begin(&mut file, Goal::Aged);
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], MEMORY));
-        push(&mut file, 0);
-        file.buffer.durable(0, (10, 15));
-        file.buffer.write(0, 20, b"young");
-        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: BLOCK }, "not less");
     }
+
+    /// What is written again after a cut is younger than the sync.
+    #[test]
+    fn a_sync_tells_no_size_from_before_a_cut() {
+        let mut file = file();
+        write(&mut file, 0, &[1; 200_000]);
+        let mut sync = FileSync::begin(&mut file, Goal::Published);
+        assert!(file.resize_unsent(0).is_some());
+        write(&mut file, 0, &[2; 100_000]);
+        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 0 });
+        assert_eq!(told(&file, 0).call.size, 0);
+    }
+
+    /// An empty file that a server made long lies inline no longer.
+    #[test]
+    fn what_is_long_lies_not_with_the_inode() {
+        let mut file = FileWriteback::empty();
+        assert_eq!(file.spill(1 << 40, Instant::now()), 0);
+        file.resized(1 << 40, Instant::now());
+        assert!(file.inline().is_none() && !file.is_dirty());
+        let mut file = FileWriteback::empty();
+        file.resized(1 << 40, Instant::now());
+        assert!(file.inline().is_none());
+        assert!(file.write_inline(0, b"bytes").is_err());
+    }
+
+    /// Blocks that a target counted while the server was told are told with the next sync.
+    #[test]
+    fn a_file_with_blocks_that_are_not_counted_is_published_once_more() {
+        let mut file = file();
+        file.resized(BLOCK, Instant::now());
+        let mut sync = FileSync::begin(&mut file, Goal::Published);
+        write(&mut file, 0, &[1; 200_000]);
+        assert_eq!(sync.next(&file, true), Step::Publish { durable_to: BLOCK });
+        let told = told(&file, BLOCK);
+        let range = push(&mut file, 0);
+        file.buffer.durable(0, range);
+        file.published(&told, Instant::now());
+        assert!(file.is_unpublished());
+    }
+
     /// A small file that outgrows its inode while a sync is about to publish it.
     #[test]
     fn what_left_the_inode_is_on_the_targets_before_the_server_forgets_it() {

@@ -99,8 +99,8 @@ pub(crate) struct Report {
     /// Files that `nuri lab run` wrote
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<PathBuf>,
-    /// Where to write it; repeat for both forms: a page (.html) and Markdown (.md). Default:
-    /// Markdown on standard output
+    /// Where to write it; repeat for several forms: a page (.html), Markdown (.md), and the drawing
+    /// of runs with one metric (.svg). Default: Markdown on standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nuri_lab::report::{Chapter, chapters, html, markdown};
+use nuri_lab::report::{Chapter, chapters, drawing, html, markdown};
 use nuri_lab::{LabError, Result, at};
 
 use crate::cli::Report;
@@ -34,7 +34,8 @@ type Renderer = fn(&[Chapter]) -> Result<String>;
 fn renderer(path: &Path) -> Result<Renderer> {
     match path.extension().and_then(|end| end.to_str()) {
         Some("html") => Ok(html::render),
+        Some("svg") => Ok(drawing::render),
         Some("md") => Ok(|chapters| Ok(markdown::render(chapters))),
-        _ => Err(LabError(format!("{}: a report ends in .html or .md", path.display()))),
+        _ => Err(LabError(format!("{}: a report ends in .html, .md or .svg", path.display()))),
     }
 }
