@@ -297,6 +297,10 @@ impl Client {
                 let f = &mut self.files[file];
                 let told = match f.own.publication(f.ino, SyncScope::All, durable_to) {
                     Told::Early => {
+                        let next = syncing.sync.next(&f.own, true);
+                        if matches!(next, Step::Publish { .. }) {
+                            return Err("what must leave before a publication stays".into());
+                        }
                         self.syncing = Some(syncing);
                         return self.advance(now);
                     }
