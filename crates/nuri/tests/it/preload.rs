@@ -356,7 +356,7 @@ fn changes_of_the_size_and_writes_do_not_mix() {
         b=b'w'*(1<<20); took=.01; start=time.time()\n\
         def late(): time.sleep(i%16/15*took); os.pwrite(f,b,8<<20)\n\
         for i in range(150):\n\
-        \x20 if time.time()>start+30: break\n\
+        \x20 if time.time()>start+45: break\n\
         \x20 f=os.open(sys.argv[1]+str(i),os.O_RDWR|os.O_CREAT)\n\
         \x20 t=threading.Thread(target=late); t.start()\n\
         \x20 began=time.time(); os.posix_fallocate(f,0,4<<20)\n\
@@ -370,8 +370,7 @@ fn changes_of_the_size_and_writes_do_not_mix() {
         \x20 assert d==(bytes(1<<20)+b+bytes(1<<20) if end else bytes(3<<20)), (i, end)\n\
         \x20 os.close(f); os.unlink(sys.argv[1]+str(i))\n";
     let moved = preload.python(script, &paused.join("f"));
-    // As many rounds as a busy machine plays in half a minute.
-    assert!(moved.written > 20 * MIB, "{moved:?}");
+    assert!(moved.written > 100 * MIB, "{moved:?}");
     preload.space.down_clean();
 }
 

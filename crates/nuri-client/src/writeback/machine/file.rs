@@ -129,10 +129,6 @@ impl FileWriteback {
         self.beside.is_some()
     }
 
-    pub fn has_failed(&self) -> bool {
-        self.has_failed
-    }
-
     /// Whether the server lacks a size, times or inline data.
     pub fn is_unpublished(&self) -> bool {
         self.unpublished.is_some()

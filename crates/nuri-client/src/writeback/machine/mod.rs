@@ -8,9 +8,9 @@
 //! WRITEBACK-3 A sync covers what was written before it began, and ends, however much is written
 //!    meanwhile.
 //!
-//! Example. A program writes 10 bytes at 0 of an empty file with parity and syncs it. [`FileSync`]
+//! Example. A program writes 20,000 bytes to an empty file with parity and syncs it. [`FileSync`]
 //! asks for: `Push` of block 0; the push first says that the file grows ([`FileWriteback::grows`]),
-//! then the members of the group have the bytes; nothing is left, so `Publish`: size 10.
+//! then the members of the group have the bytes; nothing is left, so `Publish`: size 20,000.
 //! On a stripe the targets have the bytes in memory only: `Flush` comes before `Publish`.
 
 mod file;
