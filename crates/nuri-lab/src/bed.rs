@@ -75,9 +75,8 @@ impl Bed {
     /// The cluster of a point.
     pub(crate) fn at(&self, point: &Point) -> Result<Cluster> {
         let [nodes, mounts, link, shape, target_size, serve] = self.fields().map(|(name, text)| {
-            filled(text, point).map_err(|rest| {
-                LabError(format!("testbed.{name} names {rest}, which nothing sweeps"))
-            })
+            filled(text, point)
+                .map_err(|unswept| LabError(format!("testbed.{name} names {unswept}")))
         });
         let number = |name, text: String| {
             text.parse().map_err(|_| odd(name)(format!("'{text}' is no number")))

@@ -297,21 +297,25 @@ impl Plan {
 
     /// The workload's options at a point, as words.
     pub fn options(&self, point: &Point) -> Result<Vec<String>> {
-        let options = filled(&self.workload.options, point).map_err(|rest| {
-            LabError(format!("the workload's options name {rest}, which nothing sweeps"))
-        })?;
+        let options = filled(&self.workload.options, point)
+            .map_err(|unswept| LabError(format!("the workload's options name {unswept}")))?;
         Ok(options.split_whitespace().map(String::from).collect())
     }
 }
 
-/// With the values of a point for the names in it; the error is what begins with another name.
-pub(crate) fn filled(text: &str, point: &Point) -> std::result::Result<String, String> {
+/// The rest of a text, which begins with a name that a point has no value for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}, which nothing sweeps")]
+pub(crate) struct Unswept(String);
+
+/// With the values of a point for the names in it.
+pub(crate) fn filled(text: &str, point: &Point) -> std::result::Result<String, Unswept> {
     let mut text = text.to_string();
     for (name, value) in point {
         text = text.replace(&format!("{{{name}}}"), value);
     }
     match text.find('{') {
-        Some(open) => Err(text[open..].to_string()),
+        Some(open) => Err(Unswept(text[open..].to_string())),
         None => Ok(text),
     }
 }

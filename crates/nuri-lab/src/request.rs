@@ -56,8 +56,9 @@ pub struct Request {
     pub(crate) hosts: Hosts,
 }
 
-fn parse_pin(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as link=100mbit")?;
+fn parse_pin(text: &str) -> Result<(String, String)> {
+    let (name, value) =
+        text.split_once('=').ok_or(LabError::new("write NAME=VALUE, as link=100mbit"))?;
     Ok((name.to_string(), value.to_string()))
 }
 

@@ -209,7 +209,7 @@ fn disks(
 ) -> Result<Option<Arc<dyn DiskService>>, Failure> {
     let ip = listener.local_addr().map_err(at("cannot listen"))?.ip();
     let allowed = settings.export_disks.as_deref().unwrap_or("none");
-    make.map(|make| make(allowed, ip).map_err(Failure)).transpose()
+    make.map(|make| make(allowed, ip)).transpose()
 }
 
 /// A node ready to serve.

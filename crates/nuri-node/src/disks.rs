@@ -10,6 +10,8 @@ use nuri_proto::op::Op;
 use nuri_proto::op::disk::{DiskList, DiskListReply, DiskOpen, DiskOpenReply};
 use nuri_rpc::{Reply, Request, reply_to};
 
+use crate::failure::Failure;
+
 /// The disks of this machine.
 pub trait DiskService: Send + Sync + 'static {
     fn list(&self) -> DiskListReply;
@@ -21,7 +23,7 @@ pub trait DiskService: Send + Sync + 'static {
 ///
 /// # Errors
 /// What is wrong with the words that say which.
-pub type MakeDisks = fn(&str, IpAddr) -> Result<Arc<dyn DiskService>, String>;
+pub type MakeDisks = fn(&str, IpAddr) -> Result<Arc<dyn DiskService>, Failure>;
 
 pub(crate) fn serve(disks: &dyn DiskService, request: &Request<'_>) -> Reply {
     match request.op {

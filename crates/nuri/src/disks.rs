@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuri_nbd::disk::{
-    self, Allowed, DiskView, GivenDisks, OpenThere, OpenedThere, RemoteDisk, Use, Writes,
+    self, Allowed, DiskView, GivenDisks, NodeError, OpenThere, OpenedThere, RemoteDisk,
+    RemoteError, Use, Writes,
 };
 use nuri_nbd::peer::Token;
 use nuri_node::bootstrap::machine;
@@ -20,12 +21,14 @@ use nuri_proto::op::disk::{
 use nuri_rpc::CallContext;
 use nuri_volume::Cluster;
 
+use crate::{Failure, at};
+
 /// How long a node is waited for.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service of a node's disks, of which it gives those away that the words say.
-pub(crate) fn service(allowed: &str, ip: IpAddr) -> Result<Arc<dyn DiskService>, String> {
-    let allowed: Allowed = allowed.parse().map_err(|error| format!("--export-disks: {error}"))?;
+pub(crate) fn service(allowed: &str, ip: IpAddr) -> Result<Arc<dyn DiskService>, Failure> {
+    let allowed: Allowed = allowed.parse().map_err(at("--export-disks"))?;
     Ok(Arc::new(NodeDisks(GivenDisks::new(allowed, ip))))
 }
 
@@ -59,21 +62,21 @@ impl DiskService for NodeDisks {
     }
 }
 
-/// Asks a node; an error in words.
-fn ask<C: Call>(cluster: &Cluster, node: NodeId, call: &C) -> Result<C::Reply, String> {
+/// Asks a node.
+fn ask<C: Call>(cluster: &Cluster, node: NodeId, call: &C) -> Result<C::Reply, NodeError> {
     let known = cluster.with_map(|map| map.node(node).map(|node| node.address.clone()));
-    let address = known.ok_or_else(|| format!("there is no node {node}: nuri status"))?;
+    let address = known.ok_or(NodeError::Unknown(node))?;
     let peer = cluster.fresh_peer(&address);
     let answer = peer.call(CallContext::default(), call, &[], &mut [], TIMEOUT);
     answer.map(|(reply, _)| reply).map_err(|status| match status {
-        Status::PERM => "only who has the space's own secret may use raw disks".into(),
-        Status::MALFORMED | Status::NOTSUP => format!("node {node} is of an older version"),
-        status => format!("node {node}: {status}"),
+        Status::PERM => NodeError::NotPermitted,
+        Status::MALFORMED | Status::NOTSUP => NodeError::TooOld(node),
+        status => NodeError::Call { node, status },
     })
 }
 
 /// The disks of a node.
-pub(crate) fn of_node(cluster: &Cluster, node: NodeId) -> Result<Vec<NodeDisk>, String> {
+pub(crate) fn of_node(cluster: &Cluster, node: NodeId) -> Result<Vec<NodeDisk>, NodeError> {
     ask(cluster, node, &DiskList {}).map(|reply| reply.disks)
 }
 
@@ -82,7 +85,7 @@ pub(crate) fn open(
     cluster: &Arc<Cluster>,
     (node, path): (NodeId, &Path),
     writes: Writes,
-) -> Result<RemoteDisk, String> {
+) -> Result<RemoteDisk, RemoteError> {
     let shown = path.display().to_string();
     let name = format!("{node}:{}", shown.strip_prefix("/dev/").unwrap_or(&shown));
     let (cluster, writable) = (cluster.clone(), writes == Writes::Allowed);
@@ -90,10 +93,10 @@ pub(crate) fn open(
         // The node may have another address by now.
         let _ = cluster.refresh();
         match ask(&cluster, node, &DiskOpen { path: shown.clone(), writable })? {
-            DiskOpenReply::Refused(why) => Err(format!("node {node}: {why}")),
+            DiskOpenReply::Refused(why) => Err(NodeError::Refused { node, why }),
             DiskOpenReply::Opened(OpenedDisk { port, token, size, block, boot }) => {
                 let of_node = cluster.with_map(|map| map.node(node).map(|n| n.address.clone()));
-                let of_node = of_node.ok_or("the node is gone")?;
+                let of_node = of_node.ok_or(NodeError::Gone)?;
                 let host = of_node.rsplit_once(':').map_or(&*of_node, |(host, _)| host);
                 let (address, token) = (format!("{host}:{port}"), Token::of(token));
                 Ok(OpenedThere { address, token, size, block, boot })

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
-use nuri_proto::size;
+use nuri_proto::size::{self, SizeError};
 use serde::{Deserialize, Serialize};
 
 use crate::{LabError, Result, at, nuri_program};
@@ -24,12 +24,8 @@ pub struct FlowBuffers {
 }
 
 /// A size in bytes, or `auto`.
-fn parse_size(text: &str) -> std::result::Result<String, String> {
-    if text == AUTO {
-        Ok(text.into())
-    } else {
-        size::parse(text).map(|bytes| bytes.to_string()).map_err(|e| e.to_string())
-    }
+fn parse_size(text: &str) -> std::result::Result<String, SizeError> {
+    if text == AUTO { Ok(text.into()) } else { size::parse(text).map(|bytes| bytes.to_string()) }
 }
 
 impl FlowBuffers {

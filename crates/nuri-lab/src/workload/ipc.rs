@@ -76,20 +76,38 @@ enum Cores {
     These(usize, usize),
 }
 
-fn parse_cores(text: &str) -> std::result::Result<Cores, String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no processor"));
+/// Why a text names no processors.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum CoresError {
+    #[error("{0:?} is no processor")]
+    Number(String),
+    #[error("'one', 'two' or two numbers such as 0,3")]
+    Unknown,
+}
+
+fn parse_cores(text: &str) -> std::result::Result<Cores, CoresError> {
+    let number = |text: &str| text.parse().map_err(|_| CoresError::Number(text.into()));
     match (text, text.split_once(',')) {
         ("one", _) => Ok(Cores::One),
         ("two", _) => Ok(Cores::Two),
         (_, Some((a, b))) => Ok(Cores::These(number(a)?, number(b)?)),
-        _ => Err("'one', 'two' or two numbers such as 0,3".into()),
+        _ => Err(CoresError::Unknown),
     }
 }
 
-fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+/// Why a text is no time to measure for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum SecondsError {
+    #[error("{0:?} is no number")]
+    Number(String),
+    #[error("more than 0, at most {MOST_SECONDS}")]
+    OutOfBounds,
+}
+
+fn parse_seconds(text: &str) -> std::result::Result<f64, SecondsError> {
+    let seconds: f64 = text.parse().map_err(|_| SecondsError::Number(text.into()))?;
     let fits = seconds > 0.0 && seconds <= MOST_SECONDS;
-    if fits { Ok(seconds) } else { Err(format!("more than 0, at most {MOST_SECONDS}")) }
+    if fits { Ok(seconds) } else { Err(SecondsError::OutOfBounds) }
 }
 
 impl Ipc {

@@ -18,4 +18,4 @@ pub use disks::Disks;
 pub use given::{Allowed, GiveError, Given, GivenDisks, NoPath};
 pub(crate) use list::used as used_by;
 pub use list::{DiskView, Use, list};
-pub use remote::{OpenThere, OpenedThere, RemoteDisk};
+pub use remote::{NodeError, OpenThere, OpenedThere, RemoteDisk, RemoteError};

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nuri_proto::id::BootId;
+use nuri_proto::Status;
+use nuri_proto::id::{BootId, NodeId};
 use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
-use crate::peer::{Forwarder, NoWay, Remote, Token, Ways};
+use crate::peer::{Forwarder, Link, NoLink, NoWay, Remote, Token, Ways};
 use crate::protocol::Errno;
 
 /// How long the first connection may take.
@@ -29,8 +30,42 @@ pub struct OpenedThere {
     pub boot: BootId,
 }
 
-/// Asks the node to open the disk, again where the connection is lost; an error in words.
-pub type OpenThere = Box<dyn Fn() -> Result<OpenedThere, String> + Send + Sync>;
+/// Why a node does not list or open its disks.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("there is no node {0}: nuri status")]
+    Unknown(NodeId),
+    #[error("only who has the space's own secret may use raw disks")]
+    NotPermitted,
+    #[error("node {0} is of an older version")]
+    TooOld(NodeId),
+    #[error("node {node}: {status}")]
+    Call { node: NodeId, status: Status },
+    /// In the node's words.
+    #[error("node {node}: {why}")]
+    Refused { node: NodeId, why: String },
+    /// It left the space after it had opened the disk.
+    #[error("the node is gone")]
+    Gone,
+}
+
+/// Asks the node to open the disk, again where the connection is lost.
+pub type OpenThere = Box<dyn Fn() -> Result<OpenedThere, NodeError> + Send + Sync>;
+
+/// Why a disk of another machine is not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Link(#[from] NoLink),
+    #[error("its machine started anew: start this server anew too")]
+    Restarted,
+    #[error("it has {size} bytes now")]
+    Resized { size: u64 },
+    #[error("it does not answer")]
+    Late,
+}
 
 /// See the module's text.
 pub struct RemoteDisk {
@@ -42,15 +77,15 @@ pub struct RemoteDisk {
     /// Of the machine, when it was reached first.
     boot: BootId,
     /// The last failure that was told of.
-    told: Mutex<Option<String>>,
+    told: Mutex<Option<RemoteError>>,
 }
 
 impl RemoteDisk {
     /// A disk that its node has opened.
     ///
     /// # Errors
-    /// Why it is not reached, in words.
-    pub fn open(name: String, read_only: bool, open: OpenThere) -> Result<RemoteDisk, String> {
+    /// Why it is not reached.
+    pub fn open(name: String, read_only: bool, open: OpenThere) -> Result<RemoteDisk, RemoteError> {
         let OpenedThere { size, block, boot, .. } = open()?;
         let description = format!("the disk {name} of a Nuri space");
         let preferred_block = block.max(4096);
@@ -68,27 +103,14 @@ impl RemoteDisk {
         match sought {
             Ok(()) => Ok(disk),
             Err(NoWay::Late | NoWay::Failed(_)) => {
-                Err(disk.told.into_inner().unwrap_or_else(|| "it does not answer".into()))
+                Err(disk.told.into_inner().unwrap_or(RemoteError::Late))
             }
         }
     }
 
     fn find(&self) -> Option<Arc<dyn Export>> {
-        let linked = (self.open)().and_then(|there| {
-            let link = self.forwarder.link(&there.address, there.token)?;
-            Ok((there, link))
-        });
-        match linked {
-            // What was not flushed may be lost, and the name may be that of another disk.
-            Ok((there, _)) if there.boot != self.boot && !broken!("disk_reboots") => {
-                self.tell("its machine started anew: start this server anew too".into());
-                None
-            }
-            Ok((there, _)) if there.size != self.about.size => {
-                self.tell(format!("it has {} bytes now", there.size));
-                None
-            }
-            Ok((_, link)) => {
+        match self.link() {
+            Ok(link) => {
                 *self.told.lock() = None;
                 Some(Arc::new(Remote::new(link, self.about.clone())))
             }
@@ -99,10 +121,24 @@ impl RemoteDisk {
         }
     }
 
-    /// Once for each reason.
-    fn tell(&self, why: String) {
+    /// A link to the disk, if it is still the one that was opened first.
+    fn link(&self) -> Result<Arc<Link>, RemoteError> {
+        let there = (self.open)()?;
+        let link = self.forwarder.link(&there.address, there.token)?;
+        // What was not flushed may be lost, and the name may be that of another disk.
+        if there.boot != self.boot && !broken!("disk_reboots") {
+            return Err(RemoteError::Restarted);
+        }
+        if there.size != self.about.size {
+            return Err(RemoteError::Resized { size: there.size });
+        }
+        Ok(link)
+    }
+
+    /// Once for each reason, as it reads.
+    fn tell(&self, why: RemoteError) {
         let mut told = self.told.lock();
-        if told.as_ref() != Some(&why) {
+        if told.as_ref().map(ToString::to_string) != Some(why.to_string()) {
             tracing::warn!("nbd: {}: {why}", self.about.description);
             *told = Some(why);
         }

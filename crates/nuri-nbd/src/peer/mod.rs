@@ -22,4 +22,4 @@ pub use link::{Answer, Link, Lost};
 pub use remote::Remote;
 pub use token::{Entry, Token};
 pub use until::{AGE, ServerClock, Until, is_too_old};
-pub use ways::{Forwarder, NoWay, Ways};
+pub use ways::{Forwarder, NoLink, NoWay, Ways};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::dial::{Speaks, dial};
-use super::link::Link;
+use super::dial::{DialError, Speaks, dial};
+use super::link::{Link, Lost};
 use super::token::{Entry, Token};
 use super::until::{AGE, is_too_old};
 use crate::export::{Asked, Export};
@@ -29,18 +29,26 @@ impl Default for Forwarder {
     }
 }
 
+/// Why a forwarder has no link.
+#[derive(Debug, thiserror::Error)]
+pub enum NoLink {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
 impl Forwarder {
     /// Connects to the door at the address.
     ///
     /// # Errors
-    /// Why there is no link, in words.
-    pub fn link(&self, address: &str, token: Token) -> Result<Arc<Link>, String> {
+    /// Why there is no link.
+    pub fn link(&self, address: &str, token: Token) -> Result<Arc<Link>, NoLink> {
         // Higher than all before, also where the last one found nobody.
         let attempt = self.attempts.fetch_add(1, Ordering::SeqCst);
         let entry = Entry { token, forwarder: self.number, attempt };
-        let dialed = dial(address, &entry.to_string(), Speaks::AsForwarder)
-            .map_err(|error| error.to_string())?;
-        Link::start(dialed).map_err(|lost| lost.to_string())
+        let dialed = dial(address, &entry.to_string(), Speaks::AsForwarder)?;
+        Ok(Link::start(dialed)?)
     }
 }
 

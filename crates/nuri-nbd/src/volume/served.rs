@@ -19,7 +19,7 @@ use super::device::Volume;
 use super::owner::Owner;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
-use crate::peer::{Door, Forwarder, NoWay, Remote, Ways};
+use crate::peer::{Door, Forwarder, NoLink, NoWay, Remote, Ways};
 use crate::protocol::Errno;
 
 /// How long an owner that was not reached is not called.
@@ -159,7 +159,7 @@ impl ServedVolume {
     }
 
     /// Once for each owner.
-    fn tell(&self, address: &str, why: &str) {
+    fn tell(&self, address: &str, why: &NoLink) {
         let told = self.told.lock().replace(address.to_owned());
         if told.as_deref() != Some(address) {
             let name = &self.name;

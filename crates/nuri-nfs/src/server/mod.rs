@@ -19,6 +19,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 
 pub use connection::{Life, Peer};
 
@@ -58,6 +59,16 @@ pub struct Limits {
     pub message: usize,
     /// Bytes held for all clients that are slow.
     pub held: usize,
+}
+
+/// Why a client is not served.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum WelcomeError {
+    #[error("{0} clients are served already")]
+    TooMany(usize),
+    /// The kernel does not watch the connection.
+    #[error(transparent)]
+    Watch(#[from] Errno),
 }
 
 /// See the module's text.
@@ -131,20 +142,20 @@ impl Server {
         }
     }
 
-    fn welcome(&self, connection: Connection) -> Result<(), String> {
+    fn welcome(&self, connection: Connection) -> Result<(), WelcomeError> {
         let (number, most) = (self.last.fetch_add(1, Ordering::Relaxed), self.limits.connections);
         let connection = Arc::new(connection);
         {
             let mut connections = self.connections.lock();
             if connections.len() >= most {
-                return Err(format!("{most} clients are served already"));
+                return Err(WelcomeError::TooMany(most));
             }
             connections.insert(number, connection.clone());
         }
         let (data, flags) = (epoll::EventData::new_u64(number), flags_of(Interest::Input));
-        epoll::add(&self.epoll, connection.socket(), data, flags).map_err(|error| {
+        epoll::add(&self.epoll, connection.socket(), data, flags).map_err(|errno| {
             self.connections.lock().remove(&number);
-            error.to_string()
+            errno.into()
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use nuri_fuse::Transport;
 use nuri_proto::layout::Shape;
-use nuri_proto::size::parse as parse_size;
+use nuri_proto::size::{SizeError, parse as parse_size};
 use nuri_volume::transfer;
 
 use super::DEFAULT_DIR;
@@ -212,45 +212,56 @@ pub(crate) struct Df {
 
 const AUTO: &str = "auto";
 
-fn parse_buffer(text: &str) -> Result<Override, String> {
+/// Why a text cannot force a setting of a mount.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum OverrideError {
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error("{0:?} is neither a number nor \"auto\"")]
+    Number(String),
+    #[error("{bounds}, or auto")]
+    OutOfBounds { bounds: &'static str },
+}
+
+fn parse_buffer(text: &str) -> Result<Override, OverrideError> {
     choice(text, parse_size, transfer::is_size, "a power of two from 64K to 1M")
 }
 
-fn parse_streams(text: &str) -> Result<Override, String> {
+fn parse_streams(text: &str) -> Result<Override, OverrideError> {
     choice(text, parse_count, transfer::is_count, "from 1 to 8")
 }
 
-fn parse_ahead(text: &str) -> Result<Override, String> {
+fn parse_ahead(text: &str) -> Result<Override, OverrideError> {
     choice(text, parse_size, transfer::is_ahead, "a multiple of 64K up to 8M")
 }
 
-fn parse_behind(text: &str) -> Result<Override, String> {
+fn parse_behind(text: &str) -> Result<Override, OverrideError> {
     choice(text, parse_size, transfer::is_behind, "from 4M to 256M")
 }
 
-fn parse_threads(text: &str) -> Result<Override, String> {
+fn parse_threads(text: &str) -> Result<Override, OverrideError> {
     choice(text, parse_count, transfer::is_crew, "from 1 to 8")
 }
 
 /// A number within its bounds, or `auto`.
-fn choice<T: TryFrom<u64> + Copy, E: std::fmt::Display>(
+fn choice<T: TryFrom<u64> + Copy, E: Into<OverrideError>>(
     text: &str,
     parse: fn(&str) -> Result<u64, E>,
     is_good: fn(T) -> bool,
-    bounds: &str,
-) -> Result<Override, String> {
+    bounds: &'static str,
+) -> Result<Override, OverrideError> {
     if text == AUTO {
         return Ok(Override(None));
     }
-    let number = parse(text).map_err(|e| e.to_string())?;
+    let number = parse(text).map_err(Into::into)?;
     match T::try_from(number) {
         Ok(small) if is_good(small) => Ok(Override(Some(number))),
-        _ => Err(format!("{bounds}, or auto")),
+        _ => Err(OverrideError::OutOfBounds { bounds }),
     }
 }
 
-fn parse_count(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is neither a number nor \"auto\""))
+fn parse_count(text: &str) -> Result<u64, OverrideError> {
+    text.parse().map_err(|_| OverrideError::Number(text.into()))
 }
 
 #[cfg(test)]
@@ -260,7 +271,8 @@ mod tests {
     /// The bounds that sentences name are those that a mount obeys.
     #[test]
     fn settings_of_a_mount_have_bounds() {
-        let number = |parsed: Result<Override, String>| parsed.ok().and_then(|choice| choice.0);
+        let number =
+            |parsed: Result<Override, OverrideError>| parsed.ok().and_then(|choice| choice.0);
         assert_eq!(number(parse_behind("4M")), Some(transfer::LEAST_BEHIND));
         assert_eq!(number(parse_behind("256M")), Some(transfer::MOST_BEHIND));
         assert_eq!(number(parse_ahead("8M")), Some(transfer::MOST_AHEAD.into()));

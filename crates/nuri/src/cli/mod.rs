@@ -393,12 +393,17 @@ pub(crate) struct TargetCheck {
     pub(crate) json: bool,
 }
 
-fn parse_days(text: &str) -> Result<Days, String> {
+/// A text that says neither a number of days nor never.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is neither days nor \"never\"")]
+struct UnknownDays(String);
+
+fn parse_days(text: &str) -> Result<Days, UnknownDays> {
     if text == "never" {
         return Ok(Days(None));
     }
     let days = text.parse().ok().filter(|days| *days > 0);
-    days.map(|days| Days(Some(days))).ok_or(format!("{text:?} is neither days nor \"never\""))
+    days.map(|days| Days(Some(days))).ok_or_else(|| UnknownDays(text.into()))
 }
 
 #[cfg(test)]

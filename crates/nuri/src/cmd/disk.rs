@@ -109,7 +109,7 @@ fn serve(args: &DiskServe) -> Result<(), Failure> {
         match (disk.node, &cluster) {
             (Some(node), Some(cluster)) => {
                 let opened = disks::open(cluster, (node, &disk.path), writes);
-                served.add_remote(opened.map_err(Failure)?);
+                served.add_remote(opened.map_err(Failure::new)?);
             }
             _ => served.add_own(&disk.path, writes).map_err(Failure::new)?,
         }

@@ -64,7 +64,7 @@ pub(super) fn fetch_from(whence: &cli::Whence) -> Result<StatusView, Failure> {
 fn address_said(whence: &cli::Whence) -> Result<Option<String>, Failure> {
     match (&whence.at, &whence.mount) {
         (Some(address), _) => Ok(Some(address.clone())),
-        (None, Some(mount)) => super::fs::attribute(mount, "nuri.space").map(Some),
+        (None, Some(mount)) => Ok(Some(super::fs::attribute(mount, "nuri.space")?)),
         (None, None) => Ok(None),
     }
 }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::layout::LAYOUT_ATTRIBUTE;
-use super::{attribute, fields, tree};
+use super::{AttributeError, attribute, fields, tree};
 use crate::Failure;
 use crate::cli::Convert;
 use crate::logs::plain;
@@ -47,6 +47,35 @@ struct Done {
     left: Vec<String>,
 }
 
+/// Why a file was not converted.
+#[derive(Debug, thiserror::Error)]
+enum ConvertError {
+    #[error(transparent)]
+    Layout(#[from] AttributeError),
+    #[error("only root, or who mounted the space, converts files")]
+    NotPermitted,
+    #[error("{shape} needs more targets than the space has")]
+    TooFewTargets { shape: String },
+    #[error("there is no room for a copy of it")]
+    NoRoom,
+    #[error("it is written all the time: convert it when it is left alone for a while")]
+    Busy,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl ConvertError {
+    /// Of an attempt to give a file this layout.
+    fn of(error: io::Error, wanted: &LayoutText) -> ConvertError {
+        match Errno::from_io_error(&error) {
+            Some(Errno::PERM) => ConvertError::NotPermitted,
+            Some(Errno::INVAL) => ConvertError::TooFewTargets { shape: wanted.shape.clone() },
+            Some(Errno::NOSPC) => ConvertError::NoRoom,
+            _ => ConvertError::Io(error),
+        }
+    }
+}
+
 /// Ends with 1 where a file was not converted.
 pub(super) fn run(args: &Convert) -> Result<ExitCode, Failure> {
     // Says where that is no mount.
@@ -54,7 +83,8 @@ pub(super) fn run(args: &Convert) -> Result<ExitCode, Failure> {
     let mut convert = Converter::new(args);
     let walked = tree::walk(&args.path, |path, meta| convert.one(path, meta))?;
     let Converter { mut done, .. } = convert;
-    (done.files, done.left) = (walked.files, walked.unknown);
+    done.files = walked.files;
+    done.left = walked.unknown.iter().map(ToString::to_string).collect();
     if args.json {
         print_json(&done)?;
     } else {
@@ -84,8 +114,8 @@ struct LayoutText {
 }
 
 impl LayoutText {
-    fn of(path: &Path) -> Result<LayoutText, String> {
-        let text = attribute(path, LAYOUT_ATTRIBUTE).map_err(|Failure(why)| why)?;
+    fn of(path: &Path) -> Result<LayoutText, AttributeError> {
+        let text = attribute(path, LAYOUT_ATTRIBUTE)?;
         let fields = fields(&text);
         let field = |name| fields.get(name).map(|value| (*value).to_owned()).unwrap_or_default();
         let [shape, chunk_size, width] = ["shape", "chunk_size", "width"].map(field);
@@ -103,7 +133,7 @@ impl Converter {
         Converter { shape: args.shape, rate: Rate::new(args.rate), done, seen }
     }
 
-    fn one(&mut self, path: &Path, meta: &Metadata) -> Result<(), String> {
+    fn one(&mut self, path: &Path, meta: &Metadata) -> Result<(), ConvertError> {
         if meta.nlink() > 1 && !self.seen.insert(meta.ino()) {
             return Ok(());
         }
@@ -117,12 +147,13 @@ impl Converter {
             return Ok(());
         }
         for _ in 0..TRIES {
-            if self.attempt(path, dir, &wanted).map_err(|e| explain(&e, &wanted))? {
+            let attempt = self.attempt(path, dir, &wanted);
+            if attempt.map_err(|error| ConvertError::of(error, &wanted))? {
                 self.done.converted += 1;
                 return Ok(());
             }
         }
-        Err("it is written all the time: convert it when it is left alone for a while".into())
+        Err(ConvertError::Busy)
     }
 
     /// Copies and exchanges. False: it was written meanwhile.
@@ -185,15 +216,6 @@ fn text_of(file: &File, name: &str) -> io::Result<String> {
     let mut buf = [0; 64];
     let len = rustix::fs::fgetxattr(file, name, &mut buf)?;
     Ok(String::from_utf8_lossy(&buf[..len]).into_owned())
-}
-
-fn explain(error: &io::Error, wanted: &LayoutText) -> String {
-    match error.raw_os_error() {
-        Some(1) => "only root, or who mounted the space, converts files".into(),
-        Some(22) => format!("{} needs more targets than the space has", wanted.shape),
-        Some(28) => "there is no room for a copy of it".into(),
-        _ => error.to_string(),
-    }
 }
 
 /// Bytes per second, at most.

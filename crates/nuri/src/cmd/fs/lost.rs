@@ -1,10 +1,11 @@
 //! `nuri fs lost`: files that cannot be read whole while targets are missing.
 
+use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::{attribute, tree};
+use super::{AttributeError, attribute, tree};
 use crate::Failure;
 use crate::cli::Lost;
 use crate::logs::plain;
@@ -20,14 +21,25 @@ struct Row {
     size: u64,
 }
 
+/// Why it is not known how much of a file is lost.
+#[derive(Debug, thiserror::Error)]
+enum LostError {
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the mount says {0}")]
+    NoNumber(String),
+}
+
 /// Ends with 1 where there are some, or where it is not known of all.
 pub(super) fn run(args: &Lost) -> Result<ExitCode, Failure> {
     // Says where that is no mount.
     attribute(&args.path, ATTRIBUTE)?;
     let mut rows = Vec::new();
-    let walked = tree::walk(&args.path, |path, meta| {
-        let said = attribute(path, ATTRIBUTE).map_err(|Failure(why)| why)?;
-        let bytes = said.parse().map_err(|_| format!("the mount says {said}"))?;
+    let walked = tree::walk(&args.path, |path, meta| -> Result<(), LostError> {
+        let said = attribute(path, ATTRIBUTE)?;
+        let bytes = said.parse().map_err(|_| LostError::NoNumber(said))?;
         if bytes > 0 {
             rows.push(Row { path: path.display().to_string(), bytes, size: meta.len() });
         }
@@ -38,7 +50,7 @@ pub(super) fn run(args: &Lost) -> Result<ExitCode, Failure> {
     } else {
         print(&rows, walked.files);
     }
-    walked.unknown.iter().for_each(|what| eprintln!("nuri: {}", plain(what)));
+    walked.unknown.iter().for_each(|what| eprintln!("nuri: {}", plain(&what.to_string())));
     let is_whole = rows.is_empty() && walked.unknown.is_empty();
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

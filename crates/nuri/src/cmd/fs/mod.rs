@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nuri_rpc::Secret;
+use rustix::io::Errno;
 
 use crate::Failure;
 use crate::cli::{Fs, Layout, Mount};
@@ -57,13 +58,28 @@ fn resolve(args: &Mount) -> Result<(String, Secret), Failure> {
     Ok((address.into_owned(), Secret::load(file).map_err(Failure::new)?.for_mounts()))
 }
 
+/// Why no mount answers for a path.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttributeError {
+    #[error("{} does not exist", .0.display())]
+    NoPath(PathBuf),
+    #[error("{} is not on a mounted space", .0.display())]
+    NotMounted(PathBuf),
+}
+
+impl From<AttributeError> for Failure {
+    fn from(error: AttributeError) -> Failure {
+        Failure::new(error)
+    }
+}
+
 /// What a mount says of itself, or of a file.
-pub(super) fn attribute(path: &Path, name: &str) -> Result<String, Failure> {
+pub(super) fn attribute(path: &Path, name: &str) -> Result<String, AttributeError> {
     let mut buf = vec![0; 64 << 10];
     let read = rustix::fs::getxattr(path, name, &mut buf);
-    let len = read.map_err(|e| match e {
-        rustix::io::Errno::NOENT => Failure(format!("{} does not exist", path.display())),
-        _ => Failure(format!("{} is not on a mounted space", path.display())),
+    let len = read.map_err(|errno| match errno {
+        Errno::NOENT => AttributeError::NoPath(path.into()),
+        _ => AttributeError::NotMounted(path.into()),
     })?;
     Ok(String::from_utf8_lossy(&buf[..len]).into_owned())
 }
