@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nuri_client::buffer::{BLOCK, Push};
+use nuri_client::buffer::{BLOCK, PushedBytes};
 use nuri_client::machine::{FileSync, FileWriteback, Goal, Publication, Step, SyncScope, Told};
 use nuri_io::rng::Rng;
 use nuri_proto::Status;
@@ -44,9 +44,7 @@ pub struct File {
 #[derive(Clone)]
 struct Pushed {
     file: usize,
-    object: ObjectId,
-    block: u64,
-    range: (u32, u32),
+    bytes: PushedBytes,
 }
 
 enum Purpose {
@@ -357,18 +355,19 @@ impl Client {
         }
         for block in blocks {
             let f = &mut self.files[file];
-            let Some(Push { data, ranges, .. }) = f.own.buffer.begin_push(*block) else { continue };
+            let Some(push) = f.own.buffer.begin_push(*block) else { continue };
             let (object, layout, block) = (f.object, f.layout.clone(), *block);
-            for (start, end) in ranges {
+            for (start, end) in push.ranges.iter().copied() {
                 let range = (block * BLOCK + u64::from(start), u64::from(end - start));
                 for Piece { key, offset, len, file_offset, group, .. } in
                     pieces(&layout, object, range.0, range.1)
                 {
                     let from = (file_offset - block * BLOCK) as u32;
                     let range = (from, from + len);
-                    let data = Arc::new(data[range.0 as usize..range.1 as usize].to_vec());
+                    let data = &push.data[range.0 as usize..range.1 as usize];
+                    let data = Arc::new(data.to_vec());
                     let ask = Ask::Write { key, offset, data, durability: how };
-                    let pushed = Pushed { file, object, block, range };
+                    let pushed = Pushed { file, bytes: push.part(range) };
                     self.send(TargetId(group.0), ask, Purpose::Push(pushed, how), now);
                 }
             }
@@ -430,22 +429,18 @@ impl Client {
         match (waiting.purpose, answer) {
             (Purpose::Push(pushed, how), Answer::Written(boot)) => {
                 let file = &mut self.files[pushed.file];
-                if file.object != pushed.object {
-                    return Ok(());
-                }
-                file.own.pushed(pushed.block, pushed.range, 0);
+                file.own.pushed(pushed.bytes, 0);
                 match how {
-                    Durability::Stable => _ = file.own.buffer.durable(pushed.block, pushed.range),
+                    Durability::Stable => _ = file.own.buffer.durable(pushed.bytes),
                     Durability::Memory => self.unsynced.acknowledged(waiting.target, boot, pushed),
                 }
             }
             (Purpose::Push(pushed, _), Answer::Refused(Status::NOSPC)) => {
                 let file = &mut self.files[pushed.file];
-                if file.object == pushed.object {
-                    let was_moving = file.own.is_moving();
-                    file.own.push_failed(pushed.block, pushed.range);
-                    let first = (pushed.block * BLOCK + u64::from(pushed.range.0)) as usize / CELL;
-                    let count = (pushed.range.1 - pushed.range.0) as usize / CELL;
+                let was_moving = file.own.is_moving();
+                if file.own.push_failed(pushed.bytes).is_some() {
+                    let first = pushed.bytes.start() as usize / CELL;
+                    let count = pushed.bytes.len() as usize / CELL;
                     file.history.refused(first..first + count);
                     let inline = if was_moving { MAX_INLINE as usize / CELL } else { 0 };
                     file.history.refused_to_move(first.min(inline)..(first + count).min(inline));
@@ -453,10 +448,8 @@ impl Client {
             }
             (Purpose::Flush(ticket), Answer::Flushed(boot)) => {
                 let settled = self.unsynced.end_flush(ticket, boot);
-                for Pushed { file, object, block, range } in settled.durable {
-                    if self.files[file].object == object {
-                        self.files[file].own.buffer.durable(block, range);
-                    }
+                for Pushed { file, bytes } in settled.durable {
+                    self.files[file].own.buffer.durable(bytes);
                 }
                 self.lost(settled.lost);
             }
@@ -469,10 +462,8 @@ impl Client {
 
     /// A restarted target lost these: they are pushed again.
     fn lost(&mut self, pushed: Vec<Pushed>) {
-        for Pushed { file, object, block, range } in pushed {
-            if self.files[file].object == object {
-                self.files[file].own.buffer.lost(block, range);
-            }
+        for Pushed { file, bytes } in pushed {
+            self.files[file].own.buffer.lost(bytes);
         }
     }
 

@@ -29,6 +29,7 @@ use crate::inode::known_xattrs::KnownXattrs;
 use crate::inode::size_change::SizeGate;
 use crate::journal::usage::DirUsage;
 use crate::lease::held_ranges::RangeLease;
+use crate::lease::revocation::Activity;
 use crate::lease::state::{GrantValidity, LeaseState};
 use crate::readahead::window::Ahead;
 use crate::writeback::found_rows::FoundRows;
@@ -230,6 +231,13 @@ impl InodeState {
     /// Number of the last grant, of the whole or a part.
     pub(crate) fn last_grant(&self) -> u64 {
         self.parts.as_ref().map_or(0, |parts| parts.number).max(self.hold.number)
+    }
+
+    /// What goes on under the lease.
+    pub(crate) fn activity(&self) -> Activity {
+        let writes = |file: &FileData| file.own.is_dirty() || file.own.buffer.has_flying();
+        let is_dirty = self.file.as_deref().is_some_and(writes);
+        Activity { active: self.active, reads: self.reads, is_dirty }
     }
 
     /// What is the same as long as a lease is held without a gap.

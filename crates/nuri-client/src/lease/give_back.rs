@@ -6,22 +6,63 @@
 //! kernel's invalidation may wait for them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nuri_proto::Status;
-use nuri_proto::clock::RECALL;
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::LeaseMode;
+use parking_lot::MutexGuard;
 
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
 use crate::lease::acquire::Leases;
 use crate::lease::drain::drain_all;
+use crate::lease::revocation::{Revocation, Step};
 use crate::lease::state::Recalled;
 
-/// An operation that is under way is waited for in steps of so long; its end is told.
-const STEP: Duration = Duration::from_millis(20);
+/// Does what a revocation asks for until the lease may leave, which it does under the lock that is
+/// returned. `None`: it takes too long.
+pub(super) fn obey<'n>(
+    node: &'n Inode,
+    mut revocation: Revocation,
+    mut drain: impl FnMut() -> bool,
+) -> Option<MutexGuard<'n, InodeState>> {
+    let mut state = node.state.lock();
+    loop {
+        match revocation.next(state.activity(), Instant::now()) {
+            Step::Drain => {
+                drop(state);
+                revocation.drained(drain());
+                state = node.state.lock();
+            }
+            Step::Wait(pause) => _ = node.changed.wait_for(&mut state, pause),
+            Step::GiveBack => return Some(state),
+            Step::GiveUp => return None,
+        }
+    }
+}
+
+impl InodeState {
+    /// Takes the lease away, but for what may be kept. What is left of it, and whether a writer
+    /// leaves nothing beyond the size.
+    fn give_back(&mut self, keep: Option<LeaseMode>) -> (Option<LeaseMode>, bool) {
+        let wrote = self.hold.mode == Some(LeaseMode::Write);
+        let is_settled = wrote && self.file.as_ref().is_some_and(|f| f.left_nothing());
+        let kept = self.hold.give_back(keep);
+        self.recalled_since = self.recalled_since.filter(|_| self.hold.revoking);
+        if let Some(file) = &mut self.file {
+            file.keep_writable(kept == Some(LeaseMode::Write));
+        }
+        if kept.is_none() {
+            self.forget_leased();
+            self.has_part_pages = false;
+        }
+        (kept, is_settled)
+    }
+}
 
 impl Leases {
+    /// Obeys a recall of the lease. What is kept of it; `settled`: a writer left nothing beyond the
+    /// file's size.
     pub(crate) fn give_back(
         &self,
         node: &Arc<Inode>,
@@ -42,39 +83,22 @@ impl Leases {
             state.recalled_since.get_or_insert_with(Instant::now);
         }
         let mut files = self.journal.leave_directory(node);
-        // Operations under way may wait for a target. Well before the server ends the session.
-        let start = Instant::now();
-        while start.elapsed() < RECALL / 2 {
-            let reads = node.state.lock().reads;
-            let told = match keep {
+        let drain = || {
+            let is_drained = match keep {
                 None => drain_all(&[&*self.kernel, &*self.writeback, &*self.journal], node),
                 // A lease to read stays: the kernel may keep what it has.
                 Some(_) => drain_all(&[&*self.writeback, &*self.journal], node),
             };
-            if told {
+            if is_drained {
                 self.downgrade_children(std::mem::take(&mut files));
             }
-            let mut state = node.state.lock();
-            let dirty = state.file.as_ref().is_some_and(|f| f.own.is_dirty());
-            let overlapped = keep.is_none() && state.reads != reads;
-            if told && !dirty && !overlapped && state.active == 0 {
-                let wrote = state.hold.mode == Some(LeaseMode::Write);
-                *settled = wrote && state.file.as_ref().is_some_and(|f| f.left_nothing());
-                let kept = state.hold.give_back(keep);
-                state.recalled_since = state.recalled_since.filter(|_| state.hold.revoking);
-                let may_write = kept == Some(LeaseMode::Write);
-                if let Some(file) = &mut state.file {
-                    file.keep_writable(may_write);
-                }
-                if kept.is_none() {
-                    state.forget_leased();
-                    state.has_part_pages = false;
-                }
-                node.changed.notify_all();
-                return kept;
-            }
-            let pause = if state.active > 0 { STEP } else { STEP / 10 };
-            node.changed.wait_for(&mut state, pause);
+            is_drained
+        };
+        if let Some(mut state) = obey(node, Revocation::of_lease(keep, Instant::now()), drain) {
+            let (kept, is_settled) = state.give_back(keep);
+            *settled = is_settled;
+            node.changed.notify_all();
+            return kept;
         }
         let lost = self.give_up(node, "busy during a recall");
         let mut state = node.state.lock();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
-use nuri_proto::clock::{RECALL, REQUEST};
+use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{Ino, SessionId};
 use nuri_proto::limit::MAX_PARTS;
 use nuri_proto::op::meta::{Attr, FileRecord, LeaseMode, RecallDone, Reclaim};
@@ -21,7 +21,9 @@ use nuri_rules::broken;
 use crate::inode::known_xattrs::KnownXattrs;
 use crate::inode::{FileData, Inode, InodeState};
 use crate::lease::acquire::{Asked, Leases};
+use crate::lease::give_back::obey;
 use crate::lease::held_ranges::RangeLease;
+use crate::lease::revocation::Revocation;
 use crate::writeback::machine::SyncScope;
 
 /// A wait for what other threads do here.
@@ -318,23 +320,11 @@ impl Leases {
 
     /// Nothing of the part is left in the kernel or unpublished; false where that takes too long.
     fn leave_part(&self, node: &Arc<Inode>, span: Span) -> bool {
-        let start = Instant::now();
-        while start.elapsed() < RECALL / 2 {
-            // Writes that began before may still be at it.
-            {
-                let mut state = node.state.lock();
-                if state.active > 0 {
-                    node.changed.wait_for(&mut state, STEP);
-                    continue;
-                }
-            }
+        let drain = || {
             self.kernel.empty_pages_for_recall(node, span);
-            match broken!("part_unflushed") || self.writeback.sync_part(node, span).is_ok() {
-                true => return true,
-                false => std::thread::sleep(STEP),
-            }
-        }
-        false
+            broken!("part_unflushed") || self.writeback.sync_part(node, span).is_ok()
+        };
+        obey(node, Revocation::of_range(Instant::now()), drain).is_some()
     }
 }
 

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nuri_io::buf::SparseBuf;
+use nuri_rules::broken;
 use parking_lot::Mutex;
 
 use crate::reservation::ledger::Reservation;
@@ -116,9 +118,14 @@ impl Drop for Bytes {
     }
 }
 
+/// Numbers pushes, of all files: a buffer that was emptied, or another one of the same file, is not
+/// concerned by what is answered to an earlier push.
+static PUSHES: AtomicU64 = AtomicU64::new(1);
+
 /// Bytes that a target has in memory, and the age of the push that brought them.
 #[derive(Clone, Copy)]
 struct Held {
+    push: u64,
     range: (u32, u32),
     since: u64,
 }
@@ -129,6 +136,8 @@ struct Block {
     valid: RangeSet,
     dirty: RangeSet,
     flying: RangeSet,
+    /// The number of the push in flight, or of the last one.
+    push: u64,
     /// Bytes on a target, not yet flushed; a byte may be held by several acknowledgements.
     held: Vec<Held>,
     /// Ages of the oldest bytes that are dirty, and in flight.
@@ -146,11 +155,20 @@ impl Block {
         self.dirty_since = if self.dirty.is_empty() { since } else { self.dirty_since.min(since) };
     }
 
-    fn release(&mut self, range: (u32, u32)) {
-        if let Some(i) = self.held.iter().position(|held| held.range == range) {
-            self.held.remove(i);
-        }
+    /// Releases what a push left in a target's memory; false where that is not from here.
+    fn release(&mut self, bytes: PushedBytes) -> bool {
+        let is_meant = |held: &Held| {
+            held.range == bytes.range && (held.push == bytes.push || broken!("any_push_is_meant"))
+        };
+        let found = self.held.iter().position(is_meant);
+        found.inspect(|i| _ = self.held.remove(*i)).is_some()
     }
+}
+
+/// A push in flight of bytes that nobody here waits for.
+struct Adrift {
+    push: u64,
+    flying: RangeSet,
 }
 
 /// The age of bytes that every sync covers, whenever it began.
@@ -160,6 +178,9 @@ pub const OLDEST: u64 = 0;
 #[derive(Default)]
 pub struct WriteBuffer {
     blocks: BTreeMap<u64, Block>,
+    /// Pushes that were in flight when their blocks were given up: a later push of the same block
+    /// waits for their end, since the two could reach the target in either order.
+    adrift: BTreeMap<u64, Adrift>,
     /// How often the bytes of then were told from later ones ([`WriteBuffer::mark`]). Bytes are as
     /// old as the next mark's number when they are written.
     marks: u64,
@@ -171,11 +192,42 @@ pub struct WriteBuffer {
 
 /// Bytes on their way to a target.
 pub struct Push {
+    number: u64,
     pub block: u64,
     pub data: Arc<Bytes>,
     pub ranges: Vec<(u32, u32)>,
-    /// To be kept until it has ended.
-    pub(crate) charge: Reservation,
+    /// Kept until the push has ended.
+    _charge: Reservation,
+}
+
+impl Push {
+    /// Names some of its bytes.
+    pub fn part(&self, range: (u32, u32)) -> PushedBytes {
+        PushedBytes { push: self.number, block: self.block, range }
+    }
+}
+
+/// Names bytes of one push, so that what is answered to it is not taken for an answer to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PushedBytes {
+    push: u64,
+    pub block: u64,
+    pub range: (u32, u32),
+}
+
+impl PushedBytes {
+    pub fn len(&self) -> u32 {
+        self.range.1 - self.range.0
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where in the file they begin.
+    pub fn start(&self) -> u64 {
+        self.block * BLOCK + u64::from(self.range.0)
+    }
 }
 
 /// What a write made of its block.
@@ -325,8 +377,9 @@ impl WriteBuffer {
 
     /// Blocks with bytes of that age or older to push, of which none are in flight.
     pub fn pushable_before(&self, mark: u64) -> Vec<u64> {
-        let ready = |b: &Block| !b.dirty.is_empty() && b.dirty_since <= mark && b.flying.is_empty();
-        self.blocks.iter().filter(|(_, b)| ready(b)).map(|(i, _)| *i).collect()
+        let is_due = |b: &Block| !b.dirty.is_empty() && b.dirty_since <= mark;
+        let due = self.blocks.iter().filter(|(_, b)| is_due(b)).map(|(block, _)| *block);
+        due.filter(|block| !self.flies(*block)).collect()
     }
 
     /// Whether no target has some bytes of that age or older.
@@ -342,29 +395,36 @@ impl WriteBuffer {
         self.blocks.values().any(|b| b.held.iter().any(|held| held.since <= mark))
     }
 
+    /// Whether bytes are on their way to a target, wanted ones or not.
     pub fn has_flying(&self) -> bool {
-        self.blocks.values().any(|b| !b.flying.is_empty())
+        !self.adrift.is_empty() || self.blocks.values().any(|b| !b.flying.is_empty())
+    }
+
+    fn flies(&self, block: u64) -> bool {
+        let own = self.blocks.get(&block).is_some_and(|b| !b.flying.is_empty());
+        own || (self.adrift.contains_key(&block) && !broken!("adrift_forgotten"))
     }
 
     /// Takes the block's dirty bytes for a push. `None` while another push of it is in flight.
     pub fn begin_push(&mut self, block: u64) -> Option<Push> {
-        let b = self.blocks.get_mut(&block)?;
-        if b.dirty.is_empty() || !b.flying.is_empty() {
+        if self.flies(block) {
             return None;
         }
+        let b = self.blocks.get_mut(&block).filter(|b| !b.dirty.is_empty())?;
         b.flying = std::mem::take(&mut b.dirty);
         b.flying_since = b.dirty_since;
-        let (ranges, charge): (Vec<_>, _) = (b.flying.iter().collect(), b.charge.push());
+        let number = PUSHES.fetch_add(1, Ordering::Relaxed);
+        b.push = number;
+        let (ranges, _charge): (Vec<_>, _) = (b.flying.iter().collect(), b.charge.push());
         let end = ranges.last().map_or(0, |(_, end)| u64::from(*end));
         self.sent_to = self.sent_to.max(block * BLOCK + end);
-        Some(Push { block, data: b.data.clone(), ranges, charge })
+        Some(Push { number, block, data: b.data.clone(), ranges, _charge })
     }
 
     /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another
     /// push of one of them is in flight.
     pub fn begin_push_all(&mut self, blocks: &[u64]) -> Option<Vec<Push>> {
-        let flies = |block| self.blocks.get(block).is_some_and(|b| !b.flying.is_empty());
-        if blocks.iter().any(flies) {
+        if blocks.iter().any(|block| self.flies(*block)) {
             return None;
         }
         let pushes: Vec<_> = blocks.iter().filter_map(|block| self.begin_push(*block)).collect();
@@ -377,20 +437,44 @@ impl WriteBuffer {
         blocks.iter().all(full)
     }
 
-    /// A target acknowledged the range from memory.
-    pub fn pushed(&mut self, block: u64, range: (u32, u32)) {
-        if let Some(b) = self.blocks.get_mut(&block) {
-            b.flying.remove(range.0, range.1);
-            b.held.push(Held { range, since: b.flying_since });
+    /// Bytes of a push that was given up are answered. False: it is no such push.
+    fn end_adrift(&mut self, PushedBytes { push, block, range }: PushedBytes) -> bool {
+        let Some(adrift) = self.adrift.get_mut(&block).filter(|adrift| adrift.push == push) else {
+            return false;
+        };
+        adrift.flying.remove(range.0, range.1);
+        if adrift.flying.is_empty() {
+            self.adrift.remove(&block);
         }
+        true
+    }
+
+    /// The block of a push that is in flight from here.
+    fn in_flight(&mut self, PushedBytes { push, block, .. }: PushedBytes) -> Option<&mut Block> {
+        let is_meant = |b: &&mut Block| b.push == push || broken!("any_push_is_meant");
+        self.blocks.get_mut(&block).filter(is_meant)
+    }
+
+    /// A target acknowledged the bytes from memory. False: nothing here waits for them any more.
+    pub fn pushed(&mut self, bytes: PushedBytes) -> bool {
+        let PushedBytes { push, range, .. } = bytes;
+        if self.end_adrift(bytes) && !broken!("any_push_is_meant") {
+            return false;
+        }
+        let Some(b) = self.in_flight(bytes) else { return false };
+        b.flying.remove(range.0, range.1);
+        b.held.push(Held { push, range, since: b.flying_since });
+        true
     }
 
     /// The push failed for good: the bytes are given up, unless newer ones replaced them.
-    /// Returns bytes no longer charged.
-    pub fn discard(&mut self, block: u64, range: (u32, u32)) -> u64 {
-        let Some(b) = self.blocks.get_mut(&block) else {
-            return 0;
-        };
+    /// Returns bytes no longer charged; `None`: they were given up before.
+    pub fn discard(&mut self, bytes: PushedBytes) -> Option<u64> {
+        let PushedBytes { block, range, .. } = bytes;
+        if self.end_adrift(bytes) && !broken!("any_push_is_meant") {
+            return None;
+        }
+        let b = self.in_flight(bytes)?;
         let mut gone = RangeSet::default();
         for (s, e) in b.flying.within(range.0, range.1) {
             gone.insert(s, e);
@@ -400,7 +484,7 @@ impl WriteBuffer {
             gone.remove(s, e);
         }
         let freed: u64 = gone.iter().map(|(s, e)| b.valid.remove(s, e)).sum();
-        freed + self.remove_empty(block)
+        Some(freed + self.remove_empty(block))
     }
 
     /// The block, where exactly one block has bytes, and all of them are dirty, few, and one piece:
@@ -408,17 +492,20 @@ impl WriteBuffer {
     pub fn only_dirty_block(&self) -> Option<u64> {
         let (block, b) = self.blocks.iter().next()?;
         let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
-        let alone = self.blocks.len() == 1 && b.flying.is_empty() && b.held.is_empty();
+        let alone = self.blocks.len() == 1 && !self.has_flying() && b.held.is_empty();
         let is_one_piece = b.dirty.iter().count() == 1;
         (alone && small && is_one_piece && b.dirty == b.valid).then_some(*block)
     }
 
-    /// A flush settled one acknowledgement of the range. Returns bytes no longer charged.
-    pub fn durable(&mut self, block: u64, range: (u32, u32)) -> u64 {
+    /// A flush settled one acknowledgement of the bytes. Returns bytes no longer charged.
+    pub fn durable(&mut self, bytes: PushedBytes) -> u64 {
+        let PushedBytes { block, range, .. } = bytes;
         let Some(b) = self.blocks.get_mut(&block) else {
             return 0;
         };
-        b.release(range);
+        if !b.release(bytes) {
+            return 0;
+        }
         let mut freed = 0;
         // What is dirty, in flight or held by a later push stays.
         let mut free = RangeSet::default();
@@ -441,16 +528,20 @@ impl WriteBuffer {
         removed.map_or(0, |b| b.beside)
     }
 
-    /// The target lost the range with its memory: send it again.
-    pub fn lost(&mut self, block: u64, range: (u32, u32)) {
-        if let Some(b) = self.blocks.get_mut(&block) {
-            b.release(range);
-            // They were written before anything that waits for them.
-            b.dirtied(OLDEST);
-            for (s, e) in b.valid.within(range.0, range.1).collect::<Vec<_>>() {
-                b.dirty.insert(s, e);
-            }
+    /// The target lost the bytes with its memory: they are to be sent again. False: nobody here
+    /// wants them any more.
+    pub fn lost(&mut self, bytes: PushedBytes) -> bool {
+        let PushedBytes { block, range, .. } = bytes;
+        let Some(b) = self.blocks.get_mut(&block) else { return false };
+        if !b.release(bytes) {
+            return false;
         }
+        // They were written before anything that waits for them.
+        b.dirtied(OLDEST);
+        for (s, e) in b.valid.within(range.0, range.1).collect::<Vec<_>>() {
+            b.dirty.insert(s, e);
+        }
+        true
     }
 
     /// Where bytes of the file that targets may have end.
@@ -486,7 +577,11 @@ impl WriteBuffer {
     /// Forgets everything; returns bytes no longer charged.
     pub fn clear(&mut self) -> u64 {
         let freed = self.blocks.values().map(|b| b.valid.total() + b.beside).sum();
-        self.blocks.clear();
+        for (block, b) in std::mem::take(&mut self.blocks) {
+            if !b.flying.is_empty() {
+                self.adrift.insert(block, Adrift { push: b.push, flying: b.flying });
+            }
+        }
         freed
     }
 }
@@ -495,6 +590,12 @@ impl WriteBuffer {
 mod tests {
     use super::*;
 
+    /// Begins a push of the block, and names its first bytes.
+    fn push(buffer: &mut WriteBuffer, block: u64) -> PushedBytes {
+        let push = buffer.begin_push(block).unwrap();
+        push.part(push.ranges[0])
+    }
+
     #[test]
     fn bytes_stay_until_a_flush_settles_them() {
         let mut buffer = WriteBuffer::default();
@@ -502,15 +603,16 @@ mod tests {
         let push = buffer.begin_push(0).unwrap();
         assert_eq!(push.ranges, [(10, 13)]);
         assert!(buffer.begin_push(0).is_none());
-        buffer.pushed(0, (10, 13));
+        let first = push.part((10, 13));
+        assert!(buffer.pushed(first));
         let mut out = [0; 5];
         assert_eq!(buffer.read(0, 9, &mut out), [(9, 10), (13, 14)]);
         assert_eq!(&out, b"\0abc\0");
-        buffer.lost(0, (10, 13));
+        assert!(buffer.lost(first));
         assert_eq!(buffer.pushable_blocks(), [0]);
-        buffer.begin_push(0).unwrap();
-        buffer.pushed(0, (10, 13));
-        assert_eq!(buffer.durable(0, (10, 13)), 3);
+        let again = self::push(&mut buffer, 0);
+        buffer.pushed(again);
+        assert_eq!(buffer.durable(again), 3);
         assert!(buffer.is_empty());
     }
 
@@ -552,7 +654,7 @@ mod tests {
         assert!(!buffer.has_unpushed(0, BLOCK + 99) && !buffer.has_unpushed(BLOCK + 150, u64::MAX));
         let push = buffer.begin_push(1).unwrap();
         assert!(buffer.has_unpushed(BLOCK + 120, BLOCK + 120), "on its way");
-        buffer.pushed(1, push.ranges[0]);
+        buffer.pushed(push.part(push.ranges[0]));
         assert!(!buffer.has_unpushed(0, u64::MAX) && buffer.has_any(0, 2 * BLOCK));
     }
 
@@ -570,21 +672,62 @@ mod tests {
         let push = buffer.begin_push(0).unwrap();
         buffer.write(0, 2, b"NEW");
         assert_eq!(&push.data[..4], b"old!");
-        buffer.pushed(0, (0, 4));
-        assert_eq!(buffer.durable(0, (0, 4)), 2);
+        buffer.pushed(push.part((0, 4)));
+        assert_eq!(buffer.durable(push.part((0, 4))), 2);
         assert_eq!(buffer.begin_push(0).unwrap().ranges, [(2, 5)]);
     }
 
     #[test]
     fn a_flush_of_an_older_push_keeps_what_a_later_one_holds() {
         let mut buffer = WriteBuffer::default();
-        for _ in 0..2 {
-            buffer.write(0, 0, b"xxxx");
-            buffer.begin_push(0).unwrap();
-            buffer.pushed(0, (0, 4));
+        let [first, second] = [b"xxxx", b"yyyy"].map(|bytes| {
+            buffer.write(0, 0, bytes);
+            let pushed = push(&mut buffer, 0);
+            buffer.pushed(pushed);
+            pushed
+        });
+        assert_eq!(buffer.durable(first), 0);
+        assert_eq!(buffer.durable(second), 4);
+    }
+
+    /// Catches `broken!("any_push_is_meant")`.
+    #[test]
+    fn what_is_answered_to_a_push_before_the_buffer_was_emptied_concerns_no_later_one() {
+        let mut buffer = WriteBuffer::default();
+        let [held, flying, failing] = [0, 1, 2].map(|block| {
+            buffer.write(block, 0, b"lost");
+            push(&mut buffer, block)
+        });
+        buffer.pushed(held);
+        assert_eq!(buffer.clear(), 12);
+        for block in 0..3 {
+            buffer.write(block, 0, b"new!");
         }
-        assert_eq!(buffer.durable(0, (0, 4)), 0);
-        assert_eq!(buffer.durable(0, (0, 4)), 4);
+        let again = push(&mut buffer, 0);
+        buffer.pushed(again);
+        assert_eq!(buffer.durable(held), 0, "a flush settled what was there before");
+        assert!(!buffer.lost(held) && !buffer.pushed(flying));
+        assert_eq!(buffer.discard(failing), None);
+        assert_eq!((buffer.pushable_blocks(), buffer.volatile()), (vec![1, 2], 12));
+        assert_eq!(buffer.durable(again), 4);
+    }
+
+    /// Catches `broken!("adrift_forgotten")`: the push that was given up could come last.
+    #[test]
+    fn a_block_given_up_in_flight_is_not_pushed_again_before_that_push_ended() {
+        let mut buffer = WriteBuffer::default();
+        buffer.write(0, 0, b"lost");
+        buffer.write(0, 9, b"too");
+        let adrift = buffer.begin_push(0).unwrap();
+        buffer.clear();
+        buffer.write(0, 0, b"new!");
+        for range in adrift.ranges.clone() {
+            assert!(buffer.begin_push(0).is_none() && buffer.has_flying());
+            assert!(buffer.pushable_blocks().is_empty() && buffer.only_dirty_block().is_none());
+            assert!(!buffer.pushed(adrift.part(range)));
+        }
+        assert!(!buffer.has_flying());
+        assert_eq!(buffer.begin_push(0).unwrap().ranges, [(0, 4)]);
     }
 
     /// Two pushes of one byte in flight could reach the target in either order.
@@ -592,15 +735,17 @@ mod tests {
     fn a_block_overwritten_in_flight_is_not_pushed_again_before_the_first_push_ended() {
         let mut buffer = WriteBuffer::default();
         buffer.write(0, 0, b"old!");
-        buffer.begin_push(0).unwrap();
+        let old = push(&mut buffer, 0);
         buffer.write(0, 0, b"new!");
         assert!(buffer.begin_push(0).is_none());
         assert!(buffer.pushable_blocks().is_empty() && buffer.has_flying());
-        buffer.pushed(0, (0, 4));
-        assert_eq!(buffer.durable(0, (0, 4)), 0);
-        assert_eq!(&buffer.begin_push(0).unwrap().data[..4], b"new!");
+        buffer.pushed(old);
+        assert_eq!(buffer.durable(old), 0);
+        let new = buffer.begin_push(0).unwrap();
+        assert_eq!(&new.data[..4], b"new!");
         buffer.write(0, 1, b"E");
-        assert_eq!(buffer.discard(0, (0, 4)), 3, "what is newer than a failed push stays");
+        let failed = new.part((0, 4));
+        assert_eq!(buffer.discard(failed), Some(3), "what is newer than a failed push stays");
         assert_eq!(buffer.pushable_blocks(), [0]);
     }
 
@@ -614,9 +759,9 @@ mod tests {
         assert_eq!(buffer.write(0, 0, &vec![7; BLOCK as usize]), (BLOCK - 4, Fill::Full));
         assert_eq!(buffer.clear(), BLOCK + SPARSE);
         buffer.write(0, BLOCK as u32 - 4, b"deep");
-        buffer.begin_push(0).unwrap();
-        buffer.pushed(0, (BLOCK as u32 - 4, BLOCK as u32));
-        assert_eq!(buffer.durable(0, (BLOCK as u32 - 4, BLOCK as u32)), 4 + SPARSE);
+        let deep = push(&mut buffer, 0);
+        buffer.pushed(deep);
+        assert_eq!(buffer.durable(deep), 4 + SPARSE);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::Status;
 use nuri_proto::clock::{COMMIT_DELAY, WRITE_BEHIND};
-use nuri_proto::id::{BootId, Ino, ObjectId, TargetId};
+use nuri_proto::id::{BootId, Ino, TargetId};
 use nuri_proto::op::data::{Durability, Room};
 use nuri_proto::op::meta::Extend;
 use nuri_stripe::locate::short_pieces;
@@ -47,7 +47,7 @@ use crate::lease::drain::Drain;
 use crate::reservation::charge::{Reservations, TargetLives};
 use crate::session::MetaSession;
 use crate::writeback::budget::{Budget, Pressure};
-use crate::writeback::buffer::{BLOCK, Push};
+use crate::writeback::buffer::{BLOCK, PushedBytes};
 use crate::writeback::machine::SyncScope;
 use crate::writeback::push_row::Rows;
 
@@ -57,16 +57,7 @@ const SETTLED_AT_ONCE: usize = 16;
 /// Names pushed bytes until a flush settles them.
 pub(crate) struct Token {
     node: Arc<Inode>,
-    /// A file that was cut to nothing meanwhile has another one, and other bytes.
-    object: ObjectId,
-    block: u64,
-    range: (u32, u32),
-}
-
-impl Token {
-    fn is_current(&self) -> bool {
-        self.node.state.lock().file.as_ref().is_some_and(|file| file.object == self.object)
-    }
+    bytes: PushedBytes,
 }
 
 /// The pipeline from buffers to targets, shared by all files of a client.
@@ -242,36 +233,34 @@ impl Writeback {
             };
             (push, file.session, file.object, file.layout.clone())
         };
-        let Push { block, data, ranges, charge: _until_it_ended } = push;
         let announced = self.announce_growth(node, block);
-        for (start, end) in ranges {
+        for (start, end) in push.ranges.iter().copied() {
             if let Err(status) = announced {
-                self.push_ended(node, block, (start, end), Err(status));
+                self.push_ended(node, push.part((start, end)), Err(status));
                 continue;
             }
             let at = block * BLOCK + u64::from(start);
             let range = (at, u64::from(end - start));
             for piece in short_pieces(&layout, object, range, self.data.flow().buffer(Way::Write)) {
                 let from = (piece.file_offset - block * BLOCK) as usize;
-                let bytes = &data[from..from + piece.len as usize];
-                let range = (from as u32, from as u32 + piece.len);
-                let write =
-                    || self.data.write(session, &piece, bytes, (durability, Room::Promised));
+                let data = &push.data[from..from + piece.len as usize];
+                let bytes = push.part((from as u32, from as u32 + piece.len));
+                let write = || self.data.write(session, &piece, data, (durability, Room::Promised));
                 let outcome = self.data.flow().carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);
                 self.reservations.heard(piece.group, took);
                 match outcome {
                     Ok((target, reply)) => {
                         // Held first, named second: a flush that settles the name must find it.
-                        self.push_ended(node, block, range, Ok(reply.allocated));
+                        self.push_ended(node, bytes, Ok(reply.allocated));
                         if durability == Durability::Stable {
-                            self.settle_one(node, block, range);
+                            self.settle_one(node, bytes);
                         } else {
-                            let token = Token { node: node.clone(), object, block, range };
+                            let token = Token { node: node.clone(), bytes };
                             self.unsynced.lock().acknowledged(target, reply.boot, token);
                         }
                     }
-                    Err(status) => self.push_ended(node, block, range, Err(status)),
+                    Err(status) => self.push_ended(node, bytes, Err(status)),
                 }
             }
         }
@@ -299,21 +288,19 @@ impl Writeback {
     pub(crate) fn push_ended(
         &self,
         node: &Inode,
-        block: u64,
-        range: (u32, u32),
+        bytes: PushedBytes,
         outcome: Result<u64, Status>,
     ) {
         let mut state = node.state.lock();
         let Some(file) = &mut state.file else { return };
         match outcome {
-            Ok(allocated) => file.own.pushed(block, range, allocated),
+            Ok(allocated) => file.own.pushed(bytes, allocated),
             Err(status) => {
-                let freed = file.own.push_failed(block, range);
-                let (at, bytes) = (block * BLOCK + u64::from(range.0), range.1 - range.0);
-                let range = (at, u64::from(bytes));
-                let places = self.data.places(&file.layout, file.object, range);
+                let Some(freed) = file.own.push_failed(bytes) else { return };
+                let (at, count) = (bytes.start(), bytes.len());
+                let places = self.data.places(&file.layout, file.object, (at, u64::from(count)));
                 tracing::error!(
-                    "client: {bytes} bytes of inode {} lost: from {at} on, {places}: {status}",
+                    "client: {count} bytes of inode {} lost: from {at} on, {places}: {status}",
                     node.ino
                 );
                 self.note_loss(&mut state, status);
@@ -373,9 +360,9 @@ impl Writeback {
         }
     }
 
-    pub(crate) fn settle_one(&self, node: &Inode, block: u64, range: (u32, u32)) {
+    pub(crate) fn settle_one(&self, node: &Inode, bytes: PushedBytes) {
         let mut state = node.state.lock();
-        let freed = state.file.as_mut().map_or(0, |f| f.own.buffer.durable(block, range));
+        let freed = state.file.as_mut().map_or(0, |f| f.own.buffer.durable(bytes));
         drop(state);
         self.unreserve(freed);
     }
@@ -401,8 +388,8 @@ impl Writeback {
         let ticket = self.unsynced.lock().begin_flush(target);
         let boot = self.data.flush(target)?;
         let settled = self.unsynced.lock().end_flush(ticket, boot);
-        for token in settled.durable.into_iter().filter(Token::is_current) {
-            self.settle_one(&token.node, token.block, token.range);
+        for Token { node, bytes } in settled.durable {
+            self.settle_one(&node, bytes);
         }
         self.send_again(settled.lost);
         Ok(())
@@ -410,19 +397,15 @@ impl Writeback {
 
     /// A restarted target lost these.
     fn send_again(&self, lost: Vec<Token>) {
-        for token in lost.into_iter().filter(Token::is_current) {
-            let mut state = token.node.state.lock();
-            if let Some(file) = &mut state.file {
-                file.own.buffer.lost(token.block, token.range);
-            }
+        for Token { node, bytes } in lost {
+            let mut state = node.state.lock();
+            let is_wanted = state.file.as_mut().is_some_and(|file| file.own.buffer.lost(bytes));
             drop(state);
-            let at = token.block * BLOCK + u64::from(token.range.0);
-            self.reservations.charge_again(
-                &token.node,
-                at,
-                u64::from(token.range.1 - token.range.0),
-            );
-            self.queue_push(&token.node, token.block, Rows::All);
+            if is_wanted {
+                let count = u64::from(bytes.len());
+                self.reservations.charge_again(&node, bytes.start(), count);
+                self.queue_push(&node, bytes.block, Rows::All);
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use nuri_volume::transfer::Way;
 use super::found_rows::FoundRows;
 use crate::inode::Inode;
 use crate::writeback::Writeback;
-use crate::writeback::buffer::{BLOCK, Push};
+use crate::writeback::buffer::{BLOCK, Push, PushedBytes};
 
 /// Which rows are worth pushing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,7 @@ pub(crate) struct Row {
 struct Bit<'a> {
     piece: Piece,
     data: &'a [u8],
-    block: u64,
-    range: (u32, u32),
+    bytes: PushedBytes,
 }
 
 impl<'a> Bit<'a> {
@@ -68,9 +67,9 @@ impl Writeback {
             let carry = |()| self.data.flow().carry(Way::Write, set.bytes(), write);
             let mut outcome = announced.and_then(carry);
             for bit in &set.bits {
-                self.push_ended(node, bit.block, bit.range, outcome);
+                self.push_ended(node, bit.bytes, outcome);
                 if outcome.is_ok() {
-                    self.settle_one(node, bit.block, bit.range);
+                    self.settle_one(node, bit.bytes);
                 }
                 // Counted once.
                 outcome = outcome.map(|_| 0);
@@ -148,7 +147,7 @@ fn bits(row: &Row, buffer: u32) -> Vec<Bit<'_>> {
                 let from = (piece.file_offset - push.block * BLOCK) as u32;
                 let range = (from, from + piece.len);
                 let data = &push.data[range.0 as usize..range.1 as usize];
-                bits.push(Bit { piece, data, block: push.block, range });
+                bits.push(Bit { piece, data, bytes: push.part(range) });
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use nuri_client::lease::revocation::Revocation;
 use nuri_client::lease::state::{GrantValidity, LeaseState};
 use nuri_client::queue::{Logged, Queue};
 use nuri_client::record::{Closed, LockKey, LockRecord};
@@ -123,7 +124,8 @@ pub struct Client {
     pub undecided: VecDeque<Note>,
     pub numbers: Range<u64>,
     pub holds: BTreeMap<Ino, Held>,
-    pub recalls: VecDeque<Recall>,
+    /// Those that it was told of, with how far it obeys them.
+    pub recalls: Vec<(Recall, Option<Revocation>)>,
     pub answers: VecDeque<RecallDone>,
     /// Leases to reclaim at a new start of the server, and locks.
     pub reclaims: Option<Vec<(Ino, LeaseMode)>>,
@@ -153,7 +155,7 @@ impl Client {
             undecided: VecDeque::new(),
             numbers: 0..0,
             holds: BTreeMap::new(),
-            recalls: VecDeque::new(),
+            recalls: Vec::new(),
             answers: VecDeque::new(),
             reclaims: None,
             held_locks: Vec::new(),

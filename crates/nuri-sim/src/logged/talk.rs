@@ -2,7 +2,9 @@
 //! is that of `nuri-client`'s `journal/tell.rs` and `lease/give_back.rs`.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
+use nuri_client::lease::revocation::{self, Activity, Revocation};
 use nuri_client::lease::state::Recalled;
 use nuri_client::queue::Outcome;
 use nuri_proto::Status;
@@ -45,9 +47,7 @@ impl World {
             self.poll(c)?;
         }
         self.reclaim(c)?;
-        if let Some(recall) = self.clients[c].recalls.front().copied() {
-            self.obey(c, recall)?;
-        }
+        self.obey_recalls(c)?;
         self.answer(c)?;
         self.tell_locks(c)?;
         self.run_errand(c)?;
@@ -91,7 +91,7 @@ impl World {
         }
         for event in reply.events {
             match event {
-                Event::Recall(recall) => client.recalls.push_back(recall),
+                Event::Recall(recall) => client.recalls.push((recall, None)),
                 Event::LockRecall(recall) => {
                     let tell = client.locks.record.recalled(recall);
                     client.locks.tells.extend(tell);
@@ -144,28 +144,73 @@ impl World {
         Ok(())
     }
 
-    /// Gives a lease back, after everything that was logged is told.
-    fn obey(&mut self, c: usize, recall: Recall) -> Result<(), Wrong> {
-        let Recall { ino, number, keep, part } = recall;
-        let hold = &mut self.clients[c].holds.entry(ino).or_default().hold;
-        let kept = match hold.recall(number, hold.number, false) {
-            Recalled::Kept(mode) => mode,
-            Recalled::Lease if !self.sync(c)? => return Ok(()),
-            Recalled::Lease => {
-                self.share(c, ino)?;
-                self.part(c, ino);
-                let held = self.clients[c].holds.entry(ino).or_default();
-                let kept = held.hold.give_back(keep);
-                held.taken = None;
-                held.is_known &= kept.is_some();
-                self.report.handovers += 1;
-                kept
+    /// Each recall is obeyed by a thread of its own, in any order.
+    fn obey_recalls(&mut self, c: usize) -> Result<(), Wrong> {
+        for at in (0..self.clients[c].recalls.len()).rev() {
+            if self.rng.one_in(2) {
+                self.obey(c, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Obeys one of the recalls: gives a lease back, after everything that was logged is told. What
+    /// cannot be told yet has it tried again.
+    fn obey(&mut self, c: usize, at: usize) -> Result<(), Wrong> {
+        let (Recall { ino, number, keep, part }, begun) = self.clients[c].recalls[at];
+        let now = self.now();
+        let kept = match begun {
+            Some(revocation) => self.revoke(c, at, revocation, now)?,
+            None => {
+                let hold = &mut self.clients[c].holds.entry(ino).or_default().hold;
+                match hold.recall(number, hold.number, false) {
+                    Recalled::Kept(mode) => Some(mode),
+                    Recalled::Lease => self.revoke(c, at, Revocation::of_lease(keep, now), now)?,
+                }
             }
         };
-        let client = &mut self.clients[c];
-        client.recalls.pop_front();
-        client.answers.push_back(RecallDone { ino, number, kept, part, settled: false });
+        if let Some(kept) = kept {
+            let client = &mut self.clients[c];
+            client.recalls.remove(at);
+            client.answers.push_back(RecallDone { ino, number, kept, part, settled: false });
+        }
         Ok(())
+    }
+
+    /// Lets a revocation go on; what is kept of the lease, once it left.
+    fn revoke(
+        &mut self,
+        c: usize,
+        at: usize,
+        mut revocation: Revocation,
+        now: Instant,
+    ) -> Result<Option<Option<LeaseMode>>, Wrong> {
+        let Recall { ino, keep, .. } = self.clients[c].recalls[at].0;
+        loop {
+            match revocation.next(Activity::default(), now) {
+                revocation::Step::Drain => {
+                    let is_told = self.sync(c)?;
+                    if is_told {
+                        self.share(c, ino)?;
+                        self.part(c, ino);
+                    }
+                    revocation.drained(is_told);
+                }
+                revocation::Step::GiveBack => {
+                    let held = self.clients[c].holds.entry(ino).or_default();
+                    let kept = held.hold.give_back(keep);
+                    held.taken = None;
+                    held.is_known &= kept.is_some();
+                    self.report.handovers += 1;
+                    return Ok(Some(kept));
+                }
+                revocation::Step::Wait(_) => break,
+                // Nothing of what is played is lost but with the session: it tries on.
+                revocation::Step::GiveUp => revocation = Revocation::of_lease(keep, now),
+            }
+        }
+        self.clients[c].recalls[at].1 = Some(revocation);
+        Ok(None)
     }
 
     /// Only reads the files of a directory from here on that is being given back.

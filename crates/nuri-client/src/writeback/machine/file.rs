@@ -8,7 +8,7 @@ use nuri_proto::op::meta::{Attr, Publish, PublishData, SetTime, Time};
 use nuri_rules::broken;
 
 use super::sync::{Goal, SyncScope};
-use crate::writeback::buffer::{BLOCK, OLDEST, PAGE, WriteBuffer};
+use crate::writeback::buffer::{BLOCK, OLDEST, PAGE, PushedBytes, WriteBuffer};
 
 /// A file's bytes, size and times, as far as the servers may not have them.
 #[derive(Default)]
@@ -326,16 +326,19 @@ impl FileWriteback {
 impl FileWriteback {
     /// Targets took bytes, with so many more of theirs. One that was asked twice does not count
     /// again what it has: at least as many as these are.
-    pub fn pushed(&mut self, block: u64, range: (u32, u32), allocated: u64) {
-        let least = u64::from(range.1 - range.0).next_multiple_of(PAGE);
+    pub fn pushed(&mut self, bytes: PushedBytes, allocated: u64) {
+        let is_wanted = self.buffer.pushed(bytes);
+        // What was given up lies there all the same, perhaps beyond the size.
+        self.has_failed |= !is_wanted;
+        let least = if is_wanted { u64::from(bytes.len()).next_multiple_of(PAGE) } else { 0 };
         self.allocated = (self.allocated + allocated).max(least);
-        self.buffer.pushed(block, range);
     }
 
-    /// Targets refused bytes, which are gone. Bytes that are not buffered any more.
-    pub fn push_failed(&mut self, block: u64, range: (u32, u32)) -> u64 {
+    /// Targets refused bytes, which are gone. Bytes that are not buffered any more; `None`: these
+    /// were given up before.
+    pub fn push_failed(&mut self, bytes: PushedBytes) -> Option<u64> {
         self.has_failed = true;
-        self.buffer.discard(block, range)
+        self.buffer.discard(bytes)
     }
 
     /// A write past the buffer ended in the middle, and nothing took away what it left.

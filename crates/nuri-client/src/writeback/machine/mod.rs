@@ -7,6 +7,9 @@
 //!    file grows: whoever writes it next cuts off what lies there, where this client dies first.
 //! WRITEBACK-3 A sync covers what was written before it began, and ends, however much is written
 //!    meanwhile.
+//! WRITEBACK-4 What a target answers to a push concerns the bytes of that push only: pushes are
+//!    numbered, and what was given up and written again is pushed under another number, when the
+//!    push that was given up has ended.
 //!
 //! Example. A program writes 20,000 bytes to an empty file with parity and syncs it. [`FileSync`]
 //! asks for: `Push` of block 0; the push first says that the file grows ([`FileWriteback::grows`]),

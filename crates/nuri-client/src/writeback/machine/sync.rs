@@ -96,7 +96,7 @@ mod tests {
 
     use super::super::file::{Publication, Told};
     use super::*;
-    use crate::writeback::buffer::BLOCK;
+    use crate::writeback::buffer::{BLOCK, PushedBytes};
 
     const INO: Ino = Ino(7);
 
@@ -111,12 +111,12 @@ mod tests {
     }
 
     /// A push of a block whose bytes a target has in memory.
-    fn push(file: &mut FileWriteback, block: u64) -> (u32, u32) {
+    fn push(file: &mut FileWriteback, block: u64) -> PushedBytes {
         let push = file.buffer.begin_push(block).unwrap();
         for range in &push.ranges {
-            file.pushed(block, *range, 4096);
+            file.pushed(push.part(*range), 4096);
         }
-        push.ranges[0]
+        push.part(push.ranges[0])
     }
 
     fn told(file: &FileWriteback, durable_to: u64) -> Publication {
@@ -138,10 +138,10 @@ mod tests {
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], MEMORY));
         let range = push(&mut file, 0);
         assert_eq!(sync.next(&file, true), Step::Flush);
-        file.buffer.lost(0, range);
+        file.buffer.lost(range);
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], MEMORY), "the target restarted");
         let range = push(&mut file, 0);
-        file.buffer.durable(0, range);
+        file.buffer.durable(range);
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 200_000 });
         let told = told(&file, 200_000);
         assert_eq!((told.call.size, told.call.data), (200_000, PublishData::OnTargets));
@@ -156,7 +156,7 @@ mod tests {
         let mut sync = FileSync::begin(&mut file, Goal::Published);
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], Durability::Stable));
         let range = push(&mut file, 0);
-        file.buffer.durable(0, range);
+        file.buffer.durable(range);
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 5 });
     }
 
@@ -165,24 +165,24 @@ mod tests {
     fn a_sync_ends_beside_writers_and_covers_what_came_before_it() {
         let mut file = file();
         write(&mut file, 0, &[1; 1000]);
-        push(&mut file, 0);
+        let held = push(&mut file, 0);
         write(&mut file, 0, &[2; 500]);
         write(&mut file, 1, &[2; 500]);
-        let held = (0, 1000);
         let mut sync = FileSync::begin(&mut file, Goal::Published);
         assert_eq!(sync.next(&file, true), Step::Push(vec![0, 1], MEMORY));
-        let first = file.buffer.begin_push(0).unwrap().ranges[0];
+        let first = file.buffer.begin_push(0).unwrap();
+        let first = first.part(first.ranges[0]);
         write(&mut file, 0, &[3; 100]);
         write(&mut file, 2, &[3; 3000]);
         assert_eq!(sync.next(&file, true), Step::Push(vec![1], MEMORY));
         let second = push(&mut file, 1);
         assert_eq!(sync.next(&file, true), Step::Await, "of the first block");
-        file.pushed(0, first, 0);
+        file.pushed(first, 0);
         assert_eq!(sync.next(&file, true), Step::Flush);
-        file.buffer.durable(0, held);
-        file.buffer.durable(0, first);
+        file.buffer.durable(held);
+        file.buffer.durable(first);
         assert_eq!(sync.next(&file, true), Step::Flush);
-        file.buffer.durable(1, second);
+        file.buffer.durable(second);
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 1000 });
         let told = told(&file, 1000);
         assert_eq!(told.call.size, 1000, "what came later is not there yet");
@@ -203,7 +203,7 @@ mod tests {
         let range = push(&mut file, 0);
         file.buffer.write(0, 10, b"its header again");
         assert_eq!(sync.next(&file, true), Step::Flush);
-        file.buffer.durable(0, range);
+        file.buffer.durable(range);
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 4096 });
         assert_eq!(told(&file, 4096).call.size, 4096);
         let mut sync = FileSync::begin(&mut file, Goal::Aged);
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: BLOCK });
         let told = told(&file, BLOCK);
         let range = push(&mut file, 0);
-        file.buffer.durable(0, range);
+        file.buffer.durable(range);
         file.published(&told, Instant::now());
         assert!(file.is_unpublished());
     }
@@ -267,9 +267,10 @@ mod tests {
         file.reached(20_008);
         assert!(matches!(file.publication(INO, SyncScope::All, 150), Told::Early));
         assert_eq!(sync.next(&file, true), Step::Push(vec![0], MEMORY));
-        for range in file.buffer.begin_push(0).unwrap().ranges {
-            file.pushed(0, range, 4096);
-            file.buffer.durable(0, range);
+        let push = file.buffer.begin_push(0).unwrap();
+        for bytes in push.ranges.iter().map(|range| push.part(*range)) {
+            file.pushed(bytes, 4096);
+            file.buffer.durable(bytes);
         }
         assert_eq!(sync.next(&file, true), Step::Publish { durable_to: 20_008 });
         assert_eq!(told(&file, 20_008).call.data, PublishData::OnTargets);
