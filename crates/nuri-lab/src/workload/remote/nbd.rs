@@ -65,7 +65,8 @@ pub(super) fn clear(server: &Server, share: Share) -> IoResult<()> {
     let mut at = base;
     while at < end {
         let len = (end - at).min(MOST_ZEROES);
-        export.stream.write_all(&head(WRITE_ZEROES, 0, at, len as u32))?;
+        let head = head(WRITE_ZEROES, 0, at, len as u32);
+        export.stream.write_all(&head).map_err(unanswered)?;
         let (_, outcome) = export.stream.hear()?;
         outcome?;
         at += len;
@@ -75,7 +76,7 @@ pub(super) fn clear(server: &Server, share: Share) -> IoResult<()> {
 
 /// The export, and which bytes of it are the rank's.
 fn part(server: &Server, Share { rank, len, .. }: Share) -> IoResult<(Export, (u64, u64))> {
-    let export = choose(connect(server)?, &server.export)?;
+    let export = choose(connect(server)?, &server.export).map_err(unanswered)?;
     let base = len.saturating_mul(rank as u64);
     let end = base.saturating_add(len);
     if end > export.size {
@@ -194,11 +195,32 @@ impl Hear for TcpStream {
         match self::number(&reply[4..8]) {
             0 if len > 0 => {
                 let mut data = vec![0; len.min(MOST)];
-                self.read_exact(&mut data)?;
+                self.read_exact(&mut data).map_err(unanswered)?;
                 Ok((number, Ok(Answer::Read(data))))
             }
             0 => Ok((number, Ok(Answer::Wrote(None)))),
             errno => Ok((number, Err(Error::from_raw_os_error(errno as i32)))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::server::Protocol;
+
+    #[test]
+    fn a_server_that_goes_away_in_the_handshake_is_said_to_have_done_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (host, port, export) = (address.ip().to_string(), address.port(), "v".into());
+        let server = Server { protocol: Protocol::Nbd, host, port, export };
+        let goes = std::thread::spawn(move || drop(listener.accept()));
+        let share = Share { rank: 0, len: 1, overwrites: false };
+        let error = part(&server, share).err().unwrap();
+        assert_eq!(error.to_string(), "the server ended the connection");
+        goes.join().unwrap();
     }
 }

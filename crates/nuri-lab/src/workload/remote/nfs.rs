@@ -138,7 +138,7 @@ fn send(stream: &mut TcpStream, (xid, of): (u32, (u32, u32)), args: &impl Pack) 
     args.pack(&mut message).map_err(not_packed)?;
     let mark = (message.len() as u32 - 4) | LAST;
     message[..4].copy_from_slice(&mark.to_be_bytes());
-    stream.write_all(&message)
+    stream.write_all(&message).map_err(unanswered)
 }
 
 /// The number and the results of a call that was accepted.
@@ -150,7 +150,7 @@ fn receive(stream: &mut TcpStream) -> IoResult<(u32, Vec<u8>)> {
         return Err(odd("the server's answer is not understood"));
     }
     let mut answer = vec![0; (mark & !LAST) as usize];
-    stream.read_exact(&mut answer)?;
+    stream.read_exact(&mut answer).map_err(unanswered)?;
     let accepted = ACCEPTED.map(u32::to_be_bytes).concat();
     match answer.split_at_checked(4 + accepted.len()) {
         Some((head, results)) if head[4..] == accepted => {
