@@ -64,6 +64,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/nuri-io/src/announce.rs",
     "crates/nuri-io/src/buf.rs",
     "crates/nuri-io/src/daemon.rs",
+    "crates/nuri-io/src/tcp.rs",
     "crates/nuri-io/src/uring.rs",
     "crates/nuri-ipc-c/src/lib.rs",
     "crates/nuri-ipc-c/src/window.rs",

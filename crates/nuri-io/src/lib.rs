@@ -15,4 +15,5 @@ pub mod mem;
 pub mod paired;
 pub mod program;
 pub mod rng;
+pub mod tcp;
 pub mod uring;

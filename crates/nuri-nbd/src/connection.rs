@@ -14,11 +14,12 @@ use std::time::Instant;
 use nuri_io::buf::AlignedBuf;
 use parking_lot::Mutex;
 
+use crate::age::AGE;
+use crate::client::Client;
 use crate::export::{About, Asked, Export, Kept, Zeroing};
 use crate::handshake::Agreed;
 use crate::input::{End, Input};
 use crate::order::{Arrived, Use};
-use crate::peer::is_too_old;
 use crate::protocol::request::Request;
 use crate::protocol::{Errno, command, command_flag, reply};
 use crate::socket::{STUCK, Socket};
@@ -31,6 +32,7 @@ const EXTENTS: usize = 1024;
 
 pub(crate) struct Connection {
     socket: Arc<Socket>,
+    client: Arc<Client>,
     input: Mutex<Input>,
     /// Held while an answer is sent.
     output: Mutex<()>,
@@ -77,9 +79,14 @@ impl Connection {
             told_failures,
             idle: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
+            client: Arc::new(Client::new(socket.clone())),
             socket,
             name,
         }
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
     /// Serves requests until the connection is over, and all that came are answered.
@@ -92,7 +99,7 @@ impl Connection {
                 self.end("a thread of it ended");
             }
         }
-        self.socket.shut();
+        self.client.leave();
     }
 
     /// A thread of the connection.
@@ -115,7 +122,7 @@ impl Connection {
         if !self.is_over.swap(true, Ordering::SeqCst) {
             tracing::debug!("nbd: {}: connection ends: {why}", self.name);
         }
-        self.socket.shut();
+        self.client.leave();
     }
 
     /// Reads the next request; the bytes of a write are in `buffer` then.
@@ -191,13 +198,14 @@ impl Connection {
 
     /// How the request came that was read last.
     fn asked(&self, input: &Input, request: &Request) -> Asked<'_> {
-        Asked { since: input.since(), cookie: request.cookie, client: &self.socket }
+        let deadline = input.since() + AGE;
+        Asked { deadline, cookie: request.cookie, client: &self.client }
     }
 
     /// A client that left may have repeated its requests elsewhere. Whatever it sends there comes
     /// after it left here: so what is in the order before that is seen is before the repeated one.
     fn check_client(&self) -> Result<(), End> {
-        if self.socket.is_left() { Err(End::Gone) } else { Ok(()) }
+        if self.client.is_left() { Err(End::Gone) } else { Ok(()) }
     }
 
     /// Its place in the order, where it has one as a whole.
@@ -307,7 +315,7 @@ impl Connection {
         buffer: &mut AlignedBuf,
     ) -> io::Result<()> {
         arrived.iter().for_each(Arrived::wait);
-        if is_too_old(asked.since) {
+        if asked.is_too_old() {
             return self.answer(request, Err(Errno::Shutdown));
         }
         let (at, len) = (request.offset, u64::from(request.len));
@@ -404,7 +412,7 @@ impl Connection {
                 return Ok(());
             }
             // A client that takes the bytes is there.
-            asked.since = Instant::now();
+            asked.deadline = Instant::now() + AGE;
         }
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::age::is_over;
+use crate::client::Client;
 use crate::order::Order;
 use crate::protocol::Errno;
-use crate::socket::Socket;
 
 /// A device of which bytes are read and written.
 pub trait Export: Send + Sync + 'static {
@@ -84,14 +85,18 @@ pub trait Export: Send + Sync + 'static {
 /// What is known of how a request came.
 #[derive(Clone, Copy)]
 pub struct Asked<'c> {
-    /// It did not come before.
-    pub since: Instant,
+    /// It is not served from then on.
+    pub deadline: Instant,
     /// The client's number of it.
     pub cookie: u64,
-    pub(crate) client: &'c Socket,
+    pub(crate) client: &'c Client,
 }
 
 impl Asked<'_> {
+    pub(crate) fn is_too_old(&self) -> bool {
+        is_over(self.deadline, Instant::now())
+    }
+
     /// Whether the client left: it may have repeated the request elsewhere.
     pub(crate) fn is_left(&self) -> bool {
         self.client.is_left()

@@ -125,7 +125,7 @@ impl Input {
         if self.age.is_stale(now)
             && let Some(waiting) = self.socket.waiting()
         {
-            self.age.look(waiting, now);
+            self.age.look(waiting, now, self.socket.heard(now));
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod age;
 pub mod attach;
+mod client;
 mod connection;
 pub mod disk;
 pub mod export;
@@ -20,9 +21,12 @@ pub mod server;
 mod socket;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod unanswered;
 #[cfg(feature = "volume")]
 pub mod volume;
 
+pub use age::{AGE, Age, is_over};
 pub use handshake::fuzz;
-pub use order::Order;
+pub use order::{Arrivals, Order, Use};
 pub use protocol::Errno;
+pub use unanswered::Unanswered;

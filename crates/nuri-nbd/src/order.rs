@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// What a request does with its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Use {
+pub enum Use {
     Reads,
     Changes,
 }
@@ -35,27 +35,28 @@ impl Range {
 
 /// The requests of an export that came and are not done, by when they came. Pure.
 #[derive(Default, Debug)]
-struct Arrivals {
+pub struct Arrivals {
     last: u64,
     ranges: BTreeMap<u64, Range>,
 }
 
 impl Arrivals {
-    fn arrive(&mut self, range: Range) -> u64 {
+    /// A request of these bytes; its number, to be told when it ends.
+    pub fn arrive(&mut self, start: u64, end: u64, how: Use) -> u64 {
         self.last += 1;
-        self.ranges.insert(self.last, range);
+        self.ranges.insert(self.last, Range { start, end, how });
         self.last
     }
 
     /// Whether nothing that came before is in its way.
-    fn may_run(&self, number: u64) -> bool {
+    pub fn may_run(&self, number: u64) -> bool {
         let Some(own) = self.ranges.get(&number) else { return true };
         let mut earlier = self.ranges.range(..number);
         broken!("nbd_overlap") || !earlier.any(|(_, range)| range.is_in_the_way_of(own))
     }
 
     /// True where somebody may wait for it.
-    fn end(&mut self, number: u64) -> bool {
+    pub fn end(&mut self, number: u64) -> bool {
         self.ranges.remove(&number);
         !self.ranges.is_empty()
     }
@@ -88,7 +89,7 @@ impl Order {
 
     /// A request came. To be called in the order in which they come.
     pub(crate) fn arrive(&self, start: u64, end: u64, how: Use) -> Arrived<'_> {
-        let number = self.arrivals.lock().arrive(Range { start, end, how });
+        let number = self.arrivals.lock().arrive(start, end, how);
         Arrived { order: self, number }
     }
 }
@@ -120,7 +121,7 @@ mod tests {
     fn who_overlaps_waits_for_who_came_before() {
         let mut arrivals = Arrivals::default();
         let mut arrive = |start, end, how| {
-            let number = arrivals.arrive(Range { start, end, how });
+            let number = arrivals.arrive(start, end, how);
             (number, arrivals.may_run(number))
         };
         let (first, runs) = arrive(0, 10, Use::Changes);
@@ -133,7 +134,7 @@ mod tests {
         assert!(!runs);
         arrivals.end(first);
         assert!(arrivals.may_run(read) && !arrivals.may_run(last));
-        let also = arrivals.arrive(Range { start: 5, end: 7, how: Use::Reads });
+        let also = arrivals.arrive(5, 7, Use::Reads);
         assert!(!arrivals.may_run(also), "it came after a write that waits");
         arrivals.end(read);
         arrivals.end(3);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::client::Client;
 use crate::connection::Connection;
 use crate::export::Exports;
 use crate::handshake::{Agreed, Effect, Encryption, Handshake, greeting};
@@ -85,6 +86,8 @@ pub struct Server {
     tls: Option<Arc<dyn StartTls>>,
     strangers: Mutex<VecDeque<Weak<Socket>>>,
     clients: Mutex<Vec<Weak<Socket>>>,
+    /// Those whose requests are served.
+    served: Mutex<Vec<Weak<Client>>>,
     running: AtomicUsize,
     /// Threads that shake hands.
     greeting: AtomicUsize,
@@ -110,6 +113,7 @@ impl Server {
             tls,
             strangers: Mutex::default(),
             clients: Mutex::default(),
+            served: Mutex::default(),
             running: AtomicUsize::new(0),
             greeting: AtomicUsize::new(0),
             ended: Condvar::new(),
@@ -216,6 +220,12 @@ impl Server {
         }
     }
 
+    fn note(&self, client: &Arc<Client>) {
+        let mut served = self.served.lock();
+        served.retain(|client| client.strong_count() > 0);
+        served.push(Arc::downgrade(client));
+    }
+
     fn start_tls(&self, socket: &Socket, until: Instant) -> io::Result<()> {
         let Some(tls) = &self.tls else { return Err(io::ErrorKind::Unsupported.into()) };
         socket.encrypt(tls.start(socket, until)?);
@@ -245,6 +255,7 @@ impl Server {
             tracing::info!("nbd: {name} uses {export}");
             let own = (name.clone(), self.limits.in_flight);
             let connection = Arc::new(Connection::new(socket.clone(), (agreed, start), own));
+            self.note(connection.client());
             connection.run_all();
             tracing::info!("nbd: {name} is done with {export}");
         }
@@ -253,6 +264,9 @@ impl Server {
     /// Ends all connections, and waits for what they had begun.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
+        let served: Vec<_> = self.served.lock().iter().filter_map(Weak::upgrade).collect();
+        served.iter().for_each(|client| client.stop_sending());
+        served.iter().for_each(|client| client.leave());
         for sockets in [&mut *self.clients.lock(), self.strangers.lock().make_contiguous()] {
             sockets.iter().filter_map(Weak::upgrade).for_each(|socket| socket.shut());
         }

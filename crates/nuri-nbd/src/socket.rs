@@ -5,15 +5,14 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
-/// A peer that sends nothing is asked whether it lives after so long, and so often.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-const PROBE: Duration = Duration::from_secs(10);
-const PROBES: u32 = 3;
+/// A peer that sends nothing is asked so often whether it lives, and given up after so many times.
+const PROBE: Duration = Duration::from_secs(1);
+const PROBES: u32 = 40;
 
 /// How long half a request is waited for, and a client that does not take its answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
@@ -70,7 +69,7 @@ impl Socket {
         if let Stream::Tcp(stream) = &self.stream {
             stream.set_nodelay(true)?;
             sockopt::set_socket_keepalive(stream, true)?;
-            sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+            sockopt::set_tcp_keepidle(stream, PROBE)?;
             sockopt::set_tcp_keepintvl(stream, PROBE)?;
             sockopt::set_tcp_keepcnt(stream, PROBES)?;
         }
@@ -93,6 +92,26 @@ impl Socket {
         Ok(())
     }
 
+    /// What the peer's machine does not take in that time is not sent again, and nothing is once
+    /// this process is gone.
+    pub(crate) fn forget_untaken(&self, patience: Duration) -> io::Result<()> {
+        if let Stream::Tcp(stream) = &self.stream {
+            sockopt::set_tcp_user_timeout(stream, patience.as_millis() as u32)?;
+            sockopt::set_socket_linger(stream, Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a connection of which nothing may arrive any more: what the peer's machine did not take
+    /// is not sent again.
+    pub(crate) fn leave(&self) {
+        if let Stream::Tcp(stream) = &self.stream {
+            // The kernel looks before it sends something again.
+            let _ = sockopt::set_tcp_user_timeout(stream, 1);
+        }
+        self.shut();
+    }
+
     /// From here on all is encrypted.
     pub(crate) fn encrypt(&self, cipher: Box<dyn Cipher>) {
         // A client asks for it once.
@@ -112,6 +131,12 @@ impl Socket {
     pub(crate) fn waiting(&self) -> Option<u64> {
         let is_known = self.cipher.get().is_none_or(|cipher| !cipher.has_more());
         if is_known { rustix::io::ioctl_fionread(self).ok() } else { None }
+    }
+
+    /// When the peer's machine was heard last.
+    pub(crate) fn heard(&self, now: Instant) -> Instant {
+        let ago = nuri_io::tcp::last_heard(self).unwrap_or_default();
+        now.checked_sub(ago).unwrap_or(now)
     }
 
     /// Who waits for it is woken.

@@ -7,6 +7,7 @@
 
 pub mod check;
 mod client;
+pub mod devices;
 pub mod group;
 pub mod logged;
 mod meta;

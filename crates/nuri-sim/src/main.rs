@@ -1,17 +1,18 @@
-//! `cargo sim [files|groups|leased|racing|logged] [SEED]`, or `--seeds N [FROM]`, `--seconds S`,
-//! `--minutes M`, `--hours H`; `cargo sim attacks` plays the named attacks.
+//! `cargo sim [files|groups|leased|racing|logged|devices] [SEED]`, or `--seeds N [FROM]`,
+//! `--seconds S`, `--minutes M`, `--hours H`; `cargo sim attacks` plays the named attacks.
 //!
 //! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
 //! and redundant groups, or one of the two (`leased`: groups where clients hold leases, and no
 //! more is lost than they bear; `racing`: groups where several write one stripe at a time), or
-//! clients that log what they do (`logged`). A failure prints the seed and the commit: the same two
-//! play the same again.
+//! clients that log what they do (`logged`), or servers that give a volume to a client with several
+//! channels (`devices`). A failure prints the seed and the commit: the same two play the same
+//! again.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nuri_sim::check::Wrong;
-use nuri_sim::{group, logged, world};
+use nuri_sim::{devices, group, logged, world};
 
 /// What is played: a word of the command line and the report of one seed.
 type Kind = (&'static str, fn(u64) -> Result<String, Wrong>);
@@ -22,6 +23,7 @@ const GROUPS: Kind = ("groups", |seed| group::run(seed).map(|r| format!("{r:?}")
 const LEASED: Kind = ("leased", |seed| group::run_leased(seed).map(|r| format!("{r:?}")));
 const RACING: Kind = ("racing", |seed| group::run_racing(seed).map(|r| format!("{r:?}")));
 const LOGGED: Kind = ("logged", |seed| logged::run(seed).map(|r| format!("{r:?}")));
+const DEVICES: Kind = ("devices", |seed| devices::run(seed).map(|r| format!("{r:?}")));
 
 fn commit() -> String {
     if let Ok(commit) = std::env::var("NURI_COMMIT") {
@@ -58,7 +60,7 @@ fn play((kind, run): Kind, seed: u64, says: bool) -> bool {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: cargo sim [files|groups|leased|racing|logged] [SEED] | --seeds N [FROM] | \
+        "usage: cargo sim [files|groups|leased|racing|logged|devices] [SEED] | --seeds N [FROM] | \
          --seconds S | --minutes M | --hours H\n       cargo sim attacks"
     );
     ExitCode::from(2)
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
     if words == ["attacks"] {
         return play_attacks();
     }
-    let kinds = [FILES, GROUPS, LEASED, RACING, LOGGED];
+    let kinds = [FILES, GROUPS, LEASED, RACING, LOGGED, DEVICES];
     let named = |w: &&str| kinds.into_iter().find(|(kind, _)| kind == w);
     let kinds = match words.first().and_then(named) {
         Some(kind) => {

@@ -18,7 +18,8 @@ const LITMUS_SEED: &str = "7";
 const MODEL_SECONDS: &str = "30";
 const MODEL_SEED: &str = "1";
 /// Seconds of fresh seeds, for each kind of simulation.
-const SIMULATED: &[(&str, &str)] = &[("files", "18"), ("leased", "18"), ("logged", "10")];
+const SIMULATED: &[(&str, &str)] =
+    &[("files", "18"), ("leased", "18"), ("logged", "10"), ("devices", "10")];
 /// CI runs every n-th study; `cargo xtask studies` runs all.
 const STUDIES_EVERY: &str = "4";
 /// Of the guest's long stories CI plays every n-th; `cargo xtask guest` plays all.

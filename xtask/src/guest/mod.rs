@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use image::Image;
 use machine::Guest;
+use rustix::process::{Pid, Signal};
 
 use crate::shell::{Build, build, script, todays_share};
 use crate::testbed::Testbed;
@@ -75,6 +76,13 @@ impl Drop for Space<'_> {
 struct Server {
     child: Child,
     port: u16,
+}
+
+impl Server {
+    fn signal(&self, signal: Signal) -> Result<(), String> {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).map_err(|e| e.to_string())
+    }
 }
 
 impl Drop for Server {
@@ -197,7 +205,7 @@ impl Disk {
     }
 }
 
-/// Two servers of one volume; one is killed and comes back, then the other one.
+/// Two servers of one volume; one is killed and comes back, then the other one. Then one hangs.
 fn channels(host: &Host<'_>) -> Result<(), String> {
     let _space = host.space("256M")?;
     let servers = [host.serve_volumes()?, host.serve_volumes()?];
@@ -213,6 +221,11 @@ fn channels(host: &Host<'_>) -> Result<(), String> {
         back.push(host.serve_at(port, &["volume", "serve", "--dir", &dir])?);
         guest.hears(&format!("{name} is back"))?;
     }
+    guest.hears("stop the first now")?;
+    back[0].signal(Signal::STOP)?;
+    let hears = guest.hears("the first is left");
+    back[0].signal(Signal::CONT)?;
+    hears?;
     guest.ends_well()
 }
 

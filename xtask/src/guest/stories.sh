@@ -151,6 +151,7 @@ channels() {
         : > /tmp/keeper
         echo "$lost is back"
     done
+    one_hangs
     [ -z "$(dmesg | grep -i 'i/o error')" ]
     echo 3 > /proc/sys/vm/drop_caches
     while [ $i -gt 0 ]; do
@@ -162,6 +163,27 @@ channels() {
     nuri volume detach vm
     nuri volume attached | grep -c nbd0 | grep -q 0
 }
+
+# One of the servers of channels() hangs: what was sent to it is sent elsewhere after 15 s; so is what
+# the file system sent there meanwhile, for which the program waits too.
+one_hangs() {
+    echo "stop the first now"
+    longest=0
+    until grep -q "is lost" /tmp/keeper; do
+        i=$((i + 1))
+        began=$(hundredths)
+        filled $i | dd "of=/mnt/f$i" bs=100k conv=fsync 2>/tmp/dd || { cat /tmp/dd; dmesg | tail -20; return 1; }
+        took=$(($(hundredths) - began))
+        [ $took -le $longest ] || longest=$took
+    done
+    echo "the first is left"
+    echo "longest pause of one that hangs: $longest hundredths of a second"
+    [ $longest -le 3300 ]
+    while ! grep -q 'is back' /tmp/keeper; do sleep 0.2; done
+}
+
+# Since the start.
+hundredths() { cut -d' ' -f1 /proc/uptime | tr -d .; }
 
 # A volume that grows: who connects again sees it, and the file system follows.
 grows() {

@@ -24,9 +24,10 @@ const BACKEND: u16 = 10;
 const ITEM: u16 = 1;
 const FD: u16 = 1;
 
-/// A request that has no answer for so long is sent on another channel: longer than a server
-/// serves it at most ([`crate::peer::AGE`]).
-const ANSWER: Duration = Duration::from_secs(60);
+/// A request that has no answer for so long is sent on another channel, and its channel given up.
+/// Also where the channel is lost the kernel waits so long with what it had sent. Longer than a
+/// server serves it ([`crate::AGE`]), by what a network may delay it unnoticed (`age.rs`).
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// Without any channel requests wait so long, and a file system on the device with them.
 const WITHOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 const BLOCK: u64 = 4096;

@@ -6,15 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::device::{AttachError, Device, Wanted, attached};
-use crate::peer::{Dialed, Speaks, dial};
+use super::device::{ANSWER, AttachError, Device, Wanted, attached};
+use crate::peer::{DialError, Dialed, Speaks, dial};
 use crate::socket::Socket;
 
 /// How often channels are looked at.
 const LOOK: Duration = Duration::from_millis(500);
-/// A server whose machine does not take what it is sent for so long is left: longer than a server
-/// serves a request at most.
-const UNTAKEN: Duration = Duration::from_secs(12);
 
 struct Channel {
     server: String,
@@ -102,8 +99,9 @@ fn look_after(channel: &mut Channel, volume: &str, device: &mut Device) {
     }
 }
 
-fn call(server: &str, volume: &str) -> Result<Dialed, crate::peer::DialError> {
+fn call(server: &str, volume: &str) -> Result<Dialed, DialError> {
     let dialed = dial(server, volume, Speaks::AsKernels)?;
-    dialed.socket.hand_over(UNTAKEN)?;
+    // A server whose machine does not take what it is sent for so long is left.
+    dialed.socket.hand_over(ANSWER)?;
     Ok(dialed)
 }

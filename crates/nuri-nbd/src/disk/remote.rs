@@ -204,7 +204,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::peer::AGE;
+    use crate::age::AGE;
+    use crate::client::Client;
     use crate::peer::Door;
     use crate::peer::tests::{Memory, SIZE, listen};
     use crate::socket::Socket;
@@ -229,10 +230,10 @@ mod tests {
         });
         let disk = RemoteDisk::open("1:sdb".into(), false, open).unwrap();
         let (client, _other_end) = UnixStream::pair().unwrap();
-        let client = Socket::from(client);
+        let client = Client::new(Arc::new(Socket::from(client)));
         let write = |value: u8, age: Duration| {
-            let since = Instant::now().checked_sub(age).unwrap();
-            disk.write(Asked { since, cookie: 0, client: &client }, 0, &[value], Kept::Durably)
+            let deadline = Instant::now() + AGE.saturating_sub(age);
+            disk.write(Asked { deadline, cookie: 0, client: &client }, 0, &[value], Kept::Durably)
         };
         assert_eq!(write(1, Duration::ZERO), Ok(()));
         let restart = |boot| {

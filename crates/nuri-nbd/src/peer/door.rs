@@ -2,18 +2,17 @@
 //! devices.
 //!
 //! An export of this door is named by an [`Entry`]: a secret that only members of the space can
-//! know, the number of who forwards, and how often it connected. The first request of a higher
-//! attempt waits for those of lower ones; after it they are refused. So what was left in a broken
-//! connection never comes after something newer.
+//! know, the number of who forwards, and how often it connected. [`Gates`] says which of a
+//! forwarder's connections may ask.
 
 use std::collections::HashMap;
 use std::io;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
+use super::gates::{Gates, Way};
 use super::token::{Entry, Token};
 use super::until::{ServerClock, Until};
 use crate::export::{About, Asked, Export, Exports, Extent, Kept, Refusal, Zeroing};
@@ -30,7 +29,7 @@ pub struct Door {
 /// A device and who forwards to it.
 struct Room {
     device: Weak<dyn Export>,
-    forwarders: Forwarders,
+    entrance: Arc<Entrance>,
 }
 
 impl Door {
@@ -56,20 +55,15 @@ impl Door {
             return Ok(*token);
         }
         let token = Token::random()?;
-        let room = Room { device: Arc::downgrade(device), forwarders: Forwarders::default() };
+        let room = Room { device: Arc::downgrade(device), entrance: Arc::default() };
         rooms.insert(token, room);
         Ok(token)
     }
 
-    fn enter(&self, entry: Entry) -> Option<(Arc<dyn Export>, Arc<Gate>)> {
-        let (device, gates) = {
-            let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(&entry.token)?;
-            (room.device.upgrade()?, room.forwarders.open(entry.forwarder, entry.attempt)?)
-        };
-        let (gate, before) = gates;
-        before.iter().for_each(|before| before.shut());
-        Some((device, gate))
+    fn find(&self, token: Token) -> Option<(Arc<dyn Export>, Arc<Entrance>)> {
+        let rooms = self.rooms.lock();
+        let room = rooms.get(&token)?;
+        Some((room.device.upgrade()?, room.entrance.clone()))
     }
 }
 
@@ -80,19 +74,23 @@ impl Exports for Door {
     }
 
     fn about(&self, name: &str) -> Result<About, Refusal> {
-        let device = Entry::parse(name).and_then(|entry| {
-            self.rooms.lock().get(&entry.token).and_then(|room| room.device.upgrade())
-        });
-        let about = device.map(|device| About { name: name.into(), ..device.about() });
+        let found = Entry::parse(name).and_then(|entry| self.find(entry.token));
+        let about = found.map(|(device, _)| About { name: name.into(), ..device.about() });
         about.ok_or_else(|| unknown(name))
     }
 
     fn open(&self, name: &str) -> Result<Arc<dyn Export>, Refusal> {
-        let entered = Entry::parse(name).and_then(|entry| self.enter(entry));
-        let (device, gate) = entered.ok_or_else(|| unknown(name))?;
-        device.look_anew().map_err(|errno| Refusal::Policy(errno.words().into()))?;
+        let entry = Entry::parse(name).ok_or_else(|| unknown(name))?;
+        let (device, entrance) = self.find(entry.token).ok_or_else(|| unknown(name))?;
+        let way = Way { forwarder: entry.forwarder, attempt: entry.attempt };
+        if !entrance.open(way) {
+            return Err(unknown(name));
+        }
         let (name, clock) = (name.to_owned(), self.clock.clone());
-        Ok(Arc::new(Forwarded { name, device, gate, clock }))
+        let forwarded = Forwarded { name, device, entrance, way, clock };
+        let looked = forwarded.device.look_anew();
+        looked.map_err(|errno| Refusal::Policy(errno.words().into()))?;
+        Ok(Arc::new(forwarded))
     }
 }
 
@@ -100,68 +98,37 @@ fn unknown(name: &str) -> Refusal {
     Refusal::Unknown { name: name.into(), there: Vec::new() }
 }
 
-/// Connections of those who forward, each the last one of its forwarder.
+/// Where requests of those who forward to a device are let in.
 #[derive(Default)]
-struct Forwarders(HashMap<u64, (u64, Arc<Gate>)>);
-
-impl Forwarders {
-    /// The gate of a new connection, and that of the one before. `None` for one that is not the
-    /// last.
-    fn open(&mut self, forwarder: u64, attempt: u64) -> Option<(Arc<Gate>, Option<Arc<Gate>>)> {
-        if self.0.get(&forwarder).is_some_and(|(last, _)| *last >= attempt) {
-            return None;
-        }
-        // Of those that went for good nothing runs any more.
-        self.0.retain(|number, (_, gate)| *number == forwarder || Arc::strong_count(gate) > 1);
-        let gate = Arc::<Gate>::default();
-        let before = self.0.insert(forwarder, (attempt, gate.clone()));
-        Some((gate, before.map(|(_, gate)| gate)))
-    }
-}
-
-/// Lets requests of a connection in until another one takes its place.
-#[derive(Default)]
-struct Gate {
-    state: Mutex<GateState>,
+struct Entrance {
+    gates: Mutex<Gates>,
     ended: Condvar,
 }
 
-#[derive(Default)]
-struct GateState {
-    running: usize,
-    is_shut: bool,
-}
-
 /// A request that was let in.
-struct Inside<'g>(&'g Gate);
+struct Inside<'e>(&'e Entrance, Way);
 
-impl Gate {
-    fn enter(&self) -> Result<Inside<'_>, Errno> {
-        let mut state = self.state.lock();
-        if state.is_shut && !broken!("nbd_attempts") {
-            return Err(Errno::Shutdown);
+impl Entrance {
+    /// Returns when nothing of the forwarder's older connections is inside. False: a later one is
+    /// known.
+    fn open(&self, way: Way) -> bool {
+        let mut gates = self.gates.lock();
+        let is_open = gates.open(way);
+        while is_open && !gates.is_clear(way) {
+            self.ended.wait(&mut gates);
         }
-        state.running += 1;
-        Ok(Inside(self))
+        is_open
     }
 
-    /// Nobody is let in any more, and nobody is inside.
-    fn shut(&self) {
-        let mut state = self.state.lock();
-        state.is_shut = true;
-        while state.running > 0 {
-            self.ended.wait(&mut state);
-        }
+    fn enter(&self, way: Way) -> Result<Inside<'_>, Errno> {
+        if self.gates.lock().enter(way) { Ok(Inside(self, way)) } else { Err(Errno::Shutdown) }
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.running -= 1;
-        if state.running == 0 {
-            self.0.ended.notify_all();
-        }
+        self.0.gates.lock().leave(self.1);
+        self.0.ended.notify_all();
     }
 }
 
@@ -169,14 +136,21 @@ impl Drop for Inside<'_> {
 struct Forwarded {
     name: String,
     device: Arc<dyn Export>,
-    gate: Arc<Gate>,
+    entrance: Arc<Entrance>,
+    way: Way,
     clock: Arc<ServerClock>,
+}
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        self.entrance.gates.lock().close(self.way);
+    }
 }
 
 impl Forwarded {
     /// To be held while the request is served.
     fn enter(&self, asked: Asked<'_>) -> Result<Inside<'_>, Errno> {
-        let inside = self.gate.enter()?;
+        let inside = self.entrance.enter(self.way)?;
         match Until::of_cookie(asked.cookie).is_over(self.clock.stamp()) {
             true => Err(Errno::Shutdown),
             false => Ok(inside),
@@ -242,32 +216,5 @@ impl Export for Forwarded {
 
     fn stamp(&self) -> Option<u32> {
         Some(self.clock.stamp())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    /// Catches `broken!("nbd_attempts")`.
-    #[test]
-    fn what_is_left_of_an_older_connection_is_refused() {
-        let mut forwarders = Forwarders::default();
-        let (first, before) = forwarders.open(7, 1).unwrap();
-        assert!(before.is_none());
-        let running = first.enter().unwrap();
-        let (second, before) = forwarders.open(7, 2).unwrap();
-        assert!(forwarders.open(7, 2).is_none() && forwarders.open(7, 1).is_none());
-        std::thread::scope(|scope| {
-            let shutting = scope.spawn(|| before.unwrap().shut());
-            std::thread::sleep(Duration::from_millis(30));
-            assert!(!shutting.is_finished(), "one of the first connection still runs");
-            drop(running);
-            shutting.join().unwrap();
-        });
-        assert!(first.enter().is_err() && second.enter().is_ok());
-        assert!(forwarders.open(8, 1).unwrap().1.is_none(), "another one who forwards");
     }
 }

@@ -73,6 +73,7 @@ impl Link {
     pub fn start(dialed: Dialed) -> Result<Arc<Link>, Lost> {
         // What is not taken for so long is not answered either.
         dialed.socket.set_timeouts(LOOK, SILENT).map_err(|_| Lost)?;
+        dialed.socket.forget_untaken(SILENT).map_err(|_| Lost)?;
         let link = Arc::new(Link {
             socket: dialed.socket,
             size: dialed.size,
@@ -91,9 +92,9 @@ impl Link {
         Ok(link)
     }
 
-    /// Until when the other server may serve a request that did not come before `since`.
-    pub fn until(&self, since: Instant) -> Until {
-        Until::of(since, *self.stamp.lock())
+    /// Until when the other server may serve a request with that deadline here.
+    pub fn until(&self, deadline: Instant) -> Until {
+        Until::of(deadline, *self.stamp.lock())
     }
 
     /// No request is sent any more, and none that waits is answered.
@@ -101,7 +102,7 @@ impl Link {
         let mut waiting = self.waiting.lock();
         waiting.is_over = true;
         waiting.wake_all();
-        self.socket.shut();
+        self.socket.leave();
     }
 
     fn ask_time(&self) -> Result<(), Lost> {
@@ -184,7 +185,7 @@ impl Link {
             }
             if waiting.is_over {
                 waiting.wake_all();
-                self.socket.shut();
+                self.socket.leave();
             }
         }
     }
@@ -281,6 +282,6 @@ fn keep_time(link: &Weak<Link>) {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.socket.shut();
+        self.socket.leave();
     }
 }

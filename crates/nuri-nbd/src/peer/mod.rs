@@ -1,13 +1,15 @@
 //! Devices of other servers of this project: requests that came here are forwarded to the server
 //! that has the device.
 //!
-//! [`door`] is the other server's side: who may forward to it, and what is refused. On this side,
-//! [`dial`] connects and shakes hands, [`link`] carries requests and their answers, [`remote`] is
-//! the device, and [`ways`] finds it anew when a link is lost. [`until`] says how long a forwarded
-//! request may still be served.
+//! [`door`] is the other server's side: who may forward to it ([`gates`]), and what is refused. On
+//! this side, [`dial`] connects and shakes hands, [`link`] carries requests and their answers,
+//! [`remote`] is the device, and [`ways`] finds it anew when a link is lost. [`until`] says how
+//! long a forwarded request may still be served, and [`crate::Unanswered`] when a client may be
+//! left of which some were.
 
 mod dial;
 mod door;
+mod gates;
 mod link;
 mod remote;
 #[cfg(test)]
@@ -18,8 +20,9 @@ mod ways;
 
 pub use dial::{DialError, Dialed, Speaks, dial};
 pub use door::Door;
+pub use gates::{Gates, Way};
 pub use link::{Answer, Link, Lost};
 pub use remote::Remote;
 pub use token::{Entry, Token};
-pub use until::{AGE, ServerClock, Until, is_too_old};
+pub use until::{ServerClock, Until};
 pub use ways::{Forwarder, NoLink, NoWay, Ways};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::link::{Link, Lost};
-use super::until::is_too_old;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
 use crate::protocol::request::Request;
@@ -29,13 +28,17 @@ impl Remote {
         (offset, len): (u64, u64),
         data: &[u8],
     ) -> Result<Vec<u8>, Errno> {
-        if is_too_old(asked.since) {
+        if asked.is_too_old() {
             return Err(Errno::Shutdown);
         }
         let len = u32::try_from(len).map_err(|_| Errno::Invalid)?;
         let request = Request { flags, command, cookie: 0, offset, len };
-        let answer = self.link.call(self.link.until(asked.since), request, data);
-        answer.map_err(|Lost| Errno::Shutdown)?
+        let sent = asked.client.send(asked.deadline).ok_or(Errno::Shutdown)?;
+        let answer = self.link.call(self.link.until(asked.deadline), request, data);
+        // Without an answer it may still be served.
+        let answer = answer.map_err(|Lost| Errno::Shutdown)?;
+        asked.client.answered(sent);
+        answer
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::age::AGE;
 use crate::export::{About, Asked, Export, Exports, Extent, Kept, Refusal, Zeroing};
 use crate::order::Order;
 use crate::protocol::request::Request;
@@ -70,7 +71,7 @@ impl Export for Memory {
     }
 }
 
-struct One(Arc<Memory>);
+pub(crate) struct One(pub(crate) Arc<Memory>);
 
 impl Exports for One {
     fn names(&self) -> Result<Vec<String>, Refusal> {
@@ -108,7 +109,7 @@ fn serve() -> (Arc<Server>, String) {
 
 fn ask(link: &Link, command: u16, (offset, len): (u64, u32), data: &[u8]) -> Answer {
     let request = Request { flags: 0, command, cookie: 0, offset, len };
-    link.call(link.until(Instant::now()), request, data).unwrap()
+    link.call(link.until(Instant::now() + AGE), request, data).unwrap()
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn requests_and_errors_cross_a_link() {
     assert_eq!(reply::extents(&extents), found);
     server.stop();
     let request = Request { flags: 0, command: command::FLUSH, cookie: 0, offset: 0, len: 0 };
-    assert_eq!(link.call(link.until(Instant::now()), request, &[]), Err(Lost));
+    assert_eq!(link.call(link.until(Instant::now() + AGE), request, &[]), Err(Lost));
 }
 
 #[test]
@@ -155,6 +156,6 @@ fn answers_find_those_who_asked_and_late_requests_end_the_link() {
         }
     });
     let request = Request { flags: 0, command: command::WRITE, cookie: 0, offset: 0, len: 1 };
-    let old = link.until(Instant::now() - AGE - Duration::from_secs(1));
+    let old = link.until(Instant::now() - Duration::from_secs(1));
     assert_eq!(link.call(old, request, &[7]), Err(Lost), "its channel is closed");
 }

@@ -1,9 +1,9 @@
 //! Until when a forwarded request may be served (NBD-1).
 //!
 //! A client that gets no answer repeats its request on another channel, and goes on. What it had
-//! sent on the first one must not be served after that. So a request that is older than [`AGE`] is
-//! never served, and a client repeats a request only when it is older, or when the first channel
-//! was closed.
+//! sent on the first one must not be served after that. So a request that is older than
+//! [`crate::AGE`] is never served, and a client repeats a request only when it is older, or when
+//! the first channel was closed.
 //!
 //! A request that is forwarded says until when it may be served, in milliseconds of the owner's
 //! clock. The forwarder knows that clock by *stamps*, which it asks for twice a second. Example: it
@@ -12,18 +12,9 @@
 //! The owner compares that with its clock just before it serves the request, however long the
 //! request was under way, and however long either process stood still.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nuri_rules::broken;
-
-/// How old a request may be when it is served: longer than another server needs to take a volume
-/// over.
-pub const AGE: Duration = Duration::from_secs(10);
-
-/// Whether a request that did not come before `since` can be too old to be served.
-pub fn is_too_old(since: Instant) -> bool {
-    since.elapsed() >= AGE && !broken!("nbd_late")
-}
 
 /// The clock of a server that owns volumes.
 pub struct ServerClock(Instant);
@@ -37,7 +28,16 @@ impl Default for ServerClock {
 impl ServerClock {
     /// Milliseconds; after 49 days it begins anew.
     pub fn stamp(&self) -> u32 {
-        self.0.elapsed().as_millis() as u32
+        self.stamp_at(Instant::now())
+    }
+
+    pub fn stamp_at(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.0).as_millis() as u32
+    }
+
+    /// One that begins at a moment.
+    pub fn from(start: Instant) -> ServerClock {
+        ServerClock(start)
     }
 }
 
@@ -46,12 +46,11 @@ impl ServerClock {
 pub struct Until(u32);
 
 impl Until {
-    /// For a request that did not come before `since`, where the owner's clock showed `stamp` at
-    /// `told` or before.
-    pub(crate) fn of(since: Instant, (stamp, told): (u32, Instant)) -> Until {
-        let end = since + AGE;
-        let ahead = end.saturating_duration_since(told).as_millis() as u32;
-        let behind = told.saturating_duration_since(end).as_millis() as u32;
+    /// For a request with that deadline, where the owner's clock showed `stamp` at `told` or
+    /// before.
+    pub fn of(deadline: Instant, (stamp, told): (u32, Instant)) -> Until {
+        let ahead = deadline.saturating_duration_since(told).as_millis() as u32;
+        let behind = told.saturating_duration_since(deadline).as_millis() as u32;
         Until(stamp.wrapping_add(ahead).wrapping_sub(behind))
     }
 
@@ -65,14 +64,17 @@ impl Until {
     }
 
     /// Whether it is over when the owner's clock shows this.
-    pub(crate) fn is_over(self, stamp: u32) -> bool {
+    pub fn is_over(self, stamp: u32) -> bool {
         !broken!("nbd_late") && (stamp.wrapping_sub(self.0) as i32) > 0
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::age::AGE;
 
     /// Catches `broken!("nbd_late")`.
     #[test]
@@ -85,7 +87,7 @@ mod tests {
         // Also where the clock begins anew meanwhile.
         for stamp in [70_000, u32::MAX - 3] {
             for since in [-30_000, -10_000, -800, 0, 400] {
-                let until = Until::of(at(since), (stamp, told));
+                let until = Until::of(at(since) + AGE, (stamp, told));
                 assert_eq!(Until::of_cookie(until.cookie(u32::MAX)), until);
                 let shows = |millis: i64| stamp.wrapping_add(millis as u32);
                 assert!(!until.is_over(shows(since + 10_000)), "{since}");

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use super::dial::{DialError, Speaks, dial};
 use super::link::{Link, Lost};
 use super::token::{Entry, Token};
-use super::until::{AGE, is_too_old};
 use crate::export::{Asked, Export};
 use crate::protocol::Errno;
 
@@ -128,15 +127,17 @@ impl Ways {
         mut act: impl FnMut(&dyn Export) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         loop {
-            let way = self.way(asked.since + AGE, &find).map_err(|none| match none {
+            let way = self.way(asked.deadline, &find).map_err(|none| match none {
                 NoWay::Late => Errno::Shutdown,
                 NoWay::Failed(errno) => errno,
             })?;
             // It may have taken long to find one.
-            if is_too_old(asked.since) || asked.is_left() {
+            if asked.is_too_old() || asked.is_left() {
                 return Err(Errno::Shutdown);
             }
             match act(&*way.export) {
+                // It was not sent: that says nothing about the way.
+                Err(Errno::Shutdown) if asked.is_left() => return Err(Errno::Shutdown),
                 Err(Errno::Shutdown) => self.lose_if(|known| known.number == way.number),
                 outcome => return outcome,
             }

@@ -13,7 +13,6 @@ use nuri_rules::broken;
 use super::memory::TargetMemory;
 use crate::export::{About, Asked, Export, Extent, Kept, Zeroing};
 use crate::order::Order;
-use crate::peer::is_too_old;
 use crate::protocol::Errno;
 
 /// Bytes that are trimmed or zeroed at once.
@@ -23,6 +22,11 @@ const LOOKING: Duration = Duration::from_millis(100);
 
 /// How often a server that is cut off looks whether it is heard again.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// Whether a server knows that it still owns what it locked: the metadata server was heard lately.
+pub fn is_sure(is_ours: bool, is_heard: bool) -> bool {
+    (is_ours && is_heard) || broken!("nbd_unheard")
+}
 
 /// Held open and locked; both end with it.
 pub(super) struct Volume {
@@ -79,11 +83,10 @@ impl Volume {
     /// A server that is cut off holds the lock as far as it knows, and another one may own the
     /// volume. Where nothing has to be written, nobody else would tell it.
     fn be_sure(&self, asked: Asked<'_>) -> Result<(), Errno> {
-        while self.is_ours() && !self.client.is_heard() && !is_too_old(asked.since) {
+        while self.is_ours() && !self.client.is_heard() && !asked.is_too_old() {
             std::thread::sleep(AGAIN);
         }
-        let is_sure = self.is_ours() && self.client.is_heard();
-        if is_sure || broken!("nbd_unheard") { Ok(()) } else { Err(Errno::Shutdown) }
+        if is_sure(self.is_ours(), self.client.is_heard()) { Ok(()) } else { Err(Errno::Shutdown) }
     }
 
     /// Who knew a larger volume may ask for more than there is.

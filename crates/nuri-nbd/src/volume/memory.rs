@@ -26,7 +26,7 @@ const DOUBTFUL: &str = "doubtful";
 
 /// What the volume says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Mark {
+pub enum Mark {
     /// Nothing that was answered is in memory only.
     Clean,
     /// These targets, at those boots.
@@ -34,7 +34,8 @@ enum Mark {
     Doubtful,
 }
 
-type Boots = Vec<(TargetId, BootId)>;
+/// Targets, and their boots.
+pub type Boots = Vec<(TargetId, BootId)>;
 
 impl Mark {
     fn read(client: &Client, ino: Ino) -> Result<Mark, Status> {
@@ -71,7 +72,7 @@ impl Mark {
     }
 
     /// What it becomes where the targets have these boots now, and made durable what they had.
-    fn settled(self, now: &Boots) -> Mark {
+    pub fn settled(self, now: &Boots) -> Mark {
         match self {
             Mark::InMemory(before) => {
                 let all =

@@ -13,4 +13,6 @@ mod served;
 mod serving;
 
 pub use catalog::{Catalog, Shrink, VolumeError, VolumeView};
+pub use device::is_sure;
+pub use memory::{Boots, Mark};
 pub use serving::Serving;
