@@ -2,9 +2,9 @@
 //!
 //! A client whose connection is closed repeats elsewhere all that has no answer, and goes on. What
 //! the owner was sent of it may still arrive there, until its deadline. So no connection is closed
-//! from here before that (NBD-1). Example: a request waited for 7.5 s and is not served any more.
+//! from here before that (NBD-1). Example: a request waited for 10 s and is not served any more.
 //! Another one of the same client came two seconds ago and was sent to the owner, whose cable was
-//! pulled just then. The connection is closed when this one is answered or too old, at most 5.5 s
+//! pulled just then. The connection is closed when this one is answered or too old, at most 8 s
 //! later, and nothing more of the client is sent on meanwhile.
 
 use std::collections::BTreeMap;
