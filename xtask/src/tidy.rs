@@ -208,6 +208,7 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
             found.push(format!("{name}: does not open with its duty (//! ...)"));
         }
         check_functions(name, code, found);
+        check_errors(name, code, found);
     }
     let fenced = UNSAFE_FILES.contains(&name) || name.starts_with("fuzz/");
     let words = |l: &&str| {
@@ -217,6 +218,15 @@ fn check_file(name: &str, text: &str, found: &mut Vec<String>) {
     };
     if !fenced && name != "xtask/src/tidy.rs" && lines.iter().any(words) {
         found.push(format!("{name}: unsafe code outside its fence"));
+    }
+}
+
+/// Errors are enums: text has no cause and cannot be matched. The automation's command lines may.
+fn check_errors(name: &str, code: &[&str], found: &mut Vec<String>) {
+    let is_text = |l: &str| l.contains("Result<") && l.contains(", String>");
+    let lines = code.iter().enumerate().filter(|(_, l)| is_text(l));
+    for (i, _) in lines.filter(|_| name.starts_with("crates/")) {
+        found.push(format!("{name}:{}: an error that is only text", i + 1));
     }
 }
 
@@ -261,6 +271,9 @@ mod tests {
         assert!(breaches("crates/a/src/b.rs", &wide)[0].contains("columns"));
         let sharp = "//! x\nfn f() {\n    unsafe { g() }\n}\n";
         assert!(breaches("crates/a/src/b.rs", sharp)[0].contains("fence"));
+        let text = "//! x\nfn f() -> Result<(), String> {}\n";
+        assert!(breaches("crates/a/src/b.rs", text)[0].contains("only text"));
+        assert!(breaches("xtask/src/b.rs", text).is_empty());
         assert!(breaches("crates/a/src/b.rs", "//! x\nfn f() {}\n").is_empty());
     }
 }

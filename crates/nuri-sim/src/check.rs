@@ -3,6 +3,9 @@
 //! A cell is 512 bytes of one write. Its bytes name that write, the file and the place, so that
 //! bytes that lie at the wrong place or are of two writes are known as such.
 
+use std::fmt;
+
+use nuri_proto::Status;
 use nuri_proto::checksum::mix;
 
 /// Bytes of a cell: what a disk writes whole or not at all.
@@ -40,8 +43,43 @@ pub struct History {
     cells: Vec<Cell>,
 }
 
-/// A cell holds something that it must not hold.
-pub type Wrong = String;
+/// What a run found that must not be: a cell that holds something else, a rule that was broken, or
+/// a part of the simulated world that failed. It says so in words, for the one who plays the seed
+/// again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong(String);
+
+/// A [`Wrong`] in words, which are those of `format!`.
+macro_rules! wrong {
+    ($($words:tt)*) => {
+        $crate::check::Wrong::from(format!($($words)*))
+    };
+}
+pub(crate) use wrong;
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(words: String) -> Wrong {
+        Wrong(words)
+    }
+}
+
+impl From<&str> for Wrong {
+    fn from(words: &str) -> Wrong {
+        Wrong(words.to_owned())
+    }
+}
+
+impl From<Status> for Wrong {
+    fn from(status: Status) -> Wrong {
+        Wrong(status.to_string())
+    }
+}
 
 impl History {
     pub fn new(object: u64, cells: usize) -> History {
@@ -104,7 +142,7 @@ impl History {
         let object = self.object;
         for (index, cell) in self.cells.iter_mut().enumerate().skip(count) {
             if cell.floor > 0 {
-                return Err(format!("object {object} ends at cell {count}, {index} was synced"));
+                return Err(wrong!("object {object} ends at cell {count}, {index} was synced"));
             }
             *cell = Cell::default();
         }
@@ -132,7 +170,7 @@ impl History {
             let id = u64::from_le_bytes(found[..8].try_into().unwrap_or_default());
             let at = || format!("object {} cell {index}", self.object);
             if found != pattern(self.object, index, id) {
-                return Err(format!("{} holds bytes that no write put there", at()));
+                return Err(wrong!("{} holds bytes that no write put there", at()));
             }
             let newest = cell.ids.len() - 1;
             let oldest = match latest {
@@ -140,7 +178,7 @@ impl History {
                 _ => cell.floor,
             };
             if !cell.ids[oldest..].contains(&id) {
-                return Err(format!(
+                return Err(wrong!(
                     "{} holds write {id:#x}, which is older than write {:#x} or was never made \
                      ({:x?} from {})",
                     at(),

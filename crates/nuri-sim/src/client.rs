@@ -24,7 +24,7 @@ use nuri_proto::op::meta::{Attr, FileRecord, PublishData, Time};
 use nuri_stripe::locate::{Piece, pieces};
 use nuri_stripe::unsynced::{FlushTicket, Unsynced};
 
-use crate::check::{CELL, History, Latest, Wrong};
+use crate::check::{CELL, History, Latest, Wrong, wrong};
 use crate::target::{Answer, Ask};
 
 /// Cells of a file: a little more than a block of the buffer.
@@ -182,7 +182,7 @@ impl Client {
     pub fn take_over(&mut self, file: usize, attr: &Attr, record: FileRecord) -> Result<(), Wrong> {
         let f = &mut self.files[file];
         if record.object != f.object {
-            return Err(format!("{} has object {}, not {}", f.name, record.object.0, f.object.0));
+            return Err(wrong!("{} has object {}, not {}", f.name, record.object.0, f.object.0));
         }
         f.history.sized(attr.size as usize / CELL)?;
         f.layout = record.layout;
@@ -306,7 +306,7 @@ impl Client {
                         let is_inline = told.call.data == PublishData::Inline;
                         let is_covered = f.own.buffer.is_empty() || told.call.size <= durable_to;
                         if !is_inline && !is_covered {
-                            return Err(format!("size {} is told early", told.call.size));
+                            return Err(wrong!("size {} is told early", told.call.size));
                         }
                         Some(MetaCall::Publish { file, told: *told })
                     }
@@ -454,7 +454,7 @@ impl Client {
                 self.lost(settled.lost);
             }
             (Purpose::Read(from), Answer::Bytes(found)) => return self.read_came(from, &found),
-            (_, Answer::Refused(status)) => return Err(format!("refused: {status:?}")),
+            (_, Answer::Refused(status)) => return Err(wrong!("refused: {status:?}")),
             _ => return Err("an answer of another kind".into()),
         }
         Ok(())

@@ -15,7 +15,7 @@ use nuri_proto::op::{Call, Op};
 use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Reply, Request};
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// A server and the disks below it.
 pub struct Meta {
@@ -56,14 +56,14 @@ impl Meta {
 
     fn start(&mut self) -> Result<(), Wrong> {
         let engine = Embedded::open(self.log.clone(), self.tables.clone(), self.config)
-            .map_err(|e| format!("metadata store after a crash: {e}"))?;
-        let report = fsck::check(&engine).map_err(|e| format!("fsck: {e}"))?;
+            .map_err(|e| wrong!("metadata store after a crash: {e}"))?;
+        let report = fsck::check(&engine).map_err(|e| wrong!("fsck: {e}"))?;
         if !report.problems.is_empty() && self.crashes > 0 {
-            return Err(format!("fsck after a crash: {:?}", report.problems));
+            return Err(wrong!("fsck after a crash: {:?}", report.problems));
         }
         self.boot = engine.epoch();
         let server = MetaServer::open(Arc::new(engine), self.view.clone(), self.clock.clone())
-            .map_err(|e| format!("metadata server after a crash: {e}"))?;
+            .map_err(|e| wrong!("metadata server after a crash: {e}"))?;
         self.server = Some(server);
         Ok(())
     }

@@ -26,7 +26,7 @@ use nuri_proto::op::meta::{
 };
 use nuri_rpc::CallContext;
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 use crate::meta::{Meta, NoAnswer};
 
 struct Pools(u32);
@@ -99,7 +99,7 @@ impl Names {
         {
             for _ in 0..GRACE.as_secs() {
                 self.meta.clock().advance(Duration::from_secs(1));
-                server.tick().map_err(|e| format!("end of grace: {e}"))?;
+                server.tick().map_err(|e| wrong!("end of grace: {e}"))?;
             }
         }
         Ok(())
@@ -168,7 +168,7 @@ impl Names {
                     return Ok(reply);
                 }
                 Err(NoAnswer::Failed(status)) => {
-                    return Err(format!("client {client} call {:?}: {status:?}", C::OP));
+                    return Err(wrong!("client {client} call {:?}: {status:?}", C::OP));
                 }
                 Err(NoAnswer::Lost) => self.crash(rng)?,
             }
@@ -208,7 +208,7 @@ impl Names {
             match self.call(client, 0, &open) {
                 Ok(reply) => return Ok(reply.session),
                 Err(NoAnswer::Lost) => self.crash(rng)?,
-                Err(NoAnswer::Failed(status)) => return Err(format!("no session: {status:?}")),
+                Err(NoAnswer::Failed(status)) => return Err(wrong!("no session: {status:?}")),
             }
         }
     }
@@ -222,7 +222,7 @@ impl Names {
         loop {
             match self.call(client, 0, &SessionClose {}) {
                 Ok(()) | Err(NoAnswer::Failed(Status::SESSION_GONE)) => break,
-                Err(NoAnswer::Failed(status)) => return Err(format!("no end: {status:?}")),
+                Err(NoAnswer::Failed(status)) => return Err(wrong!("no end: {status:?}")),
                 Err(NoAnswer::Lost) => self.crash(rng)?,
             }
         }
@@ -283,7 +283,7 @@ impl Names {
         self.stamped(reply.attr.ino, reply.attr.ctime)?;
         match reply.attr.size == told.call.size {
             true => Ok(()),
-            false => Err(format!("size {} was published as {}", told.call.size, reply.attr.size)),
+            false => Err(wrong!("size {} was published as {}", told.call.size, reply.attr.size)),
         }
     }
 
@@ -334,7 +334,7 @@ impl Names {
                     Unlink { parent: dir, name: name.clone().into(), kind: RemoveKind::File };
                 let reply = self.insist(client, rng, &call)?;
                 if reply.removed.ino != ino {
-                    return Err(format!("unlink of {name} removed inode {}", reply.removed.ino));
+                    return Err(wrong!("unlink of {name} removed inode {}", reply.removed.ino));
                 }
                 self.insist(client, rng, &OrphanRelease { inos: vec![ino] })?;
                 self.clients[client].names.remove(&name);
@@ -367,7 +367,7 @@ impl Names {
         let found = self.insist(client, rng, &Lookup { parent, name: name.into() })?;
         let found = found.inode.map(|inode| inode.attr.ino);
         if found != wanted {
-            return Err(format!("client {client}: {name} is {found:?}, must be {wanted:?}"));
+            return Err(wrong!("client {client}: {name} is {found:?}, must be {wanted:?}"));
         }
         if let Some(ino) = wanted {
             let attr = self.insist(client, rng, &GetAttr { ino })?.attr;
@@ -380,7 +380,7 @@ impl Names {
     fn stamped(&mut self, ino: Ino, ctime: Time) -> Result<(), Wrong> {
         let last = self.stamp.insert(ino, ctime).unwrap_or_default();
         if ctime < last {
-            Err(format!("inode {ino}: ctime {ctime:?} after {last:?}"))
+            Err(wrong!("inode {ino}: ctime {ctime:?} after {last:?}"))
         } else {
             Ok(())
         }

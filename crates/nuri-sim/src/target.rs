@@ -9,6 +9,8 @@ use nuri_proto::id::{BootId, ChunkKey, ClusterId, Incarnation, ObjectId, TargetI
 use nuri_proto::op::data::Durability;
 use nuri_target::store::{ChunkStore, FormatOptions, StoreConfig, check};
 
+use crate::check::{Wrong, wrong};
+
 type Store = ChunkStore<Arc<MemDisk>>;
 
 /// What is asked of a target.
@@ -61,7 +63,7 @@ const CONFIG: StoreConfig =
 impl Target {
     /// # Errors
     /// Where the store cannot be made.
-    pub fn new(id: TargetId, capacity_bytes: u64) -> Result<Target, String> {
+    pub fn new(id: TargetId, capacity_bytes: u64) -> Result<Target, Wrong> {
         let disk = Arc::new(MemDisk::new());
         let options = FormatOptions {
             cluster: ClusterId([1; 16]),
@@ -70,7 +72,7 @@ impl Target {
             capacity_bytes,
             log_bytes: FormatOptions::LOG_BYTES,
         };
-        ChunkStore::format(&disk, options).map_err(|e| format!("format: {e}"))?;
+        ChunkStore::format(&disk, options).map_err(|e| wrong!("format: {e}"))?;
         let mut target = Target { id, disk, store: None, boots: 0, dying: false };
         target.start()?;
         Ok(target)
@@ -80,14 +82,14 @@ impl Target {
     ///
     /// # Errors
     /// Where the store refuses.
-    pub fn fill(&self, leave: u64) -> Result<(), String> {
+    pub fn fill(&self, leave: u64) -> Result<(), Wrong> {
         const PART: u32 = 32 << 10;
         let Some(store) = &self.store else { return Ok(()) };
         let key = ChunkKey { object: ObjectId(u64::MAX), component: 0, stripe: 0 };
         let mut at = 0;
         while store.usage().used + leave < store.usage().size {
             let written = store.write(key, at, &[7; PART as usize], Durability::Stable);
-            written.map_err(|e| format!("fill: {e}"))?;
+            written.map_err(|e| wrong!("fill: {e}"))?;
             at += PART;
         }
         Ok(())
@@ -101,12 +103,12 @@ impl Target {
     ///
     /// # Errors
     /// A store that a crash left must open.
-    pub fn start(&mut self) -> Result<(), String> {
+    pub fn start(&mut self) -> Result<(), Wrong> {
         if self.store.is_none() {
             self.boots += 1;
             let boot = BootId(u64::from(self.id.0) << 32 | self.boots);
             let store = ChunkStore::open(self.disk.clone(), boot, CONFIG);
-            self.store = Some(store.map_err(|e| format!("target {}: open: {e}", self.id))?);
+            self.store = Some(store.map_err(|e| wrong!("target {}: open: {e}", self.id))?);
         }
         Ok(())
     }
@@ -160,12 +162,12 @@ impl Target {
 
     /// # Errors
     /// What the check of the stopped store found.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Wrong> {
         let report = check::check(&self.disk);
         if report.is_clean() {
             Ok(())
         } else {
-            Err(format!("target {}: check: {:?}", self.id, report.problems))
+            Err(wrong!("target {}: check: {:?}", self.id, report.problems))
         }
     }
 

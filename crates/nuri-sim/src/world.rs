@@ -14,7 +14,7 @@ use nuri_proto::id::{ObjectId, TargetId};
 use nuri_proto::op::meta::FileRecord;
 use nuri_stripe::locate::{Piece, pieces};
 
-use crate::check::{Latest, Wrong};
+use crate::check::{Latest, Wrong, wrong};
 use crate::client::{Client, MetaCall};
 use crate::names::Names;
 use crate::target::{Answer, Ask, Target};
@@ -192,7 +192,7 @@ impl World {
             self.flush_outboxes();
             let oldest = self.clients.iter().filter_map(Client::oldest).min();
             if oldest.is_some_and(|since| self.now > since + PATIENCE) {
-                return Err(format!("an operation blocks for ever, at {} ms", self.now));
+                return Err(wrong!("an operation blocks for ever, at {} ms", self.now));
             }
         }
         self.report.virtual_ms = self.now;
@@ -212,7 +212,7 @@ impl World {
                 let now = self.now;
                 self.clients[client]
                     .answered(request, answer)
-                    .map_err(|e| format!("client {client} at {now} ms: {e}"))?;
+                    .map_err(|e| wrong!("client {client} at {now} ms: {e}"))?;
                 self.advance(client)?;
             }
             Event::Timeout { client, request, attempt } => {
@@ -368,10 +368,10 @@ impl World {
                 Err(Some(Answer::Refused(Status::NOSPC))) => {
                     self.targets[target].checkpoint();
                 }
-                Err(Some(_)) => return Err(format!("target {target} does not cut")),
+                Err(Some(_)) => return Err(wrong!("target {target} does not cut")),
             }
         }
-        Err(format!("target {target} never cuts"))
+        Err(wrong!("target {target} never cuts"))
     }
 
     /// Puts what clients want to send on the wire.
@@ -491,7 +491,7 @@ impl World {
                         history.check_stored(cells.start, &bytes, latest).map_err(wrong)?;
                     }
                     Some(Answer::Refused(Status::CORRUPT)) if rot == Rot::Some => {}
-                    _ => return Err(format!("chunk {:?} cannot be read", piece.key)),
+                    _ => return Err(wrong!("chunk {:?} cannot be read", piece.key)),
                 }
             }
         }

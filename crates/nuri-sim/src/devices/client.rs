@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::Ground;
 use super::store::BLOCKS;
 use super::wire::{Act, Message, Place, Request};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// After which time Linux sends a request again (`attach/device.rs`), and a channel ends of which
 /// nothing is taken.
@@ -183,7 +183,7 @@ impl Client {
                 Ok(())
             }
             (Act::Read(block), Ok(found)) => self.check_read(block, found, g),
-            (Act::Read(block), Err(())) => Err(format!("block {block} cannot be read")),
+            (Act::Read(block), Err(())) => Err(wrong!("block {block} cannot be read")),
             (Act::Flush, Ok(_)) => self.check_flush(g),
             (Act::Flush, Err(())) => {
                 g.report.failed_flushes += 1;
@@ -203,19 +203,19 @@ impl Client {
             self.answered[block] = found;
             return Ok(());
         }
-        Err(format!("at {} ms block {block} has {found}, not {answered}", g.now))
+        Err(wrong!("at {} ms block {block} has {found}, not {answered}", g.now))
     }
 
     fn check_flush(&mut self, g: &mut Ground) -> Result<(), Wrong> {
         g.report.flushes += 1;
         if self.has_loss {
-            return Err(format!("at {} ms a flush succeeds, and answered bytes are lost", g.now));
+            return Err(wrong!("at {} ms a flush succeeds, and answered bytes are lost", g.now));
         }
         for block in 0..BLOCKS {
             let (durable, covers) = (g.store.durable[block], self.covers[block]);
             if durable < covers {
                 let now = g.now;
-                return Err(format!(
+                return Err(wrong!(
                     "at {now} ms {durable} of block {block} is flushed, not {covers}"
                 ));
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nuri_io::rng::Rng;
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 use client::Client;
 use server::{Dial, Server};
 use store::{Metadata, Store};
@@ -202,7 +202,7 @@ impl World {
         let until = self.ground.now + HEALED;
         while !self.client.is_idle() {
             if self.ground.now > until {
-                return Err(format!("{what} are not answered although all is well"));
+                return Err(wrong!("{what} are not answered although all is well"));
             }
             self.step(false)?;
         }

@@ -19,7 +19,7 @@ use super::baton::{Baton, Want};
 use super::ground::{CELLS, Ground};
 use super::history::Span;
 use super::port::SimPort;
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// A program's request takes no longer, virtual microseconds, whatever happens: the promise is 30 s
 /// beside what a frozen machine or a wait for an attempt under way adds.
@@ -84,7 +84,7 @@ impl Program {
             }
             let took = self.baton.now() - began;
             if took > BOUND {
-                return Err(format!("client {}: an operation took {took} us", self.client.who));
+                return Err(wrong!("client {}: an operation took {took} us", self.client.who));
             }
         }
         while self.ground.is_cut_open(stripe) {
@@ -404,7 +404,7 @@ fn write_row(
     let parts: Vec<_> = parts.map(|(place, data)| Part { place, offset: 0, data }).collect();
     let done = groups.write(session, &ground.stripes[stripe], &parts, Guess::Unknown);
     ground.history.lock().end_write(id, now(), done.is_ok());
-    done.map(drop).map_err(|s| format!("at the end stripe {stripe} cannot be written: {s}"))
+    done.map(drop).map_err(|s| wrong!("at the end stripe {stripe} cannot be written: {s}"))
 }
 
 fn read_place(
@@ -419,7 +419,7 @@ fn read_place(
     let done = groups.read(stripe, place, 0, &mut out);
     let without = groups.port().without.lock().clone();
     let at = || format!("stripe {number} place {place} without {without:?}");
-    done.map_err(|status| format!("at the end {} cannot be read: {status}", at()))?;
+    done.map_err(|status| wrong!("at the end {} cannot be read: {status}", at()))?;
     let ended = groups.port().now().as_micros() as u64;
-    ground.note_read(&span, (began, ended), &out).map_err(|e| format!("{}: {e}", at()))
+    ground.note_read(&span, (began, ended), &out).map_err(|e| wrong!("{}: {e}", at()))
 }

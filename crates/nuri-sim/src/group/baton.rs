@@ -15,7 +15,7 @@ use nuri_proto::id::{SessionId, TargetId};
 use nuri_proto::op::Op;
 use parking_lot::Mutex;
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// A call as it goes over the wire.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl Actor {
             }
         };
         let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run);
-        let thread = thread.map_err(|e| format!("no thread: {e}"))?;
+        let thread = thread.map_err(|e| wrong!("no thread: {e}"))?;
         Ok(Actor { wants, give: Some(give), thread: Some(thread) })
     }
 

@@ -1,5 +1,7 @@
 //! What the members of a stripe hold, compared: copies are equal, parity is that of the data.
 
+use std::fmt::Display;
+
 use nuri_proto::layout::Shape;
 use nuri_proto::op::member::Purpose;
 use nuri_proto::stripe::{Covers, Held, Version};
@@ -9,7 +11,7 @@ use nuri_target::store::{MemberRead, StoreError};
 
 use super::ground::{CELLS, is_mirror};
 use super::world::World;
-use crate::check::{CELL, Wrong};
+use crate::check::{CELL, Wrong, wrong};
 
 /// Of so many changes of what is committed one makes the world look.
 const LOOK_EVERY: u64 = 16;
@@ -42,7 +44,7 @@ impl World {
         if behind(shape, &held, &covers).iter().next().is_some() {
             return Ok(());
         }
-        is_one(shape, &bases).map_err(|e| format!("stripe {number} ({shape}): {e}: {covers:?}"))
+        is_one(shape, &bases).map_err(|e| wrong!("stripe {number} ({shape}): {e}: {covers:?}"))
     }
 
     /// What all members hold, live or not; `None` where one does not serve.
@@ -63,7 +65,7 @@ impl World {
                 Ok(MemberRead::Read(covers)) => all.push((place, covers, chunk)),
                 Ok(MemberRead::Undecided) => return Ok(None),
                 Err(StoreError::Corrupt(..)) if is_rotten() => return Ok(None),
-                Err(error) => return Err(format!("stripe {number} place {place}: {error}")),
+                Err(error) => return Err(wrong!("stripe {number} place {place}: {error}")),
             }
         }
         Ok(Some(all))
@@ -85,13 +87,13 @@ impl World {
                 let store = node.and_then(|n| n.store()).ok_or("a member is gone")?;
                 held.push((place, store.held(key).map_err(|e| e.to_string())?));
             }
-            let told = |what: &str| format!("stripe {number} ({shape}): {what}: {held:?}");
+            let told = |what: &dyn Display| wrong!("stripe {number} ({shape}): {what}: {held:?}");
             if held.iter().any(|(_, h)| h.staged.is_some()) {
-                return Err(told("a write is undecided though all was read"));
+                return Err(told(&"a write is undecided though all was read"));
             }
             let covers = stripe_covers(shape, &held);
             if behind(shape, &held, &covers).iter().next().is_some() {
-                return Err(told("a member is behind"));
+                return Err(told(&"a member is behind"));
             }
             is_one(shape, &bases).map_err(|e| told(&e))?;
         }
@@ -117,7 +119,7 @@ fn is_one(shape: Shape, bases: &[Base]) -> Result<(), Wrong> {
             parity[range.clone()] != bytes[k + j][range]
         };
         if let Some(cell) = (0..CELLS).find(differs) {
-            return Err(format!("parity {j} is not that of the data at cell {cell}"));
+            return Err(wrong!("parity {j} is not that of the data at cell {cell}"));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use nuri_volume::group::{Finding, Flaw, Stripe, Verdict};
 use parking_lot::Mutex;
 
 use super::history::{History, Span, Writers};
-use crate::check::{CELL, Wrong};
+use crate::check::{CELL, Wrong, wrong};
 
 /// Bytes of a chunk that the run uses: more than the store writes through its log.
 pub(super) const CELLS: usize = 176;
@@ -49,7 +49,7 @@ impl Ground {
         };
         match verdict.findings.iter().find(|f| !is_harmed(f)) {
             None => Ok(()),
-            Some(finding) => Err(format!("the scrub found {finding:?}")),
+            Some(finding) => Err(wrong!("the scrub found {finding:?}")),
         }
     }
 

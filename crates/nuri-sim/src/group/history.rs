@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use nuri_proto::checksum::mix;
 
-use crate::check::{CELL, Wrong};
+use crate::check::{CELL, Wrong, wrong};
 
 /// After everything.
 const NEVER: u64 = u64::MAX;
@@ -134,7 +134,7 @@ impl History {
             let id = id_of(found);
             let written = self.by_cell.entry(key).or_default();
             if found != pattern(key, id) || id != 0 && !written.0.contains(&id) {
-                return Err(format!("{} holds bytes that no write put there", name(key)));
+                return Err(wrong!("{} holds bytes that no write put there", name(key)));
             }
             let last = written.1.last_mut().filter(|r| r.id == id && r.begin == begin);
             match last {
@@ -158,7 +158,7 @@ impl History {
                 Writers::Alone => self.check_order(writes, reads),
                 Writers::Racing => Ok(()),
             };
-            plain.and_then(|()| strict()).map_err(|e| format!("{}: {e}", name(*key)))?;
+            plain.and_then(|()| strict()).map_err(|e| wrong!("{}: {e}", name(*key)))?;
         }
         Ok(())
     }
@@ -196,12 +196,12 @@ impl History {
             let overlaps = |z: &&(u64, u64, u64)| z.1 < *to && *from < z.2;
             if let Some(other) = forward[i + 1..].iter().find(overlaps) {
                 let (a, b) = (self.tell(*id), self.tell(other.0));
-                return Err(format!("no order explains that both were read in turn: {a}; {b}"));
+                return Err(wrong!("no order explains that both were read in turn: {a}; {b}"));
             }
             let within = |z: &&(u64, u64, u64)| *from < z.2 && z.1 < *to;
             if let Some(other) = backward.iter().find(within) {
                 let (a, b) = (self.tell(*id), self.tell(other.0));
-                return Err(format!("{a} was read although it was overwritten meanwhile by {b}"));
+                return Err(wrong!("{a} was read although it was overwritten meanwhile by {b}"));
             }
         }
         Ok(())
@@ -227,14 +227,14 @@ impl History {
             },
         };
         if begin > read.end {
-            return Err(format!("{} was read before it was written", self.tell(read.id)));
+            return Err(wrong!("{} was read before it was written", self.tell(read.id)));
         }
         let over = |(id, came): &&(u64, u64)| {
             self.writes[*id as usize - 1].begin > end && *came < read.begin
         };
         match came.iter().find(over) {
             None => Ok(()),
-            Some((newer, _)) => Err(format!(
+            Some((newer, _)) => Err(wrong!(
                 "read from {} to {} us gave {} although {} was acknowledged or read",
                 read.begin,
                 read.end,

@@ -15,7 +15,7 @@ use super::actors::Worker;
 use super::baton::{Answer, Packet};
 use super::net::{Back, Host};
 use super::world::{Event, World};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 fn packet<C: Call>(call: &C) -> Packet {
     let args = encode(call).unwrap_or_default();
@@ -145,7 +145,7 @@ impl World {
         let Some(server) = &node.server else { return Ok(()) };
         match (back, answer) {
             (Back::Beat { boots, sent }, Ok((args, _))) if is_same(boots) => {
-                let reply: HeartbeatReply = decode(&args).map_err(|s| s.to_string())?;
+                let reply: HeartbeatReply = decode(&args)?;
                 let (list, is_new) = (reply.admitted.clone(), reply.admitted.is_some());
                 if reply.map_epoch > server.epochs.adopted() {
                     let back = Back::Map { boots, sent, list };
@@ -161,14 +161,14 @@ impl World {
                 node.joined = false;
             }
             (Back::Map { boots, sent, list }, Ok((args, _))) if is_same(boots) => {
-                let map: Map = decode(&args).map_err(|s| s.to_string())?;
+                let map: Map = decode(&args)?;
                 // A disk that fails cannot note it.
                 if server.adopt(&map).is_ok() {
                     server.admission.renew(sent, list);
                 }
             }
             (Back::Join { boots }, Ok((args, _))) if is_same(boots) => {
-                let reply: JoinReply = decode(&args).map_err(|s| s.to_string())?;
+                let reply: JoinReply = decode(&args)?;
                 let target = *reply.targets.first().ok_or("joined without a target")?;
                 let is_new = node.target != target;
                 match node.adopt(reply.node, target) {
@@ -201,7 +201,7 @@ impl World {
             for (key, covers) in self.nodes[number].committed(group) {
                 let before = self.reached.entry((number, key)).or_default();
                 if !covers.reaches(before) {
-                    return Err(format!("node {number} went back from {before:?} to {covers:?}"));
+                    return Err(wrong!("node {number} went back from {before:?} to {covers:?}"));
                 }
                 *before = covers;
             }
@@ -231,10 +231,10 @@ impl World {
         let store = self.nodes[number].store().ok_or("not open")?;
         let of_node = self.reached.iter_mut().filter(|((node, _), _)| *node == number);
         for ((_, key), before) in of_node {
-            let held = store.held(*key).map_err(|e| format!("held: {e}"))?;
+            let held = store.held(*key).map_err(|e| wrong!("held: {e}"))?;
             let staged = held.staged.as_ref().is_some_and(|s| s.covers.reaches(before));
             if !held.covers.reaches(before) && !staged {
-                return Err(format!("node {number} lost {before:?} in a crash: {held:?}"));
+                return Err(wrong!("node {number} lost {before:?} in a crash: {held:?}"));
             }
             *before = held.covers;
         }

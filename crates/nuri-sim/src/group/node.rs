@@ -20,7 +20,7 @@ use nuri_target::store::{ChunkStore, FormatOptions, MemberRead, StoreConfig, che
 use nuri_target::target::Target;
 
 use super::baton::{Answer, Packet};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 pub(super) const CLUSTER: ClusterId = ClusterId([1; 16]);
 const CONFIG: StoreConfig =
@@ -55,7 +55,7 @@ fn blank(incarnation: u64, capacity_bytes: u64) -> Result<Arc<MemDisk>, Wrong> {
         capacity_bytes,
         log_bytes: FormatOptions::LOG_BYTES,
     };
-    ChunkStore::format(&disk, options).map_err(|e| format!("format: {e}"))?;
+    ChunkStore::format(&disk, options).map_err(|e| wrong!("format: {e}"))?;
     Ok(disk)
 }
 
@@ -127,7 +127,7 @@ impl Node {
         let boot = BootId(self.incarnation << 32 | self.boots);
         let disk: Arc<dyn Disk> = self.disk.clone();
         let store = ChunkStore::open(disk, boot, CONFIG);
-        let store = store.map_err(|e| format!("target {}: open: {e}", self.target))?;
+        let store = store.map_err(|e| wrong!("target {}: open: {e}", self.target))?;
         self.server = Some(TargetServer::new(vec![Target::over(store)], self.clock.clone()));
         self.joined = false;
         Ok(())
@@ -155,7 +155,7 @@ impl Node {
         (self.id, self.joined) = (id, true);
         if self.target != target {
             let store = self.store().ok_or("a node that is down joined")?;
-            store.assign(CLUSTER, target).map_err(|e| format!("assign: {e}"))?;
+            store.assign(CLUSTER, target).map_err(|e| wrong!("assign: {e}"))?;
             self.target = target;
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Node {
         if report.is_clean() {
             Ok(())
         } else {
-            Err(format!("target {}: check: {:?}", self.target, report.problems))
+            Err(wrong!("target {}: check: {:?}", self.target, report.problems))
         }
     }
 }

@@ -18,7 +18,7 @@ use super::net::Host;
 use super::node::{CLUSTER, Node};
 use super::report::Report;
 use super::world::{Event, Time, World};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 use nuri_volume::group::Stripe;
 
 const CAPACITY: u64 = 16 << 20;
@@ -64,7 +64,7 @@ pub fn play(rng: Rng, plan: Plan) -> Result<Report, Wrong> {
     let mut world = make(rng, plan)?;
     let outcome = world.work().and_then(|()| world.end());
     let budget = world.plan.budget;
-    outcome.map_err(|e| format!("{e} (at {} us, budget {budget:?})", world.now))?;
+    outcome.map_err(|e| wrong!("{e} (at {} us, budget {budget:?})", world.now))?;
     Ok(world.report)
 }
 
@@ -80,13 +80,13 @@ pub(super) fn make(mut rng: Rng, plan: Plan) -> Result<World, Wrong> {
     let mut nodes = Vec::new();
     for number in 0..plan.nodes {
         let mut node = Node::new(number, CAPACITY, &mut rng)?;
-        let reply = authority.join(&node.join_call()).map_err(|s| s.to_string())?;
+        let reply = authority.join(&node.join_call())?;
         node.adopt(reply.node, reply.targets[0])?;
         nodes.push(node);
     }
     let mut stripes = Vec::new();
     for (number, shape) in plan.shapes.iter().enumerate() {
-        let groups = authority.groups(DEFAULT_POOL, *shape).map_err(|s| s.to_string())?;
+        let groups = authority.groups(DEFAULT_POOL, *shape)?;
         for stripe in 0..plan.stripes as u32 {
             let group = groups[rng.below(groups.len() as u64) as usize];
             // Each is the end of an object of its own, which a client may cut off.
@@ -168,7 +168,7 @@ impl World {
         };
         let limit = RECOVERY.as_micros() as Time;
         let why = "members do not become live again";
-        self.step_while(limit, waits, why).map_err(|e| format!("{e}: {}", self.absent()))?;
+        self.step_while(limit, waits, why).map_err(|e| wrong!("{e}: {}", self.absent()))?;
         self.report.epochs = self.authority.map().epoch.0;
         let ground = self.ground.clone();
         self.sessions += 1;

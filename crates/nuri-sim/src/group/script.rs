@@ -20,7 +20,7 @@ use super::members::RECOVERY;
 use super::net::{Fate, Host, Rule, Weather};
 use super::run::make;
 use super::world::{Event, World};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Enough for a group of the widest shape, and one more node.
 const NODES: u32 = 6;
@@ -175,7 +175,7 @@ impl Script {
     /// Writes; it must be acknowledged. Commits are not told.
     pub(super) fn write(&mut self, spans: Vec<Span>) -> Result<u64, Wrong> {
         let done = self.run(move |p| Ok(p.write(&spans, Guess::Unknown)))?;
-        done.map_err(|status| format!("a write failed: {status}"))
+        done.map_err(|status| wrong!("a write failed: {status}"))
     }
 
     /// Writes, as a client of its own.
@@ -192,7 +192,7 @@ impl Script {
     pub(super) fn expect(&mut self, place: usize, write: u64) -> Result<(), Wrong> {
         match self.read(place)? {
             Ok(found) if found == write => Ok(()),
-            other => Err(format!("place {place}: {other:?}, not write {write}")),
+            other => Err(wrong!("place {place}: {other:?}, not write {write}")),
         }
     }
 

@@ -15,7 +15,7 @@ use nuri_proto::range_map::RangeMap;
 
 use super::tree::Note;
 use super::turns::Parted;
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Programs of a client that lock files.
 pub const OWNERS: u64 = 3;
@@ -95,7 +95,7 @@ impl Locks {
         may_lose.extend(self.calls.iter().map(|call| call.key.owner));
         may_lose.extend(before);
         if let Some(owner) = lost(self).difference(&may_lose).next() {
-            return Err(format!("owner {owner} has lost a lock that it does not have"));
+            return Err(wrong!("owner {owner} has lost a lock that it does not have"));
         }
         *self = Locks::default();
         Ok(())

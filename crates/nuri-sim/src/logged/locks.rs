@@ -12,7 +12,7 @@ use nuri_proto::range_map::Span;
 
 use super::World;
 use super::client::{Client, LockCall, Locks, OWNERS};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Files that programs lock, and bytes of each.
 const FILES: u64 = 2;
@@ -124,7 +124,7 @@ impl World {
             Some(Ok(reply)) => self.take_lock_reply(c, at, reply),
             None | Some(Err(Status::RETRY)) => {}
             Some(Err(Status::SESSION_GONE)) => self.lock_has_no_session(c, at),
-            Some(Err(status)) => return Err(format!("client {c}: a lock is refused: {status}")),
+            Some(Err(status)) => return Err(wrong!("client {c}: a lock is refused: {status}")),
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl World {
                 }
                 Some(Err(Status::RETRY | Status::SESSION_GONE)) | None => break,
                 Some(Err(status)) => {
-                    return Err(format!("client {c}: locks are not taken: {status}"));
+                    return Err(wrong!("client {c}: locks are not taken: {status}"));
                 }
             }
         }
@@ -239,7 +239,7 @@ impl World {
             };
             if let Some((.., other, theirs)) = held[i + 1..].iter().find(excludes) {
                 let mine = (span, mode);
-                return Err(format!("{file:?}: {who:?} holds {mine:?}, {other:?} {theirs:?}"));
+                return Err(wrong!("{file:?}: {who:?} holds {mine:?}, {other:?} {theirs:?}"));
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use nuri_proto::op::meta::{
 use super::World;
 use super::client::Client;
 use super::tree::{Body, Item, Note, Tree};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Rounds of so much time in which everybody comes to rest.
 const ROUNDS: u32 = 3000;
@@ -33,7 +33,7 @@ impl World {
         let mut left = others.flat_map(|(_, other)| &other.undecided);
         let mut dead = self.dead.iter().flat_map(|(_, left)| left);
         if let Some(note) = left.find(|note| meets(note)).or_else(|| dead.find(|n| meets(n))) {
-            return Err(format!("client {c} has {ino}, of which is not told: {:?}", note.step));
+            return Err(wrong!("client {c} has {ino}, of which is not told: {:?}", note.step));
         }
         Ok(!self.clients[c].undecided.iter().any(meets))
     }
@@ -46,7 +46,7 @@ impl World {
         match self.latest.0.get(&attr.ino) {
             None if attr.nlink == 0 => Ok(true),
             Some(item) if item.attr == *attr => Ok(true),
-            item => Err(format!("client {c} reads {attr:?}, must be {item:?}")),
+            item => Err(wrong!("client {c} reads {attr:?}, must be {item:?}")),
         }
     }
 
@@ -61,7 +61,7 @@ impl World {
         match (&item.body, &found) {
             (Body::Directory(_), None) => Ok(true),
             (body, Some(found)) if body == found => Ok(true),
-            (body, _) => Err(format!("client {c} reads {found:?} of {attr:?}, must be {body:?}")),
+            (body, _) => Err(wrong!("client {c} reads {found:?} of {attr:?}, must be {body:?}")),
         }
     }
 
@@ -91,7 +91,7 @@ impl World {
         }
         match self.latest.names(dir) {
             Some(wanted) if wanted != names => {
-                Err(format!("client {c} finds {names:?} in {dir}, must be {wanted:?}"))
+                Err(wrong!("client {c} finds {names:?} in {dir}, must be {wanted:?}"))
             }
             _ => Ok(true),
         }
@@ -121,7 +121,9 @@ impl World {
                 // What it logged itself may be done between two pages.
                 if names.insert(entry.name, entry.ino).is_some() {
                     let is_moved = !self.clients[c].undecided.is_empty();
-                    return is_moved.then_some(None).ok_or(format!("a name is twice in {ino}"));
+                    return is_moved
+                        .then_some(None)
+                        .ok_or_else(|| wrong!("a name is twice in {ino}"));
                 }
             }
             if end {
@@ -144,7 +146,7 @@ impl World {
         let wanted = self.latest.names(parent).and_then(|names| names.get(&name)).copied();
         let found = reply.inode.as_ref().map(|inode| inode.attr.ino);
         if wanted != found {
-            return Err(format!("client {c}: {name:?} in {parent} is {found:?}, not {wanted:?}"));
+            return Err(wrong!("client {c}: {name:?} in {parent} is {found:?}, not {wanted:?}"));
         }
         self.clients[c].take_lease(parent, reply.dir_lease);
         if let Some(inode) = reply.inode {
@@ -166,7 +168,7 @@ impl World {
         let found: BTreeMap<_, _> = found.into_iter().collect();
         match wanted.is_none_or(|wanted| *wanted == found) {
             true => Ok(()),
-            false => Err(format!("client {c}: attributes of {ino} are {found:?}, not {wanted:?}")),
+            false => Err(wrong!("client {c}: attributes of {ino} are {found:?}, not {wanted:?}")),
         }
     }
 
@@ -188,7 +190,7 @@ impl World {
             all.len() > 1 && all.iter().any(|(_, mode)| *mode == LeaseMode::Write)
         };
         match held.iter().find(|(_, all)| excludes(all)) {
-            Some((ino, all)) => Err(format!("inode {ino} is held by {all:?}")),
+            Some((ino, all)) => Err(wrong!("inode {ino} is held by {all:?}")),
             None => Ok(()),
         }
     }
@@ -262,7 +264,7 @@ impl World {
         let reply = match back {
             Some(Ok(reply)) => reply,
             Some(Err(status)) if status != Status::RETRY && status != Status::SESSION_GONE => {
-                return Err(format!("inode {ino} cannot be read: {status}"));
+                return Err(wrong!("inode {ino} cannot be read: {status}"));
             }
             _ => return Ok(None),
         };
@@ -330,7 +332,7 @@ impl World {
         let wanted = self.latest.0.len() as u64 + 1;
         match counted.inodes == wanted {
             true => self.meta.crash(&mut self.rng),
-            false => Err(format!("{} inodes, must be {wanted}", counted.inodes)),
+            false => Err(wrong!("{} inodes, must be {wanted}", counted.inodes)),
         }
     }
 }
@@ -359,7 +361,7 @@ fn fit(base: &mut Tree, left: &[Note], found: &Tree) -> Result<usize, Wrong> {
         }
     }
     let steps: Vec<_> = left.iter().map(|note| &note.step).collect();
-    Err(format!("no beginning of what was left makes what is there: {steps:?}"))
+    Err(wrong!("no beginning of what was left makes what is there: {steps:?}"))
 }
 
 fn compare(found: &Tree, wanted: &Tree) -> Result<(), Wrong> {
@@ -367,7 +369,7 @@ fn compare(found: &Tree, wanted: &Tree) -> Result<(), Wrong> {
     for ino in inos {
         let (found, wanted) = (found.0.get(ino), wanted.0.get(ino));
         if found != wanted {
-            return Err(format!("inode {ino} is {found:?}, must be {wanted:?}"));
+            return Err(wrong!("inode {ino} is {found:?}, must be {wanted:?}"));
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use nuri_proto::op::meta::{
 
 use super::World;
 use super::client::{Client, Errand, Held, Wish};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Calls that a client makes at most for one thing before it turns to another.
 const TRIES: u32 = 6;
@@ -68,12 +68,12 @@ impl World {
     fn hear_of_the_end(&mut self, c: usize) -> Result<(), Wrong> {
         let client = &self.clients[c];
         if client.queue.settled() < client.queue.last() && self.tell(c)? == Some(Outcome::Told) {
-            return Err(format!("client {c}: told in a session that ended"));
+            return Err(wrong!("client {c}: told in a session that ended"));
         }
         if self.rng.one_in(2) {
             self.lock_something(c)?;
         }
-        self.clients[c].lose().map_err(|wrong| format!("client {c}: {wrong}"))
+        self.clients[c].lose().map_err(|wrong| wrong!("client {c}: {wrong}"))
     }
 
     /// Hears what the server has to tell, also that it started anew.
@@ -129,12 +129,12 @@ impl World {
         };
         self.report.reclaims += 1;
         if reply.locks.contains(&false) {
-            return Err(format!("client {c}: a lock is not given back to it"));
+            return Err(wrong!("client {c}: a lock is not given back to it"));
         }
         let client = &mut self.clients[c];
         for ((ino, mode), grant) in now.iter().zip(&reply.leases) {
             let Some(grant) = grant else {
-                return Err(format!("client {c}: {mode:?} on {ino} is not given back to it"));
+                return Err(wrong!("client {c}: {mode:?} on {ino} is not given back to it"));
             };
             let held = client.holds.entry(*ino).or_default();
             held.is_known &= held.hold.mode.is_some();
@@ -272,7 +272,7 @@ impl World {
                 let grows = |step: &&Step| matches!(step.change, Change::Extend(_));
                 let grown = batch.call.steps.iter().filter(grows).count();
                 if applied.placed.len() != grown {
-                    return Err(format!("{} places for {grown} files", applied.placed.len()));
+                    return Err(wrong!("{} places for {grown} files", applied.placed.len()));
                 }
                 for (ino, grant) in batch.made.iter().zip(applied.made) {
                     client.take_lease(*ino, grant);
@@ -281,7 +281,7 @@ impl World {
             }
             (Outcome::Unsure, _) => client.queue.unsure(batch),
             _ if status != Status::SESSION_GONE => {
-                return Err(format!("client {c}: what it logged is refused: {status}"));
+                return Err(wrong!("client {c}: what it logged is refused: {status}"));
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use nuri_proto::op::meta::{
 };
 use nuri_proto::xattr::{ACL_ACCESS, ACL_DEFAULT, is_acl};
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// What an inode is beside its attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ impl Tree {
                 self.changed(call.ino, at).and_then(|item| item.xattrs.remove(&call.name)).map(drop)
             }
         };
-        done.ok_or_else(|| format!("the model cannot do {:?}", note.step))
+        done.ok_or_else(|| wrong!("the model cannot do {:?}", note.step))
     }
 
     /// Names of a directory.

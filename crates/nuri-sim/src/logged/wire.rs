@@ -9,7 +9,7 @@ use nuri_rpc::CallContext;
 
 use super::World;
 use super::client::Slot;
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Copies of calls that may still arrive.
 const MOST_LATE: usize = 24;
@@ -42,7 +42,7 @@ impl World {
     ) -> Back<C::Reply> {
         let (number, sequence) = slot.map_or((0, 0), |slot| (slot.number, slot.sequence));
         let context = CallContext { session: session.0, slot: number, sequence, epoch: 0 };
-        let args = codec::encode(call).map_err(|e| format!("encode: {e}"))?;
+        let args = codec::encode(call).map_err(|e| wrong!("encode: {e}"))?;
         let late = Late { op: C::OP, context, args, payload: payload.to_vec() };
         if self.arrive_late()? {
             return Ok(None);

@@ -6,7 +6,7 @@ use nuri_volume::group::{Finding, Flaw, Guess, Verdict};
 use super::super::history::Span;
 use super::super::script::{Script, row};
 use super::{ALL, each};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// All data places from the first cell to the last: too much for the log.
 fn large(script: &Script) -> Vec<Span> {
@@ -27,7 +27,7 @@ pub(super) fn enospc_in_mid_stage() -> Result<(), Wrong> {
             let all = large(&script);
             let outcome = script.try_write(all.clone())?;
             if outcome != Err(Status::NOSPC) {
-                return Err(format!("a full member: {outcome:?}"));
+                return Err(wrong!("a full member: {outcome:?}"));
             }
             script.expect_all(old)?;
             disk.heal();
@@ -50,7 +50,7 @@ pub(super) fn scrub_against_a_rotten_data_chunk() -> Result<(), Wrong> {
             let mut script = Script::new(shape)?;
             let all = large(&script);
             let write = script.run(move |p| {
-                let done = p.write(&all, Guess::Unknown).map_err(|s| s.to_string());
+                let done = p.write(&all, Guess::Unknown).map_err(Wrong::from);
                 p.groups.tell_commits();
                 done
             })?;
@@ -63,10 +63,10 @@ pub(super) fn scrub_against_a_rotten_data_chunk() -> Result<(), Wrong> {
             let verdict = script.run(move |p| {
                 let mut verdict = Verdict::default();
                 let done = p.groups.scrub(&stripe, &mut verdict);
-                done.map(|()| verdict).map_err(|s| s.to_string())
+                done.map(|()| verdict).map_err(Wrong::from)
             })?;
             if verdict.findings != [Finding { target, flaw: Flaw::Damaged, repaired: true }] {
-                return Err(format!("the scrub found {:?}", verdict.findings));
+                return Err(wrong!("the scrub found {:?}", verdict.findings));
             }
             script.expect_all(write)?;
             script.finish()?;

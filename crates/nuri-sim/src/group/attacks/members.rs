@@ -13,7 +13,7 @@ use super::super::history::Span;
 use super::super::net::{Fate, Host};
 use super::super::script::{Script, row, small};
 use super::{ALL, DOUBLE, THREE, each};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 const SOON: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
@@ -155,7 +155,7 @@ pub(super) fn member_whose_disk_lost_a_truncation() -> Result<(), Wrong> {
             script.write(row(places))?;
             let node = script.node(liar)?;
             let kept = script.world.nodes[node].disk.fork();
-            script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+            script.run(|p| p.cut(0).map_err(Wrong::from))?;
             let first = if rewrites { script.write(vec![small(0)])? } else { 0 };
             fall(&mut script, (node, kept), all_fall)?;
             for _ in 0..2 {
@@ -212,13 +212,13 @@ pub(super) fn primary_restarted_inside_an_epoch() -> Result<(), Wrong> {
             script.wait(SOON)?;
             let node = script.stop(place)?;
             script.start(node)?;
-            let write = script.end_of(&writer)?.map_err(|s| s.to_string())?;
+            let write = script.end_of(&writer)??;
             script.expect_all(write)?;
             script.rule(Op::MemberStage, place, Fate::AnswerLost, 1)?;
             let leader = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
             script.wait(SOON)?;
             script.kill(&leader)?;
-            let found = script.read(0)?.map_err(|s| s.to_string())?;
+            let found = script.read(0)??;
             script.expect_all(found)?;
         }
         if script.group()?.epoch != epoch {
@@ -251,7 +251,7 @@ pub(super) fn pause_longer_than_the_lease() -> Result<(), Wrong> {
         script.expect_all(write)?;
         match script.end_of(&late)? {
             Ok(found) if found == write => {}
-            other => return Err(format!("{other:?}, not write {write}")),
+            other => return Err(wrong!("{other:?}, not write {write}")),
         }
         script.until_live(0)?;
         script.finish()
@@ -315,12 +315,12 @@ pub(super) fn a_further_loss_at_exactly_k_live() -> Result<(), Wrong> {
         let last = script.stop(most)?;
         let found = [script.read(0)?, script.try_write(row(places))?];
         if found.iter().any(Result::is_ok) {
-            return Err(format!("too few are left, and yet: {found:?}"));
+            return Err(wrong!("too few are left, and yet: {found:?}"));
         }
         script.start(last)?;
         let found = [script.read(0)?, script.try_write(row(places))?];
         if found.iter().any(Result::is_err) {
-            return Err(format!("it is back, and yet {found:?} after write {write}"));
+            return Err(wrong!("it is back, and yet {found:?} after write {write}"));
         }
         script.finish()
     })

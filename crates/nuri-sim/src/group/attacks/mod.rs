@@ -11,7 +11,7 @@ mod writers;
 
 use nuri_proto::layout::Shape;
 
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// A scenario, and its name.
 pub type Attack = (&'static str, fn() -> Result<(), Wrong>);
@@ -69,6 +69,6 @@ attacks! {
 
 /// Runs a scenario for each of these shapes.
 fn each(shapes: &[Shape], scenario: impl Fn(Shape) -> Result<(), Wrong>) -> Result<(), Wrong> {
-    let one = |shape: &Shape| scenario(*shape).map_err(|wrong| format!("{shape}: {wrong}"));
+    let one = |shape: &Shape| scenario(*shape).map_err(|wrong| wrong!("{shape}: {wrong}"));
     shapes.iter().try_for_each(one)
 }

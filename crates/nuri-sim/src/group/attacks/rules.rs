@@ -12,7 +12,7 @@ use super::super::history::Span;
 use super::super::net::{Fate, Host, Rule};
 use super::super::script::{Script, row, small};
 use super::{ALL, DOUBLE, PARITY, each};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Longer than a packet is on its way, shorter than anybody's patience.
 const SOON: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ const MANY: u32 = 1000;
 fn write_and_tell(p: &mut Program, spans: &[Span]) -> Result<u64, Wrong> {
     let done = p.write(spans, Guess::Unknown);
     p.groups.tell_commits();
-    done.map_err(|s| s.to_string())
+    done.map_err(Wrong::from)
 }
 
 /// The node of place 0 starts. It has got what it missed, and what says so is on its way; so is a
@@ -55,8 +55,8 @@ pub(super) fn promise_just_after_the_write() -> Result<(), Wrong> {
         let reader = script.begin(|p| p.read(&small(0)))?;
         script.until_held(2)?;
         script.release();
-        let write = script.end_of(&writer)?.map_err(|s| s.to_string())?;
-        script.end_of(&reader)?.map_err(|s| s.to_string())?;
+        let write = script.end_of(&writer)??;
+        script.end_of(&reader)??;
         script.expect_all(write)?;
         script.finish()
     })
@@ -72,7 +72,7 @@ pub(super) fn parity_lost_before_the_commit() -> Result<(), Wrong> {
         script.run(move |p| write_and_tell(p, &row(places)))?;
         script.rule(Op::MemberCommit, 1, Fate::Lost, MANY)?;
         let writer = script.begin(|p| {
-            let both = p.write(&[small(0), small(1)], Guess::Unknown).map_err(|s| s.to_string())?;
+            let both = p.write(&[small(0), small(1)], Guess::Unknown)?;
             p.baton.want(Want::Pause(LATER));
             // It knows what the members hold, and asks nobody.
             p.groups.port().refresh();
@@ -130,7 +130,7 @@ pub(super) fn degraded_read_across_a_write() -> Result<(), Wrong> {
         script.release();
         let found = script.end_of(&reader)?;
         if found != Ok(old) {
-            return Err(format!("{found:?} was read, not write {old}"));
+            return Err(wrong!("{found:?} was read, not write {old}"));
         }
         script.expect(1, new)?;
         script.finish()
@@ -156,7 +156,7 @@ pub(super) fn old_map_and_a_member_that_missed_writes() -> Result<(), Wrong> {
         script.start(node)?;
         let found = script.end_of(&reader)?;
         if found != Ok(new) {
-            return Err(format!("{found:?} was read, not write {new}"));
+            return Err(wrong!("{found:?} was read, not write {new}"));
         }
         script.no_rules();
         script.until_live(0)?;
@@ -206,7 +206,7 @@ pub(super) fn repair_after_a_truncation() -> Result<(), Wrong> {
         let target = script.world.nodes[node].target;
         script.world.ground.rotten.lock().insert(target);
         script.until_held(1)?;
-        script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+        script.run(|p| p.cut(0).map_err(Wrong::from))?;
         script.release();
         script.wait(SOON)?;
         script.expect_all(0)?;

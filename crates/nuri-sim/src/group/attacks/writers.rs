@@ -11,7 +11,7 @@ use super::super::actors::BOUND;
 use super::super::net::Fate;
 use super::super::script::{Script, row, small};
 use super::{ALL, DOUBLE, MIRROR, PARITY, THREE, each};
-use crate::check::Wrong;
+use crate::check::{Wrong, wrong};
 
 /// Longer than a packet is on its way, shorter than anybody's patience.
 const SOON: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ pub(super) fn direct_read_between_ack_and_commit() -> Result<(), Wrong> {
         let told = script.run(move |p| {
             let done = p.write(&row(places), Guess::Unknown);
             p.groups.tell_commits();
-            done.map_err(|s| s.to_string())
+            done.map_err(Wrong::from)
         })?;
         script.expect_all(told)?;
         script.finish()
@@ -76,7 +76,7 @@ pub(super) fn retry_after_failover() -> Result<(), Wrong> {
         let writer = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
         script.wait(SOON)?;
         let node = script.stop(last)?;
-        let retried = script.end_of(&writer)?.map_err(|s| s.to_string())?;
+        let retried = script.end_of(&writer)??;
         script.expect_all(retried)?;
         let next = script.write(vec![small(0)])?;
         script.start(node)?;
@@ -96,11 +96,11 @@ pub(super) fn two_clients_one_stripe() -> Result<(), Wrong> {
         for _ in 0..4 {
             let first = script.begin(move |p| Ok(p.write(&row(places), Guess::Unknown)))?;
             let second = script.begin(|p| Ok(p.write(&[small(0)], Guess::Unknown)))?;
-            let first = script.end_of(&first)?.map_err(|s| s.to_string())?;
-            let second = script.end_of(&second)?.map_err(|s| s.to_string())?;
-            let found = script.read(0)?.map_err(|s| s.to_string())?;
+            let first = script.end_of(&first)??;
+            let second = script.end_of(&second)??;
+            let found = script.read(0)??;
             if ![first, second].contains(&found) {
-                return Err(format!("{found} was read after {first} and {second}"));
+                return Err(wrong!("{found} was read after {first} and {second}"));
             }
             script.expect(0, found)?;
             (1..places).try_for_each(|place| script.expect(place, first))?;
@@ -172,7 +172,7 @@ pub(super) fn buffer_changed_in_flight() -> Result<(), Wrong> {
                 if tells {
                     p.groups.tell_commits();
                 }
-                done.map_err(|s| s.to_string())
+                done.map_err(Wrong::from)
             })?;
             for held in &mut script.world.net.held {
                 Rc::make_mut(&mut held.packet).payload.fill(0x5a);
@@ -206,7 +206,7 @@ pub(super) fn crossed_credits() -> Result<(), Wrong> {
         }
         let found = script.read(0)?;
         if !ends.contains(&found) {
-            return Err(format!("{found:?} was read after {ends:?}"));
+            return Err(wrong!("{found:?} was read after {ends:?}"));
         }
         script.finish()
     })
@@ -252,7 +252,7 @@ pub(super) fn truncate_against_a_partial_write() -> Result<(), Wrong> {
         let node = script.stop(last)?;
         script.until_absent(last)?;
         script.wait(Duration::from_secs(1))?;
-        script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+        script.run(|p| p.cut(0).map_err(Wrong::from))?;
         script.expect_all(0)?;
         script.release();
         script.wait(SOON)?;
@@ -267,7 +267,7 @@ pub(super) fn truncate_against_a_partial_write() -> Result<(), Wrong> {
         script.write(row(places))?;
         let node = script.stop(last)?;
         script.until_absent(last)?;
-        script.run(|p| p.cut(0).map_err(|s| s.to_string()))?;
+        script.run(|p| p.cut(0).map_err(Wrong::from))?;
         script.start(node)?;
         script.until_live(last)?;
         script.expect_all(0)?;
