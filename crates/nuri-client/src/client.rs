@@ -1,5 +1,8 @@
-//! Composition of a client: builds the parts, hands each what it works with, starts its workers.
-//! The calls of a front end are in `api/`; here are those about attributes and the kernel's caches.
+//! Composition of a client: builds the parts, gives each part what it works with, and starts the
+//! workers.
+//!
+//! The calls of a front end are in `api/`. This file has only the calls about attributes and the
+//! kernel's caches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +48,8 @@ pub struct ClientConfig {
 
 /// A client of a space.
 ///
-/// Here its parts are only put together. Each owns its state and was given what it works with.
+/// The client only puts its parts together. Each part owns its state, and was given what it works
+/// with.
 pub struct Client {
     pub(crate) cluster: Cluster,
     pub(crate) data: DataPlane,
@@ -196,23 +200,23 @@ impl Client {
         spawn("lease-watch", &self.leases, |leases| leases.watch())
     }
 
-    /// Locks of programs.
+    /// The locks of programs.
     pub fn locks(&self) -> &LockClient {
         &self.locks
     }
 
-    /// Whom to tell when leases are recalled.
+    /// Sets the kernel cache that is emptied when leases are recalled.
     pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
         self.kernel.set(kernel);
     }
 
-    /// Inodes that are remembered.
+    /// Number of inodes that the client remembers.
     pub fn inodes(&self) -> usize {
         self.inodes.count()
     }
 
-    /// Whether the metadata server was heard lately. Else leases and locks may be another client's
-    /// by now, although nobody could say so here.
+    /// Whether the metadata server was heard from lately. Otherwise another client may have the
+    /// leases and locks by now, and this client could not be told.
     pub fn is_heard(&self) -> bool {
         self.session.trusts_leases()
     }
@@ -222,7 +226,7 @@ impl Client {
         self.session.id().0
     }
 
-    /// Where the node that answers for the cluster listens.
+    /// The address of the node that answers for the cluster.
     pub fn authority(&self) -> String {
         self.cluster.authority().to_owned()
     }
@@ -254,9 +258,9 @@ impl Client {
         self.kernel.gate()
     }
 
-    /// What the kernel may cache of an inode, and for how long: its attributes as they are now,
-    /// where its lease covers them. Those of an answer may be older than the lease, which goes and
-    /// comes back at any time before the gate.
+    /// What the kernel may cache of an inode, and for how long. That is the inode's attributes as
+    /// they are now, where its lease covers them. The attributes of an answer may be older than the
+    /// lease, because a lease can leave and come back at any time before the gate.
     pub fn cacheable(&self, ino: Ino) -> Option<(Attr, Duration)> {
         let node = self.inodes.find(ino)?;
         let state = node.state.lock();
@@ -269,8 +273,9 @@ impl Client {
         self.accesses.note(ino);
     }
 
-    /// Whether parts of the file were written here while others wrote elsewhere in it: they are
-    /// taken back as soon as anybody looks, so an answer about the file may cross that.
+    /// Whether ranges of the file were written here while other clients wrote other ranges. The
+    /// ranges are recalled as soon as any client looks at the file, so an answer about the file may
+    /// cross the recall.
     pub(crate) fn is_in_parts(&self, ino: Ino) -> bool {
         self.inodes.find(ino).is_some_and(|node| {
             let state = node.state.lock();
@@ -278,14 +283,15 @@ impl Client {
         })
     }
 
-    /// Whether names of a directory may be cached: its lease is held, since so many were lost.
+    /// Whether names of a directory may be cached, because the client holds its lease. The number
+    /// counts the leases lost before.
     pub fn names_held(&self, dir: Ino) -> Option<u64> {
         self.inodes.find(dir)?.state.lock().names_held()
     }
 
-    /// How long the kernel may cache what was found out of a name, where `before` is what
-    /// `names_held` said before. A lease that was granted or came back meanwhile says nothing of
-    /// it.
+    /// How long the kernel may cache the result of a look-up. `before` is what `names_held`
+    /// returned before the look-up. A lease that was granted or came back meanwhile says nothing of
+    /// the result.
     pub fn names_time(&self, dir: Ino, before: Option<u64>) -> Duration {
         let Some(node) = self.inodes.find(dir) else { return Duration::ZERO };
         let mut state = node.state.lock();
@@ -297,7 +303,7 @@ impl Client {
         self.session.kernel_time()
     }
 
-    /// The kernel dropped references. Says whether those were the last.
+    /// Notes that the kernel dropped references. Returns whether these were the last.
     pub fn forget(&self, ino: Ino, count: u64) -> bool {
         let node = self.inodes.with(ino, |node, state| {
             state.lookups = state.lookups.saturating_sub(count);
@@ -309,7 +315,7 @@ impl Client {
         node.is_some()
     }
 
-    /// Attributes.
+    /// Reads attributes.
     ///
     /// # Errors
     /// The server's.

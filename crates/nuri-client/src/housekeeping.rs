@@ -1,5 +1,5 @@
-//! What a client tells the server now and then, in batches: access times, orphans, leases that it
-//! does not need any more.
+//! Tells the server from time to time, in batches, about access times, orphans, and leases that the
+//! client no longer needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::session::MetaSession;
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// Works for as long as the client lives.
+/// The worker that tells the server; it runs for as long as the client lives.
 pub(crate) struct Housekeeping {
     pub(crate) session: Arc<MetaSession>,
     pub(crate) journal: Arc<Journal>,

@@ -4,8 +4,9 @@
 //! one inode: its lease, its attributes, its buffered data. [`lease`] acquires, recalls and expires
 //! leases. [`writeback`] buffers what is written, pushes it to the targets, flushes and publishes
 //! it. [`reservation`] keeps the account of space that targets promised. [`journal`] answers
-//! operations in directories that the client holds exclusively. [`lock`] asks for locks of
-//! programs. [`session`] talks to the metadata server; the crate `nuri-volume` to the targets.
+//! operations in directories that the client holds exclusively. [`lock`] asks for the locks of
+//! programs. [`session`] talks to the metadata server. The crate `nuri-volume` talks to the
+//! targets.
 
 mod api;
 mod client;

@@ -1,4 +1,5 @@
-//! The session at the metadata server: calls with reply slots, events, reclaiming.
+//! The client's session at the metadata server: calls with reply slots, events, and the reclaim of
+//! leases and locks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -108,18 +109,18 @@ impl MetaSession {
         Ok(())
     }
 
-    /// No grant counts any more, until another session was opened.
+    /// Makes all grants void until another session is opened.
     pub(crate) fn void_grants(&self) {
         self.void_grants.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// Which grants count now.
+    /// Which grants are valid now.
     pub(crate) fn standing(&self) -> GrantValidity {
         let void = self.void_grants.load(Ordering::SeqCst);
         GrantValidity { server_boot: self.server_boot.load(Ordering::SeqCst), void }
     }
 
-    /// The client is about to end: its workers stop.
+    /// Stops the workers, because the client is about to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
     }
@@ -170,7 +171,7 @@ impl MetaSession {
         Time::of_nanos(last).next(clock)
     }
 
-    /// Attributes are shown here: what is stamped from now on is later.
+    /// Notes the stamps of attributes that were shown here: stamps from now on are later.
     pub(crate) fn saw(&self, attr: &Attr) {
         // Programs set the other times as they like.
         if !attr.ctime.is_beyond(self.clock()) {
@@ -240,7 +241,7 @@ impl MetaSession {
         Ok(reply)
     }
 
-    /// The change in it is over.
+    /// Frees the slot of a change that is over.
     pub(crate) fn free_slot(&self, slot: Slot) {
         self.slots.lock().push(Slot { next: slot.next + 1, ..slot });
         self.slot_free.notify_one();

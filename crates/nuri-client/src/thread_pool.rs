@@ -1,5 +1,6 @@
-//! Threads for work that may block and must not wait for its turn: recalls, calls into the kernel.
-//! One that has nothing to do stays for a while: to make one costs as much as a call to the server.
+//! Threads for work that may block and must start at once: recalls, and calls into the kernel.
+//!
+//! An idle thread stays for a while, because making a thread costs as much as a call to the server.
 
 use std::collections::VecDeque;
 use std::io;

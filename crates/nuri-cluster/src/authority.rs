@@ -1,4 +1,4 @@
-//! The authority: the one owner of the map. Answers joins, heartbeats and questions.
+//! The authority: the one owner of the map. It answers joins, heartbeats and questions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which groups get new files.
+//! Chooses which groups get new files.
 
 use nuri_proto::id::{GroupId, PoolId, TargetId};
 use nuri_proto::layout::Shape;

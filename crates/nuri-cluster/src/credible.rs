@@ -1,5 +1,7 @@
-//! Bounds on what nodes and mounts say of themselves. It is kept in memory, stored in the map and
-//! shown to people: no one of them may say more than fits, or what nothing real would say. Pure.
+//! Bounds on what nodes and mounts report of themselves. Pure.
+//!
+//! The reports are kept in memory, stored in the map and shown to people. So no reporter may say
+//! more than fits, or values that nothing real would have.
 
 use nuri_proto::Status;
 use nuri_proto::limit::{MAX_NODES, MAX_TARGETS};

@@ -1,8 +1,9 @@
-//! Who is in the space and who holds what: the authority, its map and its small store.
+//! Which nodes are in the space and which targets hold what: the authority, its map and its small
+//! store.
 //!
-//! [`transition`], [`standing`], [`placement`] and [`moving`] decide (pure), [`news`] tells of
-//! what was decided, [`credible`] says what is not even looked at, [`sound`] what a map must be
-//! like, [`store`] keeps, [`authority`] answers calls.
+//! The pure parts decide: [`transition`], [`standing`], [`placement`] and [`moving`]. [`news`]
+//! tells what was decided. [`credible`] says which reports are refused unread, and [`sound`] what a
+//! map must be like. [`store`] keeps the map, and [`authority`] answers calls.
 
 pub mod authority;
 mod choice;

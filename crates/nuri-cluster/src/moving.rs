@@ -1,4 +1,4 @@
-//! Which places of groups move where: to empty a target, or to spread the load. Pure.
+//! Which places of groups move to which targets, to empty a target or to spread the load. Pure.
 
 use std::collections::HashMap;
 

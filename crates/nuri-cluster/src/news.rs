@@ -1,4 +1,4 @@
-//! What has changed from one map to the next, in sentences for the log of every node.
+//! The changes from one map to the next, as sentences for the log of every node.
 
 use std::collections::BTreeMap;
 

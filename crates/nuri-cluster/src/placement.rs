@@ -1,7 +1,7 @@
 //! Which targets form the groups of a shape. Pure.
 //!
-//! A placement gives ordered lists of targets: data places first, then parity (the first copy is
-//! the one that reads prefer). No list has two targets of one node where there is a choice.
+//! A placement gives ordered lists of targets: data places first, then parity. Reads prefer the
+//! first copy. No list has two targets of one node where there is a choice.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! When scrubs begin: pure changes of the map's policy.
+//! When scrubs begin: pure changes of the policy in the map.
 
 use nuri_proto::map::ScrubPolicy;
 use nuri_proto::op::cluster::ScrubChange;

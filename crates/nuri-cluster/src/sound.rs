@@ -1,9 +1,11 @@
-//! What a map must be like: looked at before a space starts, and by `nuri doctor`. Pure.
+//! What a sound map must be like. The map is checked before a space starts, and by `nuri doctor`.
+//! Pure.
 //!
-//! Nodes may have told an earlier program what nothing real would say, and a disk may have kept it
-//! wrongly: a map that is not sound is mended while the space is stopped. What is only heard from
-//! nodes (addresses, sizes, paths) is forgotten: they say it again when they join. Which targets a
-//! group has is known from nowhere else: such a fault is told and not mended.
+//! A node may have reported to an earlier program what nothing real would report, and a disk may
+//! have kept the map wrongly. A map that is not sound is repaired while the space is stopped. Facts
+//! that only nodes report (addresses, sizes, paths) are forgotten, because the nodes report them
+//! again when they join. Only the map knows which targets a group has. A fault there is reported
+//! and not repaired.
 
 use std::collections::BTreeSet;
 

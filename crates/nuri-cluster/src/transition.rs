@@ -1,4 +1,4 @@
-//! Pure transitions of the map: a map and an observation in, the next map out.
+//! Pure transitions of the map: a map and an observation go in, the next map comes out.
 
 use nuri_proto::Status;
 use nuri_proto::id::{BootId, Epoch, GroupId, NodeId, PoolId, TargetId};

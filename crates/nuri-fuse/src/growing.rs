@@ -1,14 +1,14 @@
 //! Writes past the kernel's pages that make a file longer.
 //!
-//! A page in which a file ended is zeros from there on in the kernel's cache. A direct write
-//! behind that end drops it only when the bytes are accepted (`op/kernel_cached.rs`), and by then
-//! whoever asks is told the new size. A reader that asks in between would read zeros in place of
-//! the new bytes. So who would be told a size waits until the pages of the writes that made it are
-//! dropped.
+//! In the kernel's cache, the page in which a file ended holds zeros from there on. A direct write
+//! behind that end drops the page only when the bytes are accepted (`op/kernel_cached.rs`). By then
+//! any caller that asks is told the new size. A reader that asks in between would read zeros in
+//! place of the new bytes. So an answer that has the size waits until the pages of the writes that
+//! made it are dropped.
 //!
-//! Example: a log of 5000 bytes has zeros from 904 on in its second page. A program appends 100
-//! bytes, the mount accepts them, another program asks for the size. It is answered 5100 once the
-//! second page is dropped.
+//! Example: a log of 5000 bytes has zeros from byte 904 on in its second page. A program appends
+//! 100 bytes, the mount accepts them, and another program asks for the size. The mount answers 5100
+//! once the second page is dropped.
 
 use std::cell::Cell;
 use std::collections::HashMap;

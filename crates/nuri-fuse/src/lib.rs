@@ -1,10 +1,10 @@
-//! The FUSE front end: our own loop on the kernel's protocol.
+//! The FUSE front end: a loop of our own on the kernel's protocol.
 //!
 //! [`mount`] attaches, [`server`] settles the handshake and serves. [`protocol`] has the byte
 //! layouts. Requests come by one of two ways of [`transport`], which also tells the kernel what it
-//! must not cache any longer. [`op`] turns requests into calls of the client library. Large reads
-//! and writes of programs that ask for it go past the kernel: [`bypass`]. What may be set of a
-//! running mount is in [`mount_tuning`].
+//! must no longer cache. [`op`] turns requests into calls of the client library. Large reads and
+//! writes of programs that ask for it bypass the kernel: [`bypass`]. [`mount_tuning`] has the
+//! settings of a running mount.
 
 mod bypass;
 mod growing;

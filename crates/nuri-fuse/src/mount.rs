@@ -1,4 +1,4 @@
-//! Attaching and detaching a mount point.
+//! Attaches and detaches a mount point.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;

@@ -1,8 +1,8 @@
-//! What root and whoever mounted may set of a running mount, beyond what the client keeps: how far
-//! the kernel reads ahead, and a note. Called by `xattr.rs`.
+//! Settings of a running mount that root and the user who mounted it may change, beyond those of
+//! the client: the kernel's read-ahead, and a note. Called by `xattr.rs`.
 //!
-//! The note is for who searches settings (`nuri lab tune`): what was set before lies where the
-//! settings are, and ends with them. The mount does not read it.
+//! The note is for the program that searches settings (`nuri lab tune`). So the earlier settings
+//! lie beside the present ones, and end with them. The mount does not read the note.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Serving a mount: the handshake, then the transport that it settled on.
+//! Serves a mount: the handshake, then the transport that the handshake chose.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Telling a network that an address is at this machine now (gratuitous ARP, RFC 5227).
+//! Tells a network that an address is now at this machine (gratuitous ARP, RFC 5227).
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,4 +1,6 @@
-//! What a process that stays in the background takes over from whoever started it: nothing.
+//! Prepares a process that stays in the background. It passes no open files on to the processes
+//! that it starts. It may be given a listening socket, and the kernel spares it when memory is
+//! short.
 //!
 //! Callers: the commands that become, or start, a process of a space.
 #![allow(unsafe_code)]

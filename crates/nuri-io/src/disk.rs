@@ -1,4 +1,5 @@
-//! What a store needs of a disk. One suite (`disk_suite`) runs for every implementation.
+//! The trait that stores use for a disk. One suite of tests (`disk_suite`) runs for every
+//! implementation.
 
 use std::io;
 use std::ops::Range;

@@ -1,6 +1,7 @@
-//! What every [`Disk`] must do. Run by the tests of each implementation.
+//! What every [`Disk`] must do. The tests of each implementation run these checks.
 //!
-//! Panics where the disk is wrong: it is test code, public so that other crates' disks can use it.
+//! The checks panic where the disk is wrong. They are test code, public so that other crates can
+//! check their disks.
 
 use crate::buf::AlignedBuf;
 use crate::disk::{Disk, DiskOp};

@@ -1,9 +1,9 @@
 //! A disk on a regular file or a whole block device, by plain positioned reads and writes.
 //!
-//! Opened with O_DIRECT where the file system takes it, buffered otherwise. With direct I/O a
-//! transfer whose memory, offset or length is not on 4 KiB goes through an aligned copy; such a
-//! write reads and rewrites whole blocks under a lock, so callers must not write other bytes of
-//! the same block at the same time by an aligned transfer. Callers: stores, through [`Disk`].
+//! It is opened with O_DIRECT where the file system accepts it, and buffered otherwise. With direct
+//! I/O, a transfer whose memory, offset or length is not on 4 KiB goes through an aligned copy.
+//! Such a write reads and rewrites whole blocks under a lock. So callers must not write other bytes
+//! of the same block at the same time by an aligned transfer. Callers: stores, through [`Disk`].
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! The local machine: disks, aligned buffers, clocks, seeded randomness.
 //!
-//! Everything above reaches storage through [`disk::Disk`], so the same store runs on a file, a
-//! block device and the simulator's faulty disk.
+//! All other crates reach storage through [`disk::Disk`]. So the same store runs on a file, on a
+//! block device, and on the simulator's faulty disk.
 
 pub mod announce;
 pub mod buf;

@@ -1,7 +1,8 @@
 //! An exclusive lock on a directory, file or device, so that two processes never run one store.
 //!
-//! Advisory (`flock`): it excludes others that take the same lock. The kernel drops it when the
-//! holder ends, however it ends. Used by whoever opens a target or a metadata store.
+//! The lock is advisory (`flock`): it excludes only processes that take the same lock. The kernel
+//! drops it when the holder ends, however it ends. Callers: the code that opens a target or a
+//! metadata store.
 
 use std::fs::File;
 use std::io;

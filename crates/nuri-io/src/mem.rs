@@ -1,10 +1,9 @@
-//! A disk in memory that knows what a crash may leave, and fails when told. For tests and the
+//! A disk in memory that knows what a crash may leave, and fails when told to. For tests and the
 //! simulator.
 //!
-//! Every write and sync is an event. Between two syncs writes may reach the medium in any order,
-//! wholly, in part (512-byte sectors) or not at all; a crash image draws one such outcome from a
-//! seed. Pages are shared between images, so a logical disk of many gigabytes costs only what was
-//! written.
+//! Every write and sync is an event. Between two syncs, writes may reach the medium in any order,
+//! wholly, in part (512-byte sectors) or not at all. A crash image draws one such outcome from a
+//! seed. Images share pages, so a logical disk of many gigabytes costs only what was written.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,14 +1,14 @@
 //! A disk whose changes also go to a copy elsewhere.
 //!
-//! What is synced is durable here and there (rule META-9): the local sync and the remote one run at
-//! the same time. A copy that fails, or does not answer, is given up: then the local disk goes on
-//! alone, and nobody who writes to it is told. What a copy was sent is at any moment what a crash
-//! could have left of the local disk; so it stays, once it was whole, a disk that can be opened.
+//! What is synced is durable in both places (rule META-9): the local sync and the remote one run at
+//! the same time. A copy that fails, or does not answer, is given up. Then the local disk goes on
+//! alone, and its writers notice nothing. At any moment, what a copy was sent is what a crash could
+//! have left of the local disk. So a copy that was whole once stays a disk that can be opened.
 //!
-//! Several disks that belong together share one [`Life`]: none goes on to its copy once one of
-//! them gave up, so that no copy has what depends on something that another one lacks.
+//! Several disks that belong together share one [`Life`]. Once one of them gave up its copy, no
+//! other goes on to its own. So no copy has data that depends on data that another copy lacks.
 //!
-//! Memory: one frame per disk. Knows no network: the way to the copy is a [`Sink`].
+//! Memory: one frame per disk. This file knows no network: the way to the copy is a [`Sink`].
 
 use std::io;
 use std::ops::Range;

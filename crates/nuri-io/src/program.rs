@@ -1,5 +1,6 @@
-//! What Nuri's programs have in common: they are installed together and find each other, they end
-//! quietly where nobody reads what they print, and those that stay end where a thread panics.
+//! What Nuri's programs have in common. They are installed together and find each other. They end
+//! quietly where nobody reads their output. Programs that run in the background end where a thread
+//! panics.
 
 use std::cell::Cell;
 use std::panic::AssertUnwindSafe;

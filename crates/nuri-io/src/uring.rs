@@ -1,7 +1,7 @@
 //! A file disk whose batches go to the kernel in one call through io_uring.
 //!
-//! Single transfers use plain positioned calls: with nothing to run beside them that is the
-//! cheapest way. A ring serves one batch at a time and its memory is borrowed from the caller, so
+//! Single transfers use plain positioned calls: with nothing to run beside them, that is the
+//! cheapest way. A ring serves one batch at a time, and its memory is borrowed from the caller. So
 //! a batch returns only when the kernel has let go of every buffer, also after an error.
 
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
 //! `nuri_ipc.h` over the Rust library: pointers and numbers in, numbers out.
 //!
-//! What each call does is said in the header and in `nuri_ipc(7)`. A pointer that must not be null
-//! is checked; that it points to what the header says is the caller's contract, here as in all of
-//! C. A panic ends the process: it never unwinds into C.
+//! The header and `nuri_ipc(7)` say what each call does. A pointer that must not be null is
+//! checked. That it points to what the header says is the caller's contract, here as in all of C. A
+//! panic ends the process: it never unwinds into C.
 
 #![allow(unsafe_code)]
 // The contract of every function here is the header's.

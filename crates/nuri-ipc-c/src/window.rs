@@ -1,4 +1,4 @@
-//! Windows of `nuri_ipc.h`.
+//! Calls of `nuri_ipc.h` on windows.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;

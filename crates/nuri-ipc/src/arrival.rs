@@ -1,4 +1,4 @@
-//! A long message that is on its way in: where it goes, and how much of it is there.
+//! A long message that is being received: where its bytes go, and how many of them are there.
 
 use crate::requests::{Request, Status};
 

@@ -1,12 +1,13 @@
-//! Waiting that costs no processor, and waking that costs a load.
+//! Waiting that costs no processor time, and waking that costs one load.
 //!
-//! Each endpoint has one bell, a page that its peers share. Who is about to sleep arms it, looks
-//! once more and sleeps on it; who published something looks whether it is armed, and only then
-//! calls the kernel. Between publishing and that look a fence would be due, which waits until the
-//! message's cache line has come over: the most expensive thing about a short message. So the
-//! sleeper has the kernel fence all others (`membarrier`), as long as both processes have signed
-//! up for that; else who wakes fences. A peer that scribbles on the page delays wake-ups, and no
-//! more: nobody sleeps longer than [`NAP`] without a look.
+//! Each endpoint has one bell, a page that its peers share. A thread that is about to sleep arms
+//! the bell, looks once more for work, and sleeps on the bell. A thread that published something
+//! looks whether the bell is armed, and calls the kernel only then. A fence would be due between
+//! publishing and that look. It waits until the message's cache line has come over, which is the
+//! most expensive part of a short message. So the sleeper has the kernel fence all other threads
+//! (`membarrier`), as long as both processes have signed up for that. Otherwise the thread that
+//! wakes does the fence. A peer that overwrites the page delays wake-ups, and no more: no thread
+//! sleeps longer than [`NAP`] without a look.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -1,9 +1,9 @@
 //! The bulk ring: a stream of bytes for long messages, large enough that both ends copy at once.
 //!
-//! It has no headers: a record in the record ring says that a message of so many bytes follows
-//! here, from the next cache line on. Its first [`CHUNK`] is there when the record is, so that a
-//! message of one chunk costs no look at the tail; the rest is announced by the tail, chunk by
-//! chunk.
+//! The ring has no headers. A record in the record ring says that a message of so many bytes
+//! follows here, from the next cache line on. The message's first [`CHUNK`] is there when the
+//! record is. So a message of one chunk costs no look at the tail. The tail announces the rest,
+//! chunk by chunk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};

@@ -1,8 +1,8 @@
-//! One copy straight from the sender's memory, by the kernel, where it allows that.
+//! One copy by the kernel, straight from the sender's memory, where the kernel allows that.
 //!
-//! It is allowed between processes of one user unless ptrace is restricted; whether it is gets
-//! tried once for each link, when the link is set up, and is never needed. Addresses that a peer
-//! names are addresses in that peer: a wrong one makes the call fail and harms nobody.
+//! The kernel allows it between processes of one user, unless ptrace is restricted. Each link tries
+//! it once, when it is set up, and no link needs it. Addresses that a peer names are addresses in
+//! that peer: a wrong one makes the call fail and harms no other process.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How an endpoint is opened: the session, its bounds and its patience.
+//! The options of an endpoint: the session, its bounds, and its timeouts.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Copies between private and shared memory, with stores that suit the distance of the cores.
 //!
-//! Cached stores leave the bytes in the writer's cache: best when the reader's core shares a
-//! cache. Streaming stores push them to memory at once: best when it does not, because reading
-//! lines that are dirty in a distant cache is several times slower than reading memory. The loops
-//! are explicit because the C library switches to streaming stores by its own thresholds, which do
-//! not know that.
+//! Cached stores leave the bytes in the writer's cache. That is best when the reader's core shares
+//! a cache. Streaming stores push the bytes to memory at once. That is best when it does not,
+//! because reading lines that are dirty in a distant cache is several times slower than reading
+//! memory. The loops are explicit, because the C library switches to streaming stores by its own
+//! thresholds, which do not know that.
 
 #![allow(unsafe_code)]
 

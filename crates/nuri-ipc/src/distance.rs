@@ -1,10 +1,10 @@
-//! How far the peer's core is: decides which stores write long messages.
+//! How far away the peer's core is. The distance decides which stores write long messages.
 //!
-//! The sender asks for an echo with a record, then bounces a word back and forth: a hand-over of a
-//! cache line takes tens of nanoseconds between cores that share a cache and hundreds between
-//! others. A virtual machine's cores move, so it is measured again under traffic. A peer that does
-//! not echo at once is busy elsewhere and is asked again soon; until then the distance counts as
-//! far, because streaming stores between near cores cost a factor of two, cached ones between far
+//! The sender asks for an echo with a record, then bounces a word back and forth. A hand-over of a
+//! cache line takes tens of nanoseconds between cores that share a cache, and hundreds between
+//! others. A virtual machine's cores move, so the distance is measured again under traffic. A peer
+//! that does not echo at once is busy elsewhere and is asked again soon. Until then the distance
+//! counts as far: streaming stores between near cores cost a factor of two, cached ones between far
 //! cores seven.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

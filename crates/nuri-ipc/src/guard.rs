@@ -1,4 +1,4 @@
-//! How the state of an endpoint is guarded: by a lock, or by belonging to one thread.
+//! How the state of an endpoint is guarded: by a lock, or because it belongs to one thread.
 
 use std::cell::RefCell;
 use std::sync::Mutex;

@@ -1,10 +1,10 @@
 //! Buffers of the library that are lent to peers instead of being copied.
 //!
-//! Each endpoint has one heap: shared memory that only it writes and that every peer it has a link
-//! to may read. A message of this kind is a record that says where its bytes lie. The receiver
-//! gives it back by a word in the page that it writes anyway, so giving back needs no link in the
-//! other direction, no room in a ring and nobody's attention. What a dead peer held is taken back
-//! by the owner, together with the link.
+//! Each endpoint has one heap: shared memory that only the endpoint writes, and that every peer
+//! with a link from it may read. A lent message is a record that says where its bytes lie. The
+//! receiver gives it back by a word in the page that it writes anyway. So giving back needs no link
+//! in the other direction, no room in a ring, and no attention of the owner. The owner takes back
+//! what a dead peer held, together with the link.
 
 #![allow(unsafe_code)]
 

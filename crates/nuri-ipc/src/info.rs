@@ -1,4 +1,4 @@
-//! What an endpoint uses and how much of it, for people and for tests.
+//! What resources an endpoint uses, for people and for tests.
 
 use std::fmt;
 

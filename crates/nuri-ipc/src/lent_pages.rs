@@ -1,8 +1,9 @@
-//! Bytes that another process takes out of a pipe with one copy, straight from this one's pages.
+//! Bytes that another process takes out of a pipe with one copy, straight from the pages of this
+//! process.
 //!
-//! Who reads the pipe may keep the pages (`tee`) and see what is written to them later. So pages
-//! that were lent once hold only what that reader may see, and go back to the kernel, never to the
-//! allocator.
+//! The reader of the pipe may keep the pages (`tee`) and see what is written to them later. So
+//! pages that were lent once hold only bytes that this reader may see. They go back to the kernel,
+//! never to the allocator.
 
 #![allow(unsafe_code)]
 

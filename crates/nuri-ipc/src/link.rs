@@ -1,7 +1,8 @@
-//! A link: all that flows from one rank to another, set up by the sender.
+//! A link: everything that flows from one rank to another. The sender sets it up.
 //!
-//! The sender makes two regions. `data` is sealed for it alone to write: a page with its words, the
-//! record ring, the bulk ring. `back` is the page in which the receiver says how far it is.
+//! The sender makes two regions. `data` is sealed so that only the sender can write it: a page with
+//! its words, the record ring, the bulk ring. `back` is the page in which the receiver says how far
+//! it is.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Which receive takes which message: MPI's order, with wildcards. Pure.
 //!
-//! Receives are taken in the order in which they were posted, messages in the order in which they
-//! came; so messages of one sender with one tag never overtake each other. Both sides keep all
-//! entries in one list by age and, to find one quickly, in a bucket by sender and tag; receives
-//! with a wildcard are in a bucket of their own. The oldest receive is tried first: it is the
-//! right one nearly always, and then no bucket is looked at.
+//! Receives are taken in the order in which they were posted, and messages in the order in which
+//! they came. So messages of one sender with one tag never overtake each other. Both sides keep all
+//! entries in one list by age. To find one quickly, each entry is also in a bucket by sender and
+//! tag. Receives with a wildcard are in a bucket of their own. The oldest receive is tried first:
+//! nearly always it is the right one, and then no bucket is looked at.
 
 mod list;
 

@@ -1,10 +1,10 @@
 //! Shared memory: sealed anonymous files and their mappings.
 //!
-//! A file is created by one side, sealed so that nobody can change its size (a peer that shrinks a
-//! mapped file kills who reads it) and passed by descriptor; it has no name. Memory that only its
-//! creator writes is sealed against new writable mappings too. Everything here is checked against
-//! the mapping's bounds, so that the rest of the crate needs no unsafe code to use it. What another
-//! process may write is only ever read as atomic words or copied out, never borrowed.
+//! One side creates a file, seals its size, and passes it by descriptor; the file has no name. The
+//! seal matters because a peer that shrinks a mapped file kills the process that reads it. Memory
+//! that only its creator writes is sealed against new writable mappings too. Everything here is
+//! checked against the mapping's bounds, so the rest of the crate needs no unsafe code to use it.
+//! What another process may write is only ever read as atomic words or copied out, never borrowed.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Requests under way and done, by number.
+//! The table of requests, under way and done, by number.
 
 use crate::error::{Error, Result};
 use crate::heap::{Lent, Loan};

@@ -1,14 +1,15 @@
 //! The record ring: one producer, one consumer, short messages inline.
 //!
 //! A record is a header of three words and its payload, contiguous, in granules of a cache line.
-//! The first word is the record's stamp: a secret of this ring plus the record's position. It is
-//! written last, with release; the consumer waits for exactly that value at exactly that place, so
-//! no index is shared on the way forward and a message of 40 bytes costs one cache line. Old
-//! payload cannot be taken for a record by its bytes, because nobody outside knows the secret.
+//! The first word is the record's stamp: a secret of this ring plus the record's position. The
+//! stamp is written last, with release, and the consumer waits for exactly that value at exactly
+//! that place. So no index is shared on the way forward, and a message of 40 bytes costs one cache
+//! line. Old payload cannot pass for a record by its bytes, because no other process knows the
+//! secret.
 //!
 //! The consumer cannot write here. It returns room through a head word in a page of its own, an
-//! eighth of the ring at a time. What it reads it copies once and checks before use: a producer
-//! that writes nonsense loses its link and harms nobody else.
+//! eighth of the ring at a time. The consumer copies what it reads once, and checks it before use.
+//! A producer that writes nonsense loses its link and harms no one else.
 
 /// Bytes that a record's place and length are multiples of: a cache line.
 pub(crate) const GRANULE: u64 = 64;

@@ -1,9 +1,9 @@
-//! Where ranks find each other: a private directory, a socket and a lock for each rank.
+//! Where ranks find each other: a private directory, with a socket and a lock for each rank.
 //!
-//! `BASE/NAME/RANK.lock` is locked as long as the rank lives, so the kernel tells who does; who
-//! gets the lock of a dead rank removes what it left. `BASE/NAME/RANK.sock` is where peers knock.
-//! Nothing else has a name. Directories belong to the user and have mode 0700; links are not
-//! followed.
+//! `BASE/NAME/RANK.lock` is locked as long as the rank lives, so the kernel tells which ranks live.
+//! The process that gets the lock of a dead rank removes what that rank left. Peers connect to
+//! `BASE/NAME/RANK.sock`. Nothing else has a name. Directories belong to the user and have mode
+//! 0700; links are not followed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;

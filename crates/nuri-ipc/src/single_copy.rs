@@ -1,8 +1,9 @@
-//! Bytes taken from another process's memory with one copy, by protocols of others.
+//! Bytes taken from another process's memory with one copy, for protocols outside this crate.
 //!
-//! A peer names addresses in its own memory; a wrong one makes the call fail. That a process
-//! number is the peer's is proved, as a peer that names another one would have that one's memory
-//! read: the peer shows bytes that it was just given, and that nobody else can have.
+//! A peer names addresses in its own memory; a wrong one makes the call fail. The peer has to prove
+//! that a process number is its own. Otherwise it could name another process and have that one's
+//! memory read. As proof the peer shows bytes that it was just given, and that no other process can
+//! have.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,5 @@
-//! Unix sockets for set-up: whole packets with descriptors, between processes of one user.
+//! Unix sockets for the set-up of links: whole packets with descriptors, between processes of one
+//! user.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

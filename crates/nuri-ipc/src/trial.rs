@@ -1,10 +1,10 @@
-//! Which of two ways through the cache copies the chunks of a stream faster: found by trying.
+//! Finds by trying which of two ways through the cache copies the chunks of a stream faster.
 //!
-//! It differs by processor and by the side of the ring. The string instruction takes whole lines
-//! without reading them first, which saves a fifth on some processors and costs a multiple on
-//! others; nothing that a processor says of itself tells. So now and then pairs of chunks are
-//! copied either way and timed, each way being first as often as second, and the one that wins
-//! most of them is used from there on.
+//! The answer differs by processor and by the side of the ring. The string instruction takes whole
+//! lines without reading them first. That saves a fifth on some processors and costs a multiple on
+//! others, and nothing that a processor reports of itself tells which. So from time to time pairs
+//! of chunks are copied either way and timed, with each way first as often as second. The way that
+//! wins most pairs is used from there on.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! The endpoint's one thread: accepts links and notices deaths, and sleeps else.
+//! The endpoint's one thread: it accepts links, notices deaths, and sleeps otherwise.
 //!
-//! It never touches the endpoint's own state. It leaves events on a desk, whose flag the endpoint
-//! looks at whenever it looks at its rings, and rings the endpoint's bell.
+//! The thread never touches the endpoint's own state. It leaves events on a desk, and rings the
+//! endpoint's bell. The endpoint looks at the desk's flag whenever it looks at its rings.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicBool;

@@ -1,8 +1,9 @@
-//! Memory that peers read and write by themselves.
+//! Windows: memory that peers read and write by themselves.
 //!
-//! A window is registered by one rank under a number; others attach to it and then put, get and add
-//! without anybody's help. Its first page holds the count of notices. Peers write it at will: bytes
-//! are copied and words are atomic, and that is all that is promised about them.
+//! One rank registers a window under a number. Other ranks attach to the window, and then put, get
+//! and add without the help of another process. The window's first page holds the count of notices.
+//! Peers write a window at will. Bytes are copied and words are atomic, and nothing more is
+//! promised about them.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -8,10 +8,11 @@
 //!                                                crash: replayed from the log again
 //! 6 the old segment may be reused; replay skips sequences that redb has
 //!
-//! The first caller that waits writes for all (no thread of its own). A failed write or sync stops
-//! the store until it is opened again: what is durable is unknown. Only step 5 may want room on the
-//! disk; where there is none the frozen table stays, commits go on while the other segment has room
-//! for them, and are refused then: nothing stops, nothing that was taken on is lost.
+//! The first caller that waits writes for all; the engine has no thread of its own. A failed write
+//! or sync stops the store until it is opened again, because it is unknown what is durable. Only
+//! step 5 may need new space on the disk. Where there is none, the frozen table stays. Commits go
+//! on while the other segment has space for them, and are refused after that. Nothing stops, and
+//! nothing that was accepted is lost.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The engine trait and its batches.
+//! The trait of a storage engine for metadata, and its batches of changes.
 
 /// Number of a committed batch. Batches are durable in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

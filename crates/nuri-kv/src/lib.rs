@@ -1,8 +1,8 @@
 //! An ordered transactional store for metadata.
 //!
-//! [`engine::Engine`] is the seam: batches become visible at once, in order, and durable together
-//! later; a caller that must not reply before its batch is durable waits for the batch's number.
-//! [`embedded::Embedded`] keeps a group-commit log of our own in front of redb tables
+//! [`engine::Engine`] is the interface. Batches become visible at once and in order, and durable
+//! together later. A caller that must not reply before its batch is durable waits for the batch's
+//! number. [`embedded::Embedded`] keeps a group-commit log of its own in front of redb tables
 //! (`docs/adr/0006-metadata-engine.md`).
 
 pub mod embedded;

@@ -1,9 +1,9 @@
-//! Records of the metadata log: parsing is pure, so that it can be fuzzed.
+//! Records of the metadata log. Parsing is pure, so that it can be fuzzed.
 //!
-//! A segment is one 4 KiB header block and then groups. A group is a run of records that one sync
-//! made durable, padded with zeros to a 4 KiB boundary, so that a group never rewrites a block
-//! that an earlier sync covered. A group's first record is marked: a marked record behind a gap
-//! proves that the gap had been durable, another one may be the rest of a torn group.
+//! A segment is one header block of 4 KiB, followed by groups. A group is a run of records that one
+//! sync made durable, padded with zeros to a 4 KiB boundary. So a group never rewrites a block that
+//! an earlier sync covered. A group's first record is marked. A marked record behind a gap proves
+//! that the gap had been durable. An unmarked one may be the rest of a torn group.
 
 use nuri_proto::checksum::{crc64, mix};
 

@@ -1,4 +1,4 @@
-//! Changes that are not in the tables yet, and merged views over them.
+//! Changes that are not yet in the tables, and merged views over both.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,5 +1,5 @@
-//! The cluster that a study makes for its points, as its plan describes it: what is varied may be
-//! the cluster itself.
+//! The cluster that a study makes for its points, as its plan describes it. A plan may vary the
+//! cluster itself.
 
 use std::path::Path;
 

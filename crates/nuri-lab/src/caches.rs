@@ -1,4 +1,4 @@
-//! Sees to it that what is read next comes from where it is said to come from.
+//! Empties or keeps caches, so that the next read comes from where the record says it comes from.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What became slower or faster between two runs, told from noise.
+//! Finds what became slower or faster between two runs, and tells it from noise.
 
 use nuri_watch::unit::Unit;
 

@@ -1,4 +1,4 @@
-//! Where points run: directories that are there, or a cluster that is made for them.
+//! Where points run: in existing directories, or on a cluster that is made for them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
-//! A run is two processes, so that nothing stays behind however it ends.
+//! Guards a run: a run is two processes, so that nothing stays behind however it ends.
 //!
-//! The outer one is what the user started. It only waits, and holds a pipe to the inner one, which
-//! does the work. Where the outer one ends early (Ctrl-C, a kill) the pipe closes: the inner one
-//! stops, keeps its records and removes its files. Where the inner one is killed, the outer one
-//! removes them, and sets back what it tried of a mount's settings.
+//! The user starts the outer process. It only waits, and holds a pipe to the inner process, which
+//! does the work. Where the outer process ends early (Ctrl-C, a kill), the pipe closes. Then the
+//! inner process stops, keeps its records and removes its files. Where the inner process is killed,
+//! the outer process removes the files, and sets back what the run tried of a mount's settings.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,4 +1,4 @@
-//! The machines that ranks run on: this one, or others, where a command starts them.
+//! The machines that ranks run on: this one, or others where a command starts the ranks.
 
 use std::process::Command;
 
@@ -11,11 +11,11 @@ const NODE: &str = "{node}";
 
 #[derive(Args, Clone, Debug, Default)]
 pub struct Hosts {
-    /// Run the processes on these machines in turn (NAME,NAME,... or repeated), which have the
-    /// directories and this program at the same paths; default: on this one
+    /// Run the processes on these machines in turn (NAME,NAME,... or repeated; default: on this
+    /// one). They have the directories and this program at the same paths
     #[arg(long = "node", value_name = "NAME", value_delimiter = ',')]
     names: Vec<String>,
-    /// What runs a command there; {node} stands for its name
+    /// Command that runs another command on a machine; {node} stands for the machine's name
     #[arg(
         long,
         value_name = "COMMAND",

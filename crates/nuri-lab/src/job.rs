@@ -1,4 +1,4 @@
-//! A rank's share of a workload: what it is told, and what it has moved.
+//! One rank's share of a workload: its orders, and what it has moved.
 
 use std::path::{Path, PathBuf};
 

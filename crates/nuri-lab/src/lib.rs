@@ -1,5 +1,7 @@
-//! Measures a cluster as the authors of five published studies did: plans that say what to vary,
-//! workloads that many processes run at once, records with host facts, reports from records alone.
+//! Measures a cluster as the authors of five published studies did.
+//!
+//! Plans say what to vary, and many processes run a workload at once. Records hold each result with
+//! facts about the host, and reports are made from records alone.
 
 mod bed;
 mod caches;

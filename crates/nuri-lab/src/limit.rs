@@ -1,5 +1,5 @@
 //! What this machine can do at best, measured in the same run: memory copy, a TCP stream over
-//! loopback, and a disk without the page cache. Each takes about a second at most.
+//! loopback, and a disk without the page cache. Each of the three takes at most about a second.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

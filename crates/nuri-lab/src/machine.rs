@@ -1,5 +1,5 @@
-//! What the whole machine was used for: processors and network devices, all processes together.
-//! And how much memory this process took.
+//! Counts what the whole machine was used for: processors and network devices, by all processes
+//! together. Also, how much memory this process took.
 
 use serde::{Deserialize, Serialize};
 

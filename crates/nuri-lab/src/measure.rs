@@ -1,4 +1,4 @@
-//! Runs a workload once in its directory and takes down what it did and what that took.
+//! Runs a workload once in its directory, and records what it did and what that took.
 
 use std::path::PathBuf;
 

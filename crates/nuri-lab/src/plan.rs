@@ -1,5 +1,5 @@
-//! A study as a file: what is asked, what is varied, which workload runs at each point, what was
-//! published. Built-in ones lie in `plans/`; a user's own have the same form.
+//! A study as a file: its question, what it varies, which workload runs at each point, and what was
+//! published. Built-in plans lie in `plans/`; a user's own plans have the same form.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How long a run takes, beforehand and while it goes on.
+//! Estimates how long a run takes, before it begins and while it runs.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;

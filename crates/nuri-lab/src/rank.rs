@@ -1,6 +1,6 @@
-//! One of the processes of a workload: takes orders from its standard input and answers on its
-//! standard output, one JSON line each. It ends when its input does, whatever it is doing, so that
-//! none outlives the run.
+//! A rank: one of the processes of a workload. It takes orders from its standard input and answers
+//! on its standard output, one JSON line each. A rank ends when its input ends, whatever it is
+//! doing, so that no rank outlives the run.
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, channel};

@@ -1,5 +1,5 @@
-//! The processes of a workload, as seen by the one that commands them. All prepare, then all go,
-//! then all rest; a phase lasts from the first start to the last end. None survives the crew.
+//! The ranks of a workload, as the commanding process sees them. All ranks prepare, then all start,
+//! then all rest. A phase lasts from the first start to the last end. No rank survives the group.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -26,7 +26,7 @@ const LOOKS: usize = 5;
 /// How often a wait looks whether the run is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When a crew gives up.
+/// When a group of ranks gives up.
 #[derive(Clone)]
 pub struct Control {
     pub stop: Stop,

@@ -1,4 +1,4 @@
-//! One result and all that is needed to judge it: a JSON line of a run's file.
+//! A record: one result with all that is needed to judge it, as a JSON line of a run's file.
 
 use std::collections::BTreeMap;
 use std::path::Path;

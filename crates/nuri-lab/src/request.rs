@@ -1,4 +1,4 @@
-//! What a user wants to be run, and where.
+//! The user's request: which study to run, and where.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,27 +18,28 @@ use crate::{LabError, Result, at, testbed};
 /// A study and its places.
 #[derive(Args, Clone, Debug)]
 pub struct Request {
-    /// A study of `nuri lab list`, or the file of a plan
+    /// A study as in `nuri lab list`, or the file of a plan
     study: String,
-    /// A directory of what is measured; repeat for other mounts of the same, which processes use
+    /// A directory to measure; repeat for other mounts of the same directory, which processes use
     /// in turn. Studies of messages between processes need none
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Vec<PathBuf>,
-    /// Make clusters of network namespaces on this machine, as the study describes them, one after
-    /// the other, in this new directory. Needs root
+    /// Make the clusters that the study describes, one after the other, from network namespaces of
+    /// this machine. Their files lie in this new directory. Needs root
     #[arg(long, value_name = "DIR", conflicts_with = "dir")]
     pub(crate) testbed: Option<PathBuf>,
-    /// Only the points with this value, which need not be among those of the study; repeat for
-    /// other names
+    /// Measure only the points with this value, which may be one that the study does not list;
+    /// repeat for other names
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_pin)]
     at: Vec<(String, String)>,
-    /// A directory on a local disk, as the reference; without it those points are left out
+    /// A directory on a local disk, as the reference; without it the points of the local disk are
+    /// left out
     #[arg(long, value_name = "DIR")]
     pub(crate) local: Option<PathBuf>,
     /// A directory on the disk whose limits are measured (default: that of --local)
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// The study's short form
+    /// Run the study's short form
     #[arg(long)]
     quick: bool,
     /// How often each point is measured (default: as the study says)
@@ -47,7 +48,7 @@ pub struct Request {
     /// The file of results (default: one with the study's name and the time in runs/)
     #[arg(short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Go on with a run that was interrupted: what its file has is not measured again
+    /// Continue an interrupted run; points whose results are in its file are not measured again
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     resume: Option<PathBuf>,
     #[command(flatten)]
@@ -64,7 +65,7 @@ fn parse_pin(text: &str) -> Result<(String, String)> {
 
 #[derive(Args, Clone, Debug)]
 pub struct Patience {
-    /// A phase that takes longer has hung, and ends the run
+    /// Longest time of a phase; a phase that takes longer counts as hung and ends the run
     #[arg(long, value_name = "SECONDS", default_value_t = 3600,
         value_parser = clap::value_parser!(u64).range(1..))]
     patience: u64,

@@ -1,4 +1,4 @@
-//! From the samples of one point to its records, and back where a run goes on.
+//! Turns the samples of one point into records, and records into samples where a run continues.
 
 use nuri_watch::calendar;
 use nuri_watch::normal::median_of_sorted;

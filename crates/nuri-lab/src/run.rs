@@ -1,5 +1,6 @@
-//! A study, point by point: rounds go over all points, so that what changes on the machine
-//! meanwhile touches all of them alike. Where clusters are made, over all points of one.
+//! Runs a study point by point. Each round goes over all points, so that a change on the machine
+//! meanwhile touches all of them alike. Where clusters are made, a round goes over all points of
+//! one cluster.
 
 use std::path::{Path, PathBuf};
 

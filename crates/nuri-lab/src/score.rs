@@ -1,5 +1,6 @@
-//! A score as IO500 makes it: the geometric mean of bandwidths in GiB/s and of rates in thousands
-//! of operations a second, and of the two. Of our own phases, so it compares with itself only.
+//! A score as IO500 makes it: the geometric mean of bandwidths in GiB/s, of rates in thousands of
+//! operations a second, and of these two. The phases are our own, so the score compares with itself
+//! only.
 
 use nuri_watch::unit::Unit;
 

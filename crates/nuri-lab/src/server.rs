@@ -1,4 +1,5 @@
-//! Servers of files and devices, and what ranks reach their files through, as an option says it.
+//! Reads the option `--through`: a rank reaches its files through a directory, a server of files or
+//! a server of devices.
 
 use std::fmt::{Display, Formatter, Result as FmtResult};
 use std::str::FromStr;
@@ -21,11 +22,11 @@ pub(crate) enum Through {
 /// What a testbed serves beside its mounts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 pub enum Served {
-    /// The space by NFS, at the second node.
+    /// The space, by NFS at the second node.
     Nfs,
-    /// A volume of the space for each mount, at its own node.
+    /// A volume of the space for each mount, at the mount's own node.
     Volume,
-    /// A raw disk for each mount, at the next node.
+    /// A raw disk for each mount, at the node after the mount's.
     Disk,
 }
 

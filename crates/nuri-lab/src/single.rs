@@ -1,4 +1,5 @@
-//! One workload with options from the command line: a table, or records as JSON lines.
+//! Runs one workload with options from the command line. The result is printed as a table, or as
+//! records in JSON lines.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,8 +22,8 @@ use crate::{LabError, Result, host, score};
 
 #[derive(Args, Clone, Debug)]
 pub struct Where {
-    /// A directory; several are mounts of the same, which processes use in turn. None is needed
-    /// where --through names a server
+    /// A directory to work in. Several are mounts of the same directory, which processes use in
+    /// turn. None is needed if --through names a server
     #[arg(value_name = "DIR")]
     dirs: Vec<PathBuf>,
     #[command(flatten)]

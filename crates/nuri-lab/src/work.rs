@@ -1,4 +1,5 @@
-//! The directory in which a run works: made by it, removed after it, the only place it touches.
+//! The directory in which a run works. The run makes it, removes it at its end, and touches no
+//! other place.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

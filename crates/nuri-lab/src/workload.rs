@@ -1,5 +1,6 @@
-//! What the ranks do: IOR's transfers, mdtest's operations or Bonnie's phases, with those tools'
-//! option letters; statements on a database; messages between two processes.
+//! The workloads of ranks. These are IOR's transfers, mdtest's operations and Bonnie's phases, with
+//! the option letters of those tools. Others are blocks of a device, statements on a database, and
+//! messages between two processes.
 
 pub mod block;
 pub mod bonnie;

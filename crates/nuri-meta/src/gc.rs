@@ -1,4 +1,5 @@
-//! Objects whose data is to be deleted: listed here, deleted by row 6, struck off after.
+//! Objects whose data is to be deleted. The metadata server lists them here, the nodes
+//! (`nuri-node`) delete their data, and then they are struck off the list.
 
 use std::collections::HashSet;
 
@@ -36,7 +37,7 @@ impl MetaServer {
         pairs.into_iter().map(object).collect()
     }
 
-    /// The objects' data is gone from all targets.
+    /// Notes that the objects' data is gone from all targets.
     ///
     /// # Errors
     /// As the store's.

@@ -1,7 +1,8 @@
-//! How much of all files lies on some groups: what a lost target takes with it.
+//! Counts how many files and bytes lie on some groups, to tell what a lost target takes with it.
 //!
-//! Nobody keeps account of that: it is asked for where something is lost, and then every file is
-//! looked at. So it is bounded in time, and who asks soon again gets the same answer.
+//! The server keeps no account of that. The count is asked for where a target is lost, and then it
+//! looks at every file. So the count is bounded in time, and a caller that soon asks again gets the
+//! same answer.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! The metadata server: the namespace, its leases, its sessions.
 //!
-//! [`lease`] decides who may cache what, [`lock`] which program holds which bytes (both pure).
-//! [`namespace`] holds one operation each, run by [`server::MetaServer`] in one transaction: the
-//! [`session`] and its reply slots are checked, conflicting leases recalled, changes committed as
-//! one batch, and the reply leaves when the batch and all it read are durable ([`executor`]).
+//! [`lease`] decides which session may cache what, and [`lock`] which program holds which bytes
+//! (both pure). [`namespace`] has a file for each operation. [`server::MetaServer`] runs each
+//! operation in one transaction. It checks the [`session`] and the reply slot, recalls conflicting
+//! leases, and commits the changes as one batch. The reply leaves when the batch, and everything
+//! that was read, are durable ([`executor`]).
 
 mod executor;
 pub mod fsck;

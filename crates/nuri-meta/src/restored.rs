@@ -1,13 +1,15 @@
-//! After an older state of the metadata came back: numbers that may have been given since.
+//! Skips numbers after an older state of the metadata was restored, because they may have been used
+//! since that state.
 //!
-//! Targets may hold data of objects that this state never gave out, and mounts inodes and
-//! sessions. A number is never used twice, so all of them are left out. Caller: whoever restored.
+//! Targets may hold data of objects that the restored state never gave out. Mounts may hold such
+//! inodes and sessions. A number is never used twice, so all of these numbers are left out. Caller:
+//! the program that restored the state.
 
 use nuri_kv::engine::{Batch, Engine, KvError};
 
 use crate::namespace::schema::{self, Counters};
 
-/// More than any server gives out between two copies.
+/// Numbers to skip: more than any server gives out between two copies.
 pub(crate) const SKIP: u64 = 1 << 32;
 
 /// Raises the next inode, object and session far above the stored ones, durably.

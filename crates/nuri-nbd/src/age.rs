@@ -1,19 +1,18 @@
-//! When the bytes of a connection came, as far as its reader can know.
+//! When the bytes of a connection came, as far as its reader can know. Pure.
 //!
 //! A request may lie in the kernel for long before it is read: the process stood still, or all its
-//! threads were busy. So the reader looks from time to time how many bytes lie there. What comes
-//! behind those came after the look. Example: at 5.0 s, 700 bytes are waiting. A request that
-//! begins at the 701st byte is not older than that, whenever it is read.
+//! threads were busy. So the reader looks from time to time how many bytes lie there. Bytes behind
+//! those came after the look. Example: at 5.0 s, 700 bytes are waiting. A request that begins at
+//! the 701st byte is not older than that, whenever it is read.
 //!
-//! It may be older on its way: a network that is cut delivers what was sent long before. But then
-//! nothing else comes either, not even answers to the probes that this machine sends each second to
-//! one that is idle. So a request was not sent before its client's machine was heard last. After a
-//! silence it takes the sender up to as long again until it tries once more (TCP doubles the time
-//! between tries). So what comes within that time is as old as the silence. Example: a cable is
-//! pulled at 5.0 s and put back at 8.0 s. What comes until 11.0 s is taken to be sent at 5.0 s. A
-//! silence of less than [`SILENCE`] is not noticed: a request may be older by twice that.
-//!
-//! Pure.
+//! The request may have been long on its way: a network that is cut delivers later what was sent
+//! long before. But then nothing else comes either. Not even answers come to the probes that this
+//! machine sends each second to a client that is idle. So a request was not sent before its
+//! client's machine was heard last. After a silence, the sender takes up to as long again until it
+//! tries once more (TCP doubles the time between tries). So what comes within that time counts as
+//! sent when the silence began. Example: a cable is pulled at 5.0 s and put back at 8.0 s. What
+//! comes until 11.0 s counts as sent at 5.0 s. A silence of less than [`SILENCE`] is not noticed: a
+//! request may be older by twice that.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A client of this server, as its requests know it.
+//! A client of this server, as the requests of the client see it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! Serves the requests of one connection.
 //!
-//! Its threads take turns: one reads a request, lets the next thread read, and does what was asked
-//! itself. So a request changes no thread, and a client that sends one at a time has one thread.
-//! Nothing is held for a client that is slow: a request counts as arrived when all of it is here,
-//! and as done before it is answered. Large requests go in pieces.
+//! The connection's threads take turns. One thread reads a request, lets the next thread read, and
+//! carries the request out itself. So a request stays on one thread, and a client that sends one at
+//! a time has one thread. Nothing is held for a slow client: a request counts as arrived when all
+//! of it is here, and as done before it is answered. Large requests go in pieces.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the server serves: a block device, by name.
+//! What the server serves: a block device with a name.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What a client sends, read in large pieces: a batch of small requests costs one system call.
+//! Reads a client's bytes in large pieces, so that a batch of small requests costs one system call.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Volumes of a space as network block devices: a server of the NBD protocol, and what it serves.
 //!
-//! [`server`] listens. [`handshake`] is the machine that agrees with a client on an export, and
-//! [`connection`] serves its requests; [`order`] keeps those in order that overlap. [`export`] is
-//! what the server asks of a device. [`volume`] is the devices that a space keeps, files of a
-//! hidden directory; [`disk`] is those of this machine. [`protocol`] has the numbers and layouts of
-//! the wire.
+//! [`server`] listens. [`handshake`] is the machine that agrees with a client on an export.
+//! [`connection`] serves the export's requests, and [`order`] keeps overlapping requests in order.
+//! [`export`] is what the server asks of a device. [`volume`] has the devices that a space keeps,
+//! as files of a hidden directory; [`disk`] has those of this machine. [`protocol`] has the numbers
+//! and layouts of the wire.
 
 mod age;
 pub mod attach;

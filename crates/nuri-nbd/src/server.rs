@@ -1,9 +1,9 @@
-//! Listens, shakes hands and hands connections to their threads.
+//! Listens, shakes hands, and hands connections to their threads.
 //!
-//! A stranger costs one thread, for ten seconds at most, and as long as its export takes to be
-//! opened. Where more strangers come than there is room for, those that came first are left, so
-//! that nobody keeps others out by waiting; those that cannot be left at once keep the next ones
-//! out.
+//! A stranger (a client before its handshake is done) costs one thread, for at most ten seconds and
+//! the time to open its export. Where more strangers come than there is room for, those that came
+//! first are disconnected. So no stranger keeps others out by waiting. Strangers that cannot be
+//! disconnected at once keep the next ones out.
 
 use std::collections::VecDeque;
 use std::io;

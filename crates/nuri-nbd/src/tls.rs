@@ -1,4 +1,5 @@
-//! Encrypted connections: TLS 1.2 and 1.3 with certificates that were given by hand.
+//! Encrypted connections: TLS 1.2 and 1.3, with certificates from a directory that the operator
+//! names.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

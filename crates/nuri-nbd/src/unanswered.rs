@@ -1,11 +1,11 @@
 //! Requests of a client that were sent to an owner and have no answer. Pure.
 //!
-//! A client whose connection is closed repeats elsewhere all that has no answer, and goes on. What
-//! the owner was sent of it may still arrive there, until its deadline. So no connection is closed
-//! from here before that (NBD-1). Example: a request waited for 10 s and is not served any more.
-//! Another one of the same client came two seconds ago and was sent to the owner, whose cable was
-//! pulled just then. The connection is closed when this one is answered or too old, at most 8 s
-//! later, and nothing more of the client is sent on meanwhile.
+//! A client whose connection is closed repeats elsewhere all requests without an answer, and goes
+//! on. Requests of the client that were sent to the owner may still arrive there, until their
+//! deadline. So this server closes no connection before that (NBD-1). Example: a request waited for
+//! 10 s and is not served any more. Another request of the same client came two seconds ago. It was
+//! sent to the owner, whose cable was pulled just then. The connection is closed when this request
+//! is answered or too old, at most 8 s later. Meanwhile nothing more of the client is sent on.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Machines and their cables: network namespaces around a switch.
+//! Simulated machines and their cables: network namespaces around a switch.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;

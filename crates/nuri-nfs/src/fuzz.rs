@@ -1,4 +1,5 @@
-//! What a fuzzer gives: bytes of a connection, in pieces of the size that the first one says.
+//! Turns the bytes of a fuzzer into a connection's bytes, in pieces of the size that the first byte
+//! says.
 
 use crate::protocol::call::{LAST_PROCEDURE, Request};
 use crate::rpc::message::{self, Call};

@@ -1,9 +1,9 @@
-//! Handles: what a client keeps of a file, for as long as it likes.
+//! Handles: the names by which clients keep files, for as long as they like.
 //!
-//! A handle names an export and an inode, and nothing of the server that gave it: every server of
-//! the space understands it, before and after any restart. Numbers of exports and inodes are never
-//! used again, so it never means another file. A keyed checksum keeps clients from making handles
-//! of files that they were not led to: the key is the space's own.
+//! A handle names an export and an inode, and nothing of the server that gave it. So every server
+//! of the space understands it, before and after any restart. Numbers of exports and inodes are
+//! never used again, so a handle never means another file. A keyed checksum keeps clients from
+//! making handles of files that they were not led to. The key is the space's own.
 
 use hmac::{Hmac, Mac};
 use nuri_proto::id::Ino;

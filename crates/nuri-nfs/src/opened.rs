@@ -1,10 +1,10 @@
-//! Files that are written: opened at the first WRITE, closed when nobody wrote for a while.
+//! Files that are written: opened at the first WRITE, closed when no client wrote for a while.
 //!
-//! Clients of NFS version 3 open nothing. What they wrote and did not commit is lost where this
-//! server ends, and they are told by another verifier (NFS-2): then they write it again. So the
-//! verifier is new for each server, for each session of it, and after each byte that could not be
-//! kept. No file with uncommitted bytes is closed before they are durable: else nobody would hear
-//! of their loss.
+//! Clients of NFS version 3 open nothing. Bytes that they wrote and did not commit are lost where
+//! this server ends. Another verifier tells the clients so (NFS-2), and they write the bytes again.
+//! So the verifier is new for each server, for each session of it, and after each byte that could
+//! not be kept. No file with uncommitted bytes is closed before they are durable: otherwise no
+//! client would hear of their loss.
 
 use std::collections::HashMap;
 use std::sync::Arc;

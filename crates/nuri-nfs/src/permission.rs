@@ -1,7 +1,8 @@
-//! Who may do what: NFS leaves that to the server, which asks nobody else.
+//! Which user may do what. NFS leaves that to the server, which asks no one else.
 //!
-//! As the kernel decides it: root may all but execute what nobody may; the owner has the owner's
-//! bits; then the access control list counts, where there is one, or the group's and others' bits.
+//! The rules are those of the kernel. Root may do everything, except execute a file that nobody may
+//! execute. The owner has the owner's bits. For others the access control list counts, where there
+//! is one, or else the group's and others' bits.
 
 use nuri_proto::op::meta::Attr;
 

@@ -1,5 +1,5 @@
-//! Inodes that clients asked for lately: while they are referred to here the space's client keeps
-//! what it knows of them, and its leases.
+//! Inodes that clients asked for lately. While this file refers to an inode, the client library
+//! keeps what it knows of the inode, and its leases.
 
 use std::collections::HashMap;
 use std::sync::Arc;

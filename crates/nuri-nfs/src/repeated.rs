@@ -1,10 +1,11 @@
 //! Calls that come twice: a client that had no answer asks again, and must get the first answer.
-//! To make a directory twice would say that it exists already.
+//! Making a directory twice, for example, would say that it exists already.
 //!
 //! An entry is made before the call is carried out. It is known by the client's address, the number
-//! that the client gave the call, and a checksum of all of it. Two clients behind one address may
-//! give the same numbers: another connection gets the answer only where the one that asked is gone,
-//! or where it comes from the same port, as a client's does that connects anew.
+//! that the client gave the call, and a checksum of the whole call. Two clients behind one address
+//! may give the same numbers. So another connection gets the answer only in two cases. The
+//! connection that first asked is gone, or the other one comes from the same port, as a client's
+//! does that connects anew.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

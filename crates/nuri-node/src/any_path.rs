@@ -1,4 +1,6 @@
-//! Paths in JSON files: a text where a path is one, else `bytes:` and its bytes in hexadecimal.
+//! Paths in JSON files. A path that is valid text is written as text. Any other path is written as
+//! `bytes:` and its bytes in hexadecimal.
+//!
 //! Paths in these files are absolute, so no text begins with that word by itself.
 
 use std::ffi::OsString;

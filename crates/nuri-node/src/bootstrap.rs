@@ -1,5 +1,5 @@
-//! How a node starts: its settings, its place in the space, its services, and the threads beside
-//! them.
+//! How a node starts: its settings, its place in the space, its services, and the threads that run
+//! beside the services.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

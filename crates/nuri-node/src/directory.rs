@@ -1,4 +1,4 @@
-//! What lies in a node's directory, and how its files are read and replaced.
+//! The files in a node's directory, and how they are read and replaced.
 
 use std::collections::BTreeMap;
 use std::fs;

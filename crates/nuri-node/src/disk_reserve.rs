@@ -1,14 +1,15 @@
-//! Room for the metadata store on the file system of its node's directory.
+//! Keeps disk space for the metadata store, on the file system of its node's directory.
 //!
-//! The client's journal answers creates by itself, so a full disk must be known before: while less
-//! than [`ROOM`] is free the metadata server refuses what grows. What was answered by then, and
-//! removes, go on: they need room only when a full log segment moves into the tables, and for that
-//! a file of as many bytes is kept, which gives way whenever other programs left nothing. The map
-//! of the space is written with it too: else a node that crashed on a full disk could not start.
-//! The room is taken again as soon as there is as much.
+//! A client's journal answers creates by itself, so a full disk must be noticed before. While less
+//! than [`ROOM`] is free, the metadata server refuses operations that need space. Operations that
+//! were answered by then, and removes, go on. They need space only when a full log segment moves
+//! into the tables. For that the node keeps a file of as many bytes, and shortens it whenever other
+//! programs left no space. The map of the space is written with this space too. Otherwise a node
+//! that crashed on a full disk could not start. The file grows again as soon as there is enough
+//! space.
 //!
-//! Only this node changes the file; a crash at any time leaves a file of some length, which the
-//! next start fills up or gives way.
+//! Only this node changes the file. A crash at any time leaves a file of some length, which the
+//! next start fills up or shortens.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
 //! Raw disks of this node, for NBD servers on other machines.
 //!
-//! Who opens and serves them is not here: the program gives a [`DiskService`] to its node.
+//! This file does not open or serve them: the program gives a [`DiskService`] to its node.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The node's heartbeat: tells the authority that the node lives and how its targets are, renews
-//! what it may do, and fetches a new map.
+//! The node's heartbeat. It tells the authority that the node lives and how its targets are. It
+//! also renews the node's service lease and admission list, and fetches a new map.
 
 use nuri_proto::Status;
 use nuri_proto::clock::HEARTBEAT;

@@ -1,4 +1,5 @@
-//! How a node joins: at an address that the others reach, as the only one of its number.
+//! How a node joins a space: at an address that the other nodes reach, and as the only node with
+//! its number.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};

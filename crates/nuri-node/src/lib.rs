@@ -1,9 +1,9 @@
-//! A node of a space: its services, and what a node does by itself.
+//! A node of a space: its services, and its work in the background.
 //!
-//! [`bootstrap`] starts it: the first node with the authority and the metadata server, others with
-//! their targets only. [`services`] answers calls. Beside them run the [`heartbeat`], the garbage
-//! collection ([`gc`]), the [`resync`] of targets that were away, the [`scrub`], and the copies of
-//! the metadata ([`metadata_copy`]). [`directory`] says what lies in a node's directory.
+//! [`bootstrap`] starts it: the first node with the authority and the metadata server, the others
+//! with their targets only. [`services`] answers calls. Beside them run the [`heartbeat`], the
+//! garbage collection ([`gc`]), the [`resync`] of targets that were away, the [`scrub`], and the
+//! copies of the metadata ([`metadata_copy`]). [`directory`] says what lies in a node's directory.
 
 pub mod any_path;
 pub mod bootstrap;

@@ -1,5 +1,5 @@
-//! What a node's log tells of the space: members that go and come back, contact with the first
-//! node, and its own targets that fill up.
+//! The news of the space in a node's log: members that leave and return, contact with the first
+//! node, and own targets that fill up.
 
 use std::collections::BTreeSet;
 

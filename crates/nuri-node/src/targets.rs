@@ -1,7 +1,8 @@
-//! A node's targets: which ones it knows, which of them are there, and how large new ones become.
+//! A node's targets: which ones the node knows, which of them are present, and how large new ones
+//! become.
 //!
-//! `node.json` records which target lies at which path. A recorded target must be there when the
-//! node starts. New ones are made with the word `--create` only.
+//! `node.json` records which target lies at which path. A recorded target must be present when the
+//! node starts. New targets are made only with the option `--create`.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;

@@ -1,10 +1,10 @@
 //! POSIX access control lists, as they lie in extended attributes, and the mode bits that go with
 //! them.
 //!
-//! The kernel checks access; here lists are kept in step with modes: a list that is set changes
-//! the mode, `chmod` changes the list, and new inodes inherit the directory's default list. The
-//! metadata server does that, and a client that answers from its journal does the same.
-//! Form: version 2, then (tag, rights, id) of 2, 2 and 4 bytes, little-endian (`acl(5)`).
+//! The kernel checks access. This file keeps lists in step with modes. A list that is set changes
+//! the mode, `chmod` changes the list, and a new inode inherits the directory's default list. The
+//! metadata server does that, and a client that answers from its journal does the same. Form:
+//! version 2, then (tag, rights, id) of 2, 2 and 4 bytes, little-endian (`acl(5)`).
 
 use crate::Status;
 use crate::change::S_ISGID;
@@ -111,8 +111,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// What a directory with this default list hands down to an inode that is asked for with
-    /// `mode`. Without a list the maker's mask counts.
+    /// The bits and lists that a new inode with `mode` inherits from a directory with this default
+    /// list. Without a list the mask of the creating process counts.
     ///
     /// # Errors
     /// `INVAL` for what is no list.
@@ -133,12 +133,12 @@ impl Inherited {
         })
     }
 
-    /// Of a symbolic link.
+    /// The bits of a symbolic link, which has no lists.
     pub fn by_link() -> Inherited {
         Inherited { mode: 0o777, ..Inherited::default() }
     }
 
-    /// The first change counter of the inode: 1 says that it has no attributes of its own.
+    /// The first change counter of the inode. The value 1 says that it has no extended attributes.
     pub fn change(&self) -> u64 {
         if self.access.is_some() || self.default.is_some() { 2 } else { 1 }
     }
@@ -151,8 +151,8 @@ impl Inherited {
 }
 
 impl XattrSet {
-    /// Sets a list on an inode with these attributes: the mode follows. Returns what the inode has
-    /// from here on: a list that only repeats the mode is none.
+    /// Sets a list on an inode with these attributes; the mode follows. Returns the list that the
+    /// inode has from now on. A list that only repeats the mode counts as no list.
     ///
     /// # Errors
     /// `INVAL` for what is no list, `NOTDIR` for a default one of anything else.

@@ -1,5 +1,5 @@
-//! What operations do to attributes: the same where a server runs them and where a client answers
-//! from its log before.
+//! How operations change attributes. The server uses the same code as a client that answers from
+//! its journal before the server knows.
 
 use nuri_rules::broken;
 
@@ -18,7 +18,7 @@ pub const S_IFLNK: u32 = 0o120_000;
 pub const S_ISGID: u32 = 0o2000;
 
 impl SetTime {
-    /// The time meant, at `now`.
+    /// The time that is meant, if the present time is `now`.
     pub fn at(self, now: Time) -> Time {
         match self {
             SetTime::Now => now,
@@ -39,15 +39,15 @@ impl Time {
         Time { sec: nanos.div_euclid(SECOND), nsec: nanos.rem_euclid(SECOND) as u32 }
     }
 
-    /// The stamp after `self`, where a clock says `clock`. It is later, whatever the clock does,
-    /// unless the clock went back by more than clocks do that are kept right: then it was wrong
-    /// before.
+    /// The stamp after `self`, where a clock says `clock`. It is later than `self`, whatever the
+    /// clock does. The exception: the clock went back by more than the error of a synchronised
+    /// clock. Then the clock was wrong before.
     #[must_use]
     pub fn next(self, clock: Time) -> Time {
         if clock > self || self.is_beyond(clock) { clock } else { Time::of_nanos(self.nanos() + 1) }
     }
 
-    /// Whether no clock that is kept right could say so when another one says `clock`.
+    /// Whether no synchronised clock could show this time when another one shows `clock`.
     pub fn is_beyond(self, clock: Time) -> bool {
         let apart = self.nanos().saturating_sub(clock.nanos());
         apart > CLOCKS_APART.as_nanos() as i64 && !broken!("wrong_clock_stays")
@@ -62,14 +62,14 @@ impl Attr {
         self.mode & S_IFMT == S_IFDIR
     }
 
-    /// Attributes changed.
+    /// Notes that attributes changed.
     pub fn changed(&mut self, now: Time) {
         self.ctime = now;
         self.change += 1;
     }
 
-    /// Data that its writer stamped is durable. That changes no time: whoever looked at the file
-    /// meanwhile saw these.
+    /// Notes that data is durable that its writer already stamped. That changes no time, because a
+    /// program that looked at the file meanwhile saw these times.
     pub fn published(&mut self, mtime: Option<Time>) {
         self.change += 1;
         if let Some(mtime) = mtime {
@@ -77,39 +77,39 @@ impl Attr {
         }
     }
 
-    /// Data (or entries) and attributes changed.
+    /// Notes that data (or entries) and attributes changed.
     pub fn touched(&mut self, now: Time) {
         self.mtime = now;
         self.changed(now);
     }
 
-    /// A directory got a name, of a directory or something else.
+    /// Notes that a directory got a name, of a directory or of another inode.
     pub fn name_added(&mut self, is_dir: bool, now: Time) {
         self.size += 1;
         self.nlink += u32::from(is_dir);
         self.touched(now);
     }
 
-    /// A directory lost a name.
+    /// Notes that a directory lost a name.
     pub fn name_removed(&mut self, is_dir: bool, now: Time) {
         self.size = self.size.saturating_sub(1);
         self.nlink = self.nlink.saturating_sub(u32::from(is_dir));
         self.touched(now);
     }
 
-    /// The inode got a further name.
+    /// Notes that the inode got a further name.
     pub fn link_added(&mut self, now: Time) {
         self.nlink += 1;
         self.changed(now);
     }
 
-    /// The inode lost a name; directories have one only.
+    /// Notes that the inode lost a name. A directory has only one.
     pub fn link_dropped(&mut self, now: Time) {
         self.nlink = if self.is_dir() { 0 } else { self.nlink.saturating_sub(1) };
         self.changed(now);
     }
 
-    /// What is set of mode, owner and times.
+    /// Sets mode, owner and times, as far as `set` has them.
     pub fn set(&mut self, set: &SetAttr, now: Time) {
         if let Some(mode) = set.mode {
             self.mode = self.mode & S_IFMT | mode & 0o7777;
@@ -121,15 +121,15 @@ impl Attr {
         self.mtime = set.mtime.map_or(self.mtime, |time| time.at(now));
     }
 
-    /// The file was cut to nothing, and what else `set` says.
+    /// Notes that the file was truncated to 0, and sets what else `set` has.
     pub fn emptied(&mut self, set: &SetAttr, now: Time) {
         (self.size, self.allocated) = (0, 0);
         self.touched(now);
         self.set(set, now);
     }
 
-    /// An inode made in the directory: `mode` with its type. Group and, for directories,
-    /// set-group-id come from a directory that hands them down.
+    /// The attributes of a new inode in the directory; `mode` includes the type. The group and, for
+    /// directories, set-group-id come from a directory that hands them down.
     pub fn made(&self, mode: u32, (uid, gid): (u32, u32), now: Time) -> Attr {
         let hands_down = self.mode & S_ISGID != 0;
         let is_dir = mode & S_IFMT == S_IFDIR;

@@ -1,4 +1,4 @@
-//! Checksums: CRC-32C for what crosses a wire, CRC-64/NVME for what lies on a disk.
+//! Checksums: CRC-32C for bytes on a wire, CRC-64/NVME for bytes on a disk.
 
 use crc_fast::{CrcAlgorithm, checksum};
 

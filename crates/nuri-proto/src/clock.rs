@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A node tells the authority that it lives.
+/// A node sends a heartbeat to the authority this often.
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Silence after which the authority calls a node down.
 pub const FAILURE_DETECTION: Duration = Duration::from_secs(2);
@@ -24,9 +24,10 @@ pub const DRIFT: Duration = Duration::from_millis(250);
 /// A client that was not renewed for this long stops trusting its leases and empties the kernel's
 /// caches.
 pub const SUSPEND: Duration = Duration::from_millis(3500);
-/// Nothing that the kernel cached outlives the last renewal by more.
+/// Nothing that the kernel cached outlives the last renewal of the session by more than this.
 pub const CLIENT_LEASE: Duration = Duration::from_secs(5);
-/// Who waits for a lock behind others that were passed often is let go after one to two of these.
+/// A wait for a lock may be blocked only by waits that were passed often. It is let go after one to
+/// two of these periods.
 pub const LOCK_RELAX: Duration = Duration::from_secs(2);
 /// A client gives up a request after this long; the program sees `EIO`.
 pub const REQUEST: Duration = Duration::from_secs(30);
@@ -42,12 +43,12 @@ pub const COMMIT_DELAY: Duration = Duration::from_millis(50);
 pub const COPY: Duration = FAILURE_DETECTION;
 /// Unsynced data of a quiet file goes to the targets after this long.
 pub const WRITE_BEHIND: Duration = Duration::from_millis(1000);
-/// A client tells the metadata server what it logged so long after it did, at the latest.
+/// A client sends a journalled operation to the metadata server after this long at the latest.
 pub const LOG_DELAY: Duration = Duration::from_millis(100);
-/// Who takes a directory that others want to take too may keep it this long.
+/// A client may keep a directory that is delegated to it this long while others want it too.
 pub const TURN: Duration = Duration::from_millis(20);
-/// Clocks that are kept right differ by less. One that went back further was wrong before: stamps
-/// follow it.
+/// Synchronised clocks differ by less than this. A clock that went back further was wrong before,
+/// and stamps follow it.
 pub const CLOCKS_APART: Duration = Duration::from_secs(10);
 /// Longest time the kernel may cache an attribute or a name.
 pub const KERNEL_TTL: Duration = Duration::from_secs(4);

@@ -1,7 +1,7 @@
-//! The fixed 64-byte header before every message, little-endian, with its own checksum.
+//! The fixed header of 64 bytes before every message, little-endian, with a checksum of its own.
 //!
-//! A frame is header, arguments, payload. The header's checksum covers header and arguments; the
-//! payload has a checksum of its own, verified by whoever takes the bytes.
+//! A frame is header, arguments, payload. The header's checksum covers header and arguments. The
+//! payload has its own checksum, and the receiver that uses the bytes verifies it.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -14,12 +14,12 @@ pub const HEADER: usize = 64;
 /// First bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"NURI");
 
-/// The payload stays in the sender's memory; its address, 8 bytes, is in its place.
+/// Flag: the payload stays in the sender's memory; its address, 8 bytes, is in its place.
 pub const REFERS: u8 = 1;
-/// Of a request: the payload of its reply may stay in the replier's memory.
+/// Flag of a request: the payload of its reply may stay in the replier's memory.
 pub const TAKES: u8 = 2;
 
-/// Of a reply: the replier copied the request's payload, or the reply's, to carry it.
+/// Flag of a reply: the replier copied the request's payload, or the reply's, to carry it.
 pub const COPIED_REQUEST: u8 = 4;
 pub const COPIED_REPLY: u8 = 8;
 

@@ -89,7 +89,7 @@ pub struct Ino(pub u64);
 impl Ino {
     /// The root directory of the space.
     pub const ROOT: Ino = Ino(1);
-    /// The directory of the volumes: each is a file of it.
+    /// The directory of the volumes: each volume is a file in it.
     pub const VOLUMES: Ino = Ino::new(Ino::HIDDEN, 1);
     const HIDDEN: u16 = u16::MAX;
     const SHARD_SHIFT: u32 = 48;
@@ -104,7 +104,8 @@ impl Ino {
         (self.0 >> Self::SHARD_SHIFT) as u16
     }
 
-    /// Its number within the shard. No two inodes of a space have the same, whatever their shards.
+    /// The inode's number within the shard. No two inodes of a space have the same number, whatever
+    /// their shards.
     pub const fn counter(self) -> u64 {
         self.0 & ((1 << Self::SHARD_SHIFT) - 1)
     }

@@ -1,4 +1,4 @@
-//! How a file's bytes are spread: the layout descriptor, fixed at a file's creation.
+//! How a file's bytes are spread over groups: the layout, which is fixed when the file is created.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Data members of a group, and how many must be left for the data to be whole.
+    /// Number of data members of a group. As many members must be left for the data to be whole.
     pub fn data(self) -> usize {
         match self {
             Shape::Stripe | Shape::Mirror(_) => 1,
@@ -28,7 +28,7 @@ impl Shape {
         }
     }
 
-    /// Members of a group.
+    /// Number of members of a group.
     pub fn members(self) -> usize {
         match self {
             Shape::Stripe => 1,
@@ -41,7 +41,7 @@ impl Shape {
         self != Shape::Stripe
     }
 
-    /// The best that so many targets can keep.
+    /// The best shape that so many targets can have.
     pub fn best_for(targets: usize) -> Shape {
         match targets {
             0..2 => Shape::Stripe,
@@ -50,7 +50,7 @@ impl Shape {
         }
     }
 
-    /// The shape that was asked for, or the best that so many targets can keep.
+    /// The shape that was asked for, or the best one that so many targets can have.
     ///
     /// # Errors
     /// [`LayoutError::TooFewTargets`].
@@ -149,7 +149,7 @@ impl Layout {
     }
 }
 
-/// What a directory tells its new files.
+/// The layout that new files of a directory inherit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LayoutPolicy {
     pub shape: Shape,

@@ -9,7 +9,7 @@ pub const MAX_ARGS: usize = 256 << 10;
 /// Bounds of a file's chunk size, bytes.
 pub const MIN_CHUNK: u32 = 64 << 10;
 pub const MAX_CHUNK: u32 = 64 << 20;
-/// Chunk size of a file when nobody chose one, bytes.
+/// Default chunk size of a file, bytes.
 pub const DEFAULT_CHUNK: u32 = 1 << 20;
 /// Most groups that a file rotates over.
 pub const MAX_WIDTH: u16 = 256;
@@ -47,14 +47,14 @@ pub const SESSION_LOCK_WAITS: usize = 4096;
 pub const MAX_LOCK_WAITS: usize = 65_536;
 /// Sessions at once: a heartbeat's answer names them all.
 pub const MAX_SESSIONS: usize = 16_384;
-/// Bytes that a file may be said to take on all targets, parity among them.
+/// Most allocated bytes that may be published for a file, over all targets, with parity.
 pub const MAX_ALLOCATED: u64 = 1 << 56;
 /// Most events that one reply carries.
 pub const MAX_EVENTS: usize = 4096;
 /// Most targets and nodes of a space.
 pub const MAX_TARGETS: usize = 4096;
 pub const MAX_NODES: usize = 64;
-/// Most stripes that one answer tells of: a shorter one is the last.
+/// Most stripes in one answer; a shorter answer is the last one.
 pub const MAX_LISTED: u32 = 1024;
 /// Most inodes that one call asks for.
 pub const MAX_CHILDREN: usize = 256;
@@ -76,9 +76,9 @@ const _: () = assert!(SESSION_LOCKS <= MAX_LOCKS && DELEGATED_LOCKS * 64 <= MAX_
 const _: () = assert!((SESSION_LOCK_FILES / 2) * DELEGATED_LOCKS < SESSION_LOCKS);
 const _: () = assert!(MAX_SESSIONS * 10 <= MAX_ARGS && MAX_FILE < MAX_ALLOCATED);
 const _: () = assert!(MAX_SYMLINK < MAX_ARGS && MAX_INLINE as usize <= MAX_PAYLOAD);
-/// Parts of a file granted at once beyond the one that was asked for.
+/// Most ranges of a file that are granted at once beyond the requested one.
 pub const MAX_AHEAD: u32 = 256;
-/// Parts of a file that a session holds at most.
+/// Most ranges of a file that a session holds.
 pub const MAX_PARTS: usize = 4096;
 /// The first bytes of a target.
 pub const TARGET_MAGIC: &[u8; 8] = b"NURI-TGT";

@@ -55,7 +55,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// New files had better lie elsewhere.
+    /// Whether the target is nearly full, so that new files should go elsewhere.
     pub fn is_nearly_full(&self) -> bool {
         is_nearly_full(self.used, self.size)
     }
@@ -112,7 +112,8 @@ impl Member {
     }
 }
 
-/// What a member may be asked. The epoch is the first whose writes it missed.
+/// The standing of a member, which says what it may be asked. The epoch is the first whose writes
+/// it missed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Standing {
     /// Holds every decided write; reads and writes go to it.
@@ -145,7 +146,7 @@ impl Group {
         Members::of(members.filter(|(_, m)| wanted(m.standing)).map(|(place, _)| place))
     }
 
-    /// Whether what the live members hold is the whole data.
+    /// Whether the live members hold the whole data.
     pub fn is_available(&self) -> bool {
         self.live().iter().count() >= self.shape.data()
     }
@@ -181,7 +182,7 @@ pub struct Map {
     pub scrub: ScrubPolicy,
 }
 
-/// How the groups of a shape lie over targets.
+/// How the groups of a shape are placed on targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
@@ -234,7 +235,7 @@ impl std::str::FromStr for Placement {
     }
 }
 
-/// When all that targets hold is read and proved, and how fast.
+/// When scrubs read and prove all data on the targets, and how fast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubPolicy {
     /// Of the last scrub that began; 0 for none.
@@ -249,7 +250,7 @@ pub struct ScrubPolicy {
 }
 
 impl ScrubPolicy {
-    /// So that programs notice little.
+    /// The default rate, chosen so that programs notice little.
     pub const RATE: u64 = 32 << 20;
 }
 
@@ -294,8 +295,8 @@ impl Map {
         Some(self.node(self.meta?)?.address.as_str())
     }
 
-    /// The shape that files get now where no directory says another: the space's as soon as there
-    /// are targets enough.
+    /// The shape of new files in directories without a layout of their own. It is the space's shape
+    /// as soon as there are enough targets.
     pub fn shape_now(&self) -> Shape {
         let staying = self.targets.iter().filter(|t| !t.retiring).count();
         if self.shape.members() <= staying { self.shape } else { Shape::Stripe }
@@ -308,8 +309,8 @@ impl Map {
         groups.filter(|g| g.shape == shape).collect()
     }
 
-    /// (size, used) in bytes of files, if all have the space's shape: redundancy left out, and
-    /// what is left on larger targets once no group has room on all of its members.
+    /// (size, used) in bytes of files, if all files have the space's shape. Redundancy is left out.
+    /// So is the space left on larger targets once no group has space on all its members.
     pub fn usable(&self) -> (u64, u64) {
         let (size, used) = self.capacity();
         let of_files = |bytes: u64| {

@@ -1,7 +1,8 @@
-//! What was assigned last to each byte of a file: the shape of POSIX locks. Pure.
+//! A map from each byte of a file to the value that was assigned last: the shape of POSIX locks.
+//! Pure.
 //!
-//! Parts are disjoint, ascending, and neighbours with the same value are one part. Callers: the
-//! lock table of the metadata server, and the client's record of what it holds.
+//! Its parts are disjoint and ascending, and neighbours with the same value are one part. Callers:
+//! the lock table of the metadata server, and the client's record of the locks that it holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +26,12 @@ impl Span {
         self.start <= self.end && self.end <= Span::LAST
     }
 
-    /// What of it lies in the other, which it meets.
+    /// The part of this span that lies in the other span, which it meets.
     pub fn part_of(self, other: Span) -> Span {
         Span { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
-    /// Whether both have a byte in common.
+    /// Whether both spans have a byte in common.
     pub fn meets(self, other: Span) -> bool {
         self.start <= other.end && other.start <= self.end
     }

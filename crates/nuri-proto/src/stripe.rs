@@ -14,7 +14,7 @@ use crate::limit::MAX_MEMBERS;
 pub struct Version(pub u64);
 
 impl Version {
-    /// Of what was never written.
+    /// The version of a stripe that was never written.
     pub const NONE: Version = Version(0);
     const COUNTER_BITS: u32 = 44;
     /// The lowest bits of the counter tell writes apart.
@@ -24,13 +24,13 @@ impl Version {
         Version(epoch.0 << Self::COUNTER_BITS | (counter & ((1 << Self::COUNTER_BITS) - 1)))
     }
 
-    /// Of the group, when it was written.
+    /// The group's epoch when the stripe was written.
     pub const fn epoch(self) -> Epoch {
         Epoch(self.0 >> Self::COUNTER_BITS)
     }
 
-    /// The next one, of this write. Two who know equally little take different ones: where versions
-    /// are equal, so are the bytes.
+    /// The next version, for this write. Two writers that know equally little take different
+    /// versions. So where versions are equal, the bytes are equal.
     pub fn next_of(self, epoch: Epoch, id: WriteId) -> Version {
         if broken!("versions_collide") {
             return self.next(epoch);
@@ -41,7 +41,7 @@ impl Version {
         Version(above << Self::WRITE_BITS | write)
     }
 
-    /// The next one, written in `epoch`.
+    /// The next version, written in `epoch`.
     pub fn next(self, epoch: Epoch) -> Version {
         Version(self.0.max(Version::new(epoch, 0).0) + 1)
     }
@@ -79,12 +79,12 @@ impl Covers {
         self.0.iter().max().copied().unwrap_or_default()
     }
 
-    /// The same versions, whether or not they are spelled out.
+    /// Whether both have the same versions, whether or not they are spelled out.
     pub fn same(&self, other: &Covers) -> bool {
         (0..self.0.len().max(other.0.len())).all(|i| self.get(i) == other.get(i))
     }
 
-    /// No entry is older than the other's.
+    /// Whether no entry is older than the other's.
     pub fn reaches(&self, other: &Covers) -> bool {
         (0..other.0.len()).all(|i| self.get(i) >= other.get(i))
     }
@@ -125,7 +125,7 @@ impl Members {
     }
 }
 
-/// A write that a member holds durably beside the base, until it is known what becomes of it.
+/// A write that a member holds durably beside the base, until the write is committed or aborted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Staged {
     pub version: Version,
@@ -136,7 +136,7 @@ pub struct Staged {
     pub participants: Members,
 }
 
-/// What a member keeps of a stripe beside the bytes.
+/// What a member keeps of a stripe, apart from the bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     pub group: GroupId,
@@ -149,7 +149,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Above everything that was ever seen here.
+    /// The newest version that the member has ever seen.
     pub fn newest(&self) -> Version {
         let staged = self.staged.as_ref().map_or(Version::NONE, |s| s.version);
         self.covers.newest().max(self.floor).max(staged)
@@ -171,7 +171,7 @@ pub struct Stage {
     pub earlier: Earlier,
 }
 
-/// What became of an earlier write.
+/// The outcome of an earlier write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Earlier {
     #[default]
@@ -180,7 +180,7 @@ pub enum Earlier {
     Aborted(Version),
 }
 
-/// What a member's bytes become.
+/// How a write changes a member's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Change {
     /// The payload replaces what lies at `offset`.

@@ -1,11 +1,11 @@
-//! Which extended attributes an inode may have: the same where a server sets them and where a
-//! client answers from its log before.
+//! Which extended attributes an inode may have. The server uses the same code as a client that
+//! answers from its journal before the server knows.
 
 use crate::Status;
 use crate::limit::{MAX_NAME, MAX_XATTR_LIST, MAX_XATTR_VALUE};
 use crate::op::meta::{XattrMode, XattrSet};
 
-/// Access control lists, which the mode follows.
+/// Names of the access control lists, which the mode follows.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 

@@ -1,16 +1,17 @@
-//! Mutual proof of the space's secret by challenge and response, and the protocol version.
+//! The handshake: both sides prove the space's secret by challenge and response, and agree on the
+//! protocol version.
 //!
 //! 1 client -> server  hello: magic, versions, role, 32 random bytes
 //! 2 server -> client  hello: magic, chosen version, 32 random bytes
 //! 3 client -> server  HMAC-SHA256(secret, "nuri client" | hello 1 | hello 2 | where)
 //! 4 server -> client  HMAC-SHA256(secret, "nuri server" | hello 1 | hello 2 | where)
 //!
-//! The secret is that of the role. "where" is the server's address as each side's system says it:
-//! a proof that somebody at another address passes on is worth nothing.
+//! The secret is that of the role. "where" is the server's address, as each side's system reports
+//! it. So a proof that a machine at another address passes on is worth nothing.
 //!
-//! All messages have fixed lengths. The server proves nothing to a client that did not: it answers
-//! with zeros, so that a wrong secret is told from a connection that broke. All of it has one
-//! deadline.
+//! All messages have fixed lengths. The server proves nothing to a client that proved nothing: it
+//! answers with zeros, so that the client can tell a wrong secret from a broken connection. The
+//! whole handshake has one deadline.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

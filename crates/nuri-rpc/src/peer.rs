@@ -1,4 +1,4 @@
-//! A server as its clients see it: an address, idle connections, retries with a deadline.
+//! A server as its clients see it: an address, idle connections, and retries with a deadline.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! How long a peer is waited for: one that still takes what it was sent is slow, not silent.
+//! How long a call waits for a peer. A peer that still acknowledges sent bytes is slow, not silent.
 //!
-//! A wait is cut into slices. After each that passed in vain it is looked how many sent bytes the
-//! peer's kernel has not acknowledged; where they became fewer, the wait begins anew. So a timeout
-//! means "nothing moved for so long", whatever the cable takes for a call, and ends: bytes of one
-//! call only become fewer.
+//! A wait is cut into slices. After each slice that passed in vain, the caller looks how many sent
+//! bytes the peer's kernel has not acknowledged. If they became fewer, the wait begins anew. So a
+//! timeout means "nothing moved for so long", however long the cable takes for a call. The wait
+//! ends, because the bytes of one call only become fewer.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

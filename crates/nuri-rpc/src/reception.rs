@@ -1,10 +1,11 @@
-//! Connections that have proved nothing yet.
+//! Connections whose peers have proved nothing yet.
 //!
-//! RECEPTION-1 Until it has proved the secret a connection has no thread, and no memory but for its
-//!   proof.
-//! RECEPTION-2 Of one source so many wait at once, and so many in all: beyond it the oldest goes.
-//!    Who knows the secret is through within milliseconds; who does nothing makes room for others.
-//! RECEPTION-3 Who has proved nothing in time is sent away.
+//! RECEPTION-1 Until its peer has proved the secret, a connection has no thread, and no memory but
+//!    for its proof.
+//! RECEPTION-2 The number of waiting connections is bounded, for each source and in all. Beyond the
+//!    bound the oldest one is closed. A peer that knows the secret is through within milliseconds;
+//!    a peer that does nothing makes room for others.
+//! RECEPTION-3 A connection that has proved nothing in time is closed.
 //!
 //! One thread looks after all of them.
 

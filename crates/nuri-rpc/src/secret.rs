@@ -1,5 +1,7 @@
-//! The space's secret: 32 random bytes in a file that only its owner may read, the token. A second
-//! secret is made from it for mounts: who has only that cannot make the calls of nodes.
+//! The space's secret: 32 random bytes in a file, the token, that only its owner may read.
+//!
+//! A second secret for mounts is computed from the first one. A process that has only the second
+//! one cannot make the calls of nodes.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! The server's side: a reception, one thread per connection, a [`Service`] that answers.
+//! The server's side of calls: a reception, one thread per connection, and a [`Service`] that
+//! answers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

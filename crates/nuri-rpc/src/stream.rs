@@ -1,7 +1,8 @@
 //! Byte streams between two processes: TCP, and Unix sockets on one machine.
 //!
-//! A server listens at both; its Unix name is made of its TCP address. Such names have no owner, so
-//! a client looks who answers: only its own user and root are believed to be the server.
+//! A server listens at both. The name of its Unix socket is made of its TCP address. Such names
+//! have no owner, so a client checks which user answers. It believes only its own user and root to
+//! be the server.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};

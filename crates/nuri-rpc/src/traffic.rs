@@ -1,4 +1,4 @@
-//! What went over the connections to a peer, and how often it was copied on the way.
+//! Counts the bytes on the connections to a peer, and how often they were copied on the way.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

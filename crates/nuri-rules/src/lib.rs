@@ -1,17 +1,17 @@
 //! Rules of the protocols that a test may break, to prove that another test notices.
 //!
 //! Code asks `broken!("ack_before_log")` where it would otherwise keep the rule of that name. In a
-//! build with debug assertions the answer is yes where the environment variable [`VARIABLE`] names
-//! the rule. In every other build, releases among them, the macro is the literal `false`: the
+//! build with debug assertions, the answer is yes where the environment variable [`VARIABLE`] names
+//! the rule. In every other build, releases among them, the macro is the literal `false`. There the
 //! compiler removes the broken branch, and neither the rule's name nor the variable's is in the
 //! program.
 //!
 //! `pause!("look")` marks a place where a thread may be stopped for long. In a build with debug
-//! assertions it sleeps for up to [`LONGEST_PAUSE`] where [`PAUSES`] names the place: what happens
-//! once in a thousand runs on a busy machine happens in every run.
+//! assertions it sleeps for up to [`LONGEST_PAUSE`] where [`PAUSES`] names the place. What happens
+//! once in a thousand runs on a busy machine then happens in every run.
 //!
-//! `docs/broken-rules.txt` lists each rule with the test that fails where it is broken;
-//! `cargo xtask broken` proves the list.
+//! `docs/broken-rules.txt` lists each rule with the test that fails where it is broken; `cargo
+//! xtask broken` proves the list.
 
 /// Whether the rule of this name is broken in this process.
 #[cfg(debug_assertions)]

@@ -1,7 +1,8 @@
-//! What a file may hold: every value written to each cell, and which of them must not be lost.
+//! What a file may hold: every value written to each cell, and which of these values must not be
+//! lost.
 //!
-//! A cell is 512 bytes of one write. Its bytes name that write, the file and the place, so that
-//! bytes that lie at the wrong place or are of two writes are known as such.
+//! A cell is 512 bytes of one write. Its bytes name that write, the file and the place. So the
+//! checker sees bytes that lie at the wrong place, or that mix two writes.
 
 use std::fmt;
 

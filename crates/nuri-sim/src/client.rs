@@ -1,9 +1,9 @@
-//! A simulated client: the write-back of a mount (`nuri_client::machine`) against stores that lose
-//! power. Nothing of the mount's shell is copied: the machine says what a sync does next, the world
-//! carries it out message by message.
+//! A simulated client: the writeback of a mount (`nuri_client::machine`) against stores that lose
+//! power. Nothing of the mount's shell is copied: the machine says what a sync does next, and the
+//! world carries it out message by message.
 //!
-//! Programs write, read and sync; pushes and syncs go on beside them. Requests of a client come
-//! back in any order; a request without an answer breaks the connection to that target, and
+//! Programs write, read and sync; pushes and syncs go on beside them. The requests of a client come
+//! back in any order. A request without an answer breaks the connection to that target, and
 //! everything that waits there is sent again over a new one. What was sent over a broken connection
 //! does not arrive any more.
 

@@ -1,12 +1,17 @@
-//! `cargo sim [files|groups|leased|racing|logged|devices] [SEED]`, or `--seeds N [FROM]`,
-//! `--seconds S`, `--minutes M`, `--hours H`; `cargo sim attacks` plays the named attacks.
+//! The simulator's command: `cargo sim [files|groups|leased|racing|logged|devices] [SEED]`, or
+//! `--seeds N [FROM]`, `--seconds S`, `--minutes M`, `--hours H`; `cargo sim attacks` plays the
+//! named attacks.
 //!
-//! Plays seeds until one breaks a promise: of each the whole system with files on one target each,
-//! and redundant groups, or one of the two (`leased`: groups where clients hold leases, and no
-//! more is lost than they bear; `racing`: groups where several write one stripe at a time), or
-//! clients that log what they do (`logged`), or servers that give a volume to a client with several
-//! channels (`devices`). A failure prints the seed and the commit: the same two play the same
-//! again.
+//! The command plays seeds until one breaks a promise. Without a word it plays of each seed both
+//! the whole system with files on one target each (`files`), and redundant groups (`groups`). The
+//! other words:
+//!
+//! - `leased`: groups where clients hold leases, and no more is lost than they bear;
+//! - `racing`: groups where several clients write one stripe at a time;
+//! - `logged`: clients that journal what they do;
+//! - `devices`: servers that give a volume to a client with several channels.
+//!
+//! A failure prints the seed and the commit: the same two play the same again.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

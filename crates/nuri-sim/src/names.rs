@@ -2,8 +2,8 @@
 //! must answer.
 //!
 //! Every client works in a directory of its own, because a call that waits for another client's
-//! lease would stop the only thread there is. Calls get lost, answers get lost, the server crashes
-//! in the middle; the same (session, slot, sequence) is sent again until it is answered.
+//! lease would stop the only thread. Calls get lost, answers get lost, and the server crashes in
+//! the middle. The same (session, slot, sequence) is sent again until it is answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The world: one queue of events in virtual time, drawn from one seed.
 //!
-//! Faults: messages delayed, lost, overtaken, sent again; targets that lose power at any moment,
-//! also in the middle of a write; full targets; rotten blocks; a metadata server that crashes; wall
-//! clocks that step. After the last fault everything must come to its end in bounded time.
+//! Faults: messages are delayed, lost, overtaken and sent again. Targets lose power at any moment,
+//! also in the middle of a write. There are full targets, rotten blocks, a metadata server that
+//! crashes, and wall clocks that step. After the last fault everything must come to its end in
+//! bounded time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

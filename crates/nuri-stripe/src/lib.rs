@@ -1,4 +1,4 @@
-//! How bytes lie on stripe groups and how writes become whole. Pure state machines: events and
+//! How bytes lie on stripe groups, and how writes become atomic. Pure state machines: events and
 //! times in, effects out. The numbered rules are those of `docs/ARCHITECTURE.md`, "Rules".
 
 pub mod code;

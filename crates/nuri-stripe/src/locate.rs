@@ -1,4 +1,4 @@
-//! File range to pieces: which part of which chunk on which group.
+//! Maps a range of a file to pieces: which part of which chunk, on which group.
 
 use nuri_proto::id::{ChunkKey, GroupId, ObjectId};
 use nuri_proto::layout::{Component, Layout, Shape};

@@ -1,17 +1,18 @@
 //! What a member of a group may do with a stripe: pure decisions over [`Held`].
 //!
-//! MEMBER-1 One staged write per stripe, beside the base; the base stays whole until it is decided.
+//! MEMBER-1 A stripe has at most one staged write, beside the base. The base stays whole until that
+//!    write is decided.
 //! MEMBER-2 A write is staged only on the base that it names, and only above everything aborted.
-//! MEMBER-3 The same write again is the same answer, staged or committed.
-//! MEMBER-4 A staged write is committed when somebody who knows says "decided", and dropped when
-//!    somebody who knows says "aborted". The member itself never guesses.
-//! MEMBER-5 An abort is a promise: no write up to its version is staged any more, also one still
-//!    under way.
+//! MEMBER-3 The same write again gets the same answer, staged or committed.
+//! MEMBER-4 A staged write is committed when a caller that knows says "decided". It is dropped when
+//!    a caller that knows says "aborted". The member itself never guesses.
+//! MEMBER-5 An abort is a promise: no write up to its version is staged any more, not even one that
+//!    is still under way.
 //! MEMBER-6 A program's read never passes an undecided write.
-//! MEMBER-7 Content computed by others replaces the base only where it is newer (or the base is
-//!    damaged), and never under a staged write that is newer still.
-//! MEMBER-8 What a look at the stripe found is repaired only on the very write that was looked at:
-//!    a stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
+//! MEMBER-7 Content that others computed replaces the base only where it is newer, or where the
+//!    base is damaged. It never does so under a staged write that is newer still.
+//! MEMBER-8 What a look at the stripe found is repaired only on the very write that was looked at.
+//!    A stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::op::member::{Install, Reason};

@@ -1,24 +1,28 @@
-//! What becomes of a write whose writer is gone, or does not know: the recovery decision. Pure.
+//! The recovery decision: what becomes of a write whose writer is gone, or does not know. Pure.
 //!
 //! SETTLE-1 Evidence is what every live member says in the group's present epoch. Where one does
 //!    not answer, nothing is decided: it answers, or the group gets an epoch without it.
-//! SETTLE-2 Committed anywhere, or staged on every live participant: forward. Every participant
-//!    held it when it was acknowledged, and live members forget nothing, so what was acknowledged
-//!    goes forward. A newer version than the write's tells of it only where nothing can have gone
-//!    past: who writes without a lease asks those alone that the write takes part with.
-//! SETTLE-3 A live participant without it: abort. It was never acknowledged. The members without it
-//!    promise first never to stage it (MEMBER-5); only when they have promised, and still do not
-//!    hold it, do the others drop it. So two who settle, or a writer still at work, cannot come to
-//!    different ends.
+//! SETTLE-2 A write that is committed anywhere, or staged on every live participant, goes forward.
+//!    Every participant held it when it was acknowledged, and live members forget nothing. So an
+//!    acknowledged write always goes forward. A newer version than the write's is evidence for it
+//!    only where nothing can have gone past the write. The reason: a writer without a lease asks
+//!    only the members that its write takes part with.
+//! SETTLE-3 A write that a live participant lacks is aborted, as it was never acknowledged. The
+//!    members without it promise first never to stage it (MEMBER-5). Only when they have promised,
+//!    and still do not hold it, do the others drop it. So two callers that settle, or a writer
+//!    still at work, cannot come to different ends.
 //! SETTLE-4 Members that are being brought up to date are no evidence about writes of earlier
-//!    epochs: what they lack may be what they missed. In those of the present epoch they take part
-//!    as all do: what they lack of them was never acknowledged, and nobody would bring it to them.
+//!    epochs: what they lack may be what they missed. In writes of the present epoch they take part
+//!    as all members do. What they lack of those was never acknowledged, and nobody would bring it
+//!    to them.
 //! SETTLE-5 A live member that was not compared with the others since its machine was started may
 //!    have lost what it held. A write that only such members lack goes forward where the others can
-//!    give it to them: it may have been acknowledged, and if it was, then they can. Where it did
-//!    not go forward, such a member is no evidence, and nothing is aborted before it was compared.
-//! SETTLE-6 What such a member holds was cut off where one that sees all its writes stands for
-//!    less, and takes nothing up to that version any more: the member lost the truncation.
+//!    give it to them. It may have been acknowledged, and if it was, the others can. Where it did
+//!    not go forward, such a member is no evidence, and nothing is aborted before that member was
+//!    compared.
+//! SETTLE-6 The content of such a member was truncated in this case: a member that sees all its
+//!    writes stands for less, and accepts nothing up to that version any more. Then the member that
+//!    was not compared lost the truncation.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;

@@ -1,7 +1,8 @@
-//! Rule 5.8 at the writer: bytes acknowledged from a target's memory are kept until a flush
-//! answers with the same boot id; after another boot id they are sent again.
+//! Rule DATA-8 at the writer: bytes that a target acknowledged from memory are kept until a flush.
+//! If the flush answers with the same boot id, they are durable and dropped. If it answers with
+//! another boot id, they are sent again.
 //!
-//! One table per client. `T` names kept bytes; the table never looks inside.
+//! There is one table per client. `T` names kept bytes; the table never looks inside.
 
 use std::collections::HashMap;
 

@@ -2,11 +2,11 @@
 //!
 //! WRITER-1 A write names its participants: the data members that it touches and every parity
 //!    member, or every copy, as far as they take part in writes.
-//! WRITER-2 It is decided when every participant holds it durably, all in one epoch. Never on
-//!   "most".
+//! WRITER-2 A write is decided when every participant holds it durably, all in one epoch. A
+//!    majority is never enough.
 //! WRITER-3 A participant that does not answer is asked again until it does, or until the group has
-//!    a new epoch; then the stripe is settled first (`settle.rs`).
-//! WRITER-4 A refusal is no loss: what is staged is settled, and the write is done again on what
+//!    a new epoch. Then the stripe is settled first (`settle.rs`).
+//! WRITER-4 A refusal is no loss. What is staged is settled, and the write is done again on what
 //!    the members hold, under a higher version.
 
 use nuri_proto::Status;

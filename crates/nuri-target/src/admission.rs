@@ -1,16 +1,19 @@
-//! Whose changes a node's targets accept, and until when: fencing.
+//! Fencing: which sessions' changes a node's targets accept, and until when.
 //!
-//! F1 A change is accepted only under a service lease (renewed by the heartbeat, counted from when
-//!    it was sent) and only from a session that the admission list admits.
-//! F2 A new list is in force only once no change that the old one admitted is still running; the
-//!    lease that came with it begins after that.
-//! F3 A read is answered only if the lease held after its bytes were taken.
+//! F1 A change is accepted only under a service lease, and only from a session that the admission
+//!    list admits. The heartbeat renews the lease, which is counted from when the heartbeat was
+//!    sent.
+//! F2 A new list is in force only once no change that the old one admitted is still running. The
+//!    lease that came with the list begins after that.
+//! F3 A read is answered only if the lease still held after its bytes were taken.
 //! F4 A client whose call was sent and got no answer repeats it under a higher *attempt* number.
-//!    The first change of a higher attempt waits for those of lower ones; after it they are
-//!    refused. So what was left in a broken connection never comes after something newer.
+//!    The first change of a higher attempt waits for those of lower attempts. After it, changes of
+//!    lower attempts are refused. So what was left in a broken connection never comes after
+//!    something newer.
 //!
-//! So when the authority heard that a list is in force here, or has not heard of this node for
-//! longer than a lease, nothing of a session outside the list will happen any more.
+//! So the authority needs one of two facts: it heard that a list is in force here, or it has not
+//! heard of this node for longer than a lease. Then nothing of a session outside the list will
+//! happen any more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

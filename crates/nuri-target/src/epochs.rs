@@ -1,18 +1,18 @@
-//! Epochs of the groups that a node's targets belong to: which writes they take, which reads they
-//! answer.
+//! Epochs of the groups that a node's targets belong to: which writes the targets accept, and which
+//! reads they answer.
 //!
-//! EPOCH-1 A write of a group is taken only in the epoch that this node adopted. A higher one makes
-//!    the node fetch the map; a lower one is over.
-//! EPOCH-2 A new map is adopted only once no write that the old one admitted is still running:
-//!    whoever settles in the new epoch sees all that was taken in the old one.
-//! EPOCH-3 Programs read only from a live member: one that is being brought up to date may have
-//!    missed writes.
-//! EPOCH-4 Epochs never go back, also not across a restart: the newest map that was obeyed is noted
-//!    on the targets before it is obeyed, and an older one changes nothing.
-//! EPOCH-5 A member whose machine was started anew gives no evidence and takes no write before it
-//!    was compared with the others of its group: a disk that said more than it kept has lost its
-//!    newest writes, and would say that they never were. Meanwhile it tells others what it holds,
-//!    and takes what was computed from them.
+//! EPOCH-1 A write of a group is accepted only in the epoch that this node adopted. A higher epoch
+//!    makes the node fetch the map. A lower epoch is over.
+//! EPOCH-2 A new map is adopted only once no write that the old one admitted is still running. So a
+//!    caller that settles in the new epoch sees all that was accepted in the old one.
+//! EPOCH-3 Programs read only from a live member. A member that is being brought up to date may
+//!    have missed writes.
+//! EPOCH-4 Epochs never go back, not even across a restart. The newest map is noted on the targets
+//!    before the node obeys it, and an older map changes nothing.
+//! EPOCH-5 A member whose machine was started anew gives no evidence and accepts no write before it
+//!    was compared with the others of its group. Its disk may have acknowledged more than it kept.
+//!    Then it has lost its newest writes, and would say that they never were. Meanwhile the member
+//!    tells others what it holds, and accepts what was computed from them.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Serves the stores of one node: answers data calls, runs checkpoints, looks after their places.
+//! Serves the stores of one node: answers data calls, runs checkpoints, and watches that each
+//! store's disk is still at its place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

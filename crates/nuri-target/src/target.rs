@@ -1,8 +1,9 @@
-//! One target: opens it at its place, makes it where that was asked for, and says how it is.
+//! One target: opens it at its place, creates it where that was asked for, and reports its state.
 //!
-//! A target whose node knows its number must be there when the node starts, and must stay where it
-//! is: a disk that was not mounted leaves an empty directory, and a target that was made there
-//! would hide the real one. Such a target is [`Lost`]: reported as failed, and never made anew.
+//! A target whose number the node knows must be there when the node starts, and must stay where it
+//! is. A disk that was not mounted leaves an empty directory, and a target that was created there
+//! would hide the real one. Such a target is [`Lost`]: it is reported as failed, and never created
+//! anew.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

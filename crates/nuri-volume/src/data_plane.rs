@@ -1,4 +1,4 @@
-//! Bulk data: pieces to and from targets, with retries until the request's deadline.
+//! Moves bulk data: pieces to and from targets, with retries until the request's deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -62,12 +62,12 @@ impl DataPlane {
         &self.groups
     }
 
-    /// How its bytes move.
+    /// The flow buffers that move its bytes.
     pub fn flow(&self) -> &Flow {
         &self.flow
     }
 
-    /// Sends a change on behalf of a session: targets refuse those of one that ended.
+    /// Sends a change on behalf of a session. Targets refuse changes of a session that ended.
     pub fn change<C: Call>(
         &self,
         session: SessionId,
@@ -94,7 +94,7 @@ impl DataPlane {
         Deadline::after(REQUEST)
     }
 
-    /// Writes one piece; says which target holds it under which boot id.
+    /// Writes one piece; returns which target holds it under which boot id.
     pub fn write(
         &self,
         session: SessionId,
@@ -130,7 +130,7 @@ impl DataPlane {
         })
     }
 
-    /// Reads a range of an object into `out`, all targets at once.
+    /// Reads a range of an object into `out`, from all targets at once.
     ///
     /// # Errors
     /// The first piece's that failed.
@@ -144,7 +144,7 @@ impl DataPlane {
         self.read_until(layout, object, offset, out, Self::deadline())
     }
 
-    /// As [`DataPlane::read`], given up earlier.
+    /// As [`DataPlane::read`], but gives up at an earlier time.
     ///
     /// # Errors
     /// As [`DataPlane::read`].
@@ -261,8 +261,8 @@ impl DataPlane {
         })
     }
 
-    /// Deletes whole objects on the groups of their layouts; returns those that are gone from all
-    /// of their targets. Repeating it for the others is harmless.
+    /// Deletes whole objects on the groups of their layouts. Returns the objects that are gone from
+    /// all their targets. Repeating the call for the others is harmless.
     pub fn delete(&self, objects: &[(ObjectId, Layout)]) -> Vec<ObjectId> {
         let mut by_target: BTreeMap<TargetId, BTreeSet<ObjectId>> = BTreeMap::new();
         let mut left = HashSet::new();

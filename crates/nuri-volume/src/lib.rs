@@ -2,8 +2,8 @@
 //!
 //! [`Cluster`] knows the map of the space and keeps the connections. [`DataPlane`] reads, writes,
 //! flushes and deletes ranges of objects by their layout. [`group`] writes, reads, repairs and
-//! proves redundant stripes. [`transfer`] decides how large the calls are and how many of them are
-//! on their way. Nodes, the simulator and the laboratory use this crate without the client.
+//! proves redundant stripes. [`transfer`] decides how large the calls are, and how many of them are
+//! in flight. Nodes, the simulator and the laboratory use this crate without the client.
 
 mod data_plane;
 pub mod group;

@@ -1,4 +1,4 @@
-//! The map as a client knows it, and connections to whoever is in it.
+//! The map as a client knows it, and the connections to the nodes in it.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -68,7 +68,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where the node that it connected to listens.
+    /// The address of the node that the client connected to.
     pub fn authority(&self) -> &str {
         self.inner.authority.address()
     }
@@ -132,12 +132,12 @@ impl Cluster {
         peers.entry(address.into()).or_insert_with(new).clone()
     }
 
-    /// A server with connections of its own: what goes over them is not counted with the others.
+    /// A server with connections of its own, whose traffic is not counted with the others.
     pub fn fresh_peer(&self, address: &str) -> Peer {
         Peer::new(address, &self.inner.secret)
     }
 
-    /// What went to and from the servers so far, by address.
+    /// The traffic to and from the servers so far, by address.
     pub fn links(&self) -> Vec<Link> {
         let peers = self.inner.peers.lock();
         let link = |peer: &Peer| {
@@ -172,7 +172,7 @@ impl Cluster {
         self.inner.map.read().group(id).cloned()
     }
 
-    /// Looks at the map as last fetched.
+    /// Calls `look` with the map as last fetched.
     pub fn with_map<R>(&self, look: impl FnOnce(&Map) -> R) -> R {
         look(&self.inner.map.read())
     }
@@ -187,7 +187,8 @@ impl Cluster {
         member.ok_or(Status::UNREACHABLE)
     }
 
-    /// Repeats `attempt` while it says "later" and time is left, with a fresh map each time.
+    /// Repeats `attempt` while its status says to retry later and time is left, with a fresh map
+    /// each time.
     ///
     /// # Errors
     /// The last status.

@@ -1,4 +1,4 @@
-//! Holes: punching, truncating, finding them.
+//! Punches, truncates and finds holes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::group::{Guess, Part, Stripe};
 /// Zeros for one frame.
 static ZEROS: [u8; nuri_proto::limit::MAX_PAYLOAD] = [0; nuri_proto::limit::MAX_PAYLOAD];
 
-/// What becomes of the room of bytes that are made zeros.
+/// What happens to the space of bytes that are made zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
     GivenBack,
@@ -155,7 +155,7 @@ impl DataPlane {
         freed
     }
 
-    /// As [`DataPlane::punch`], of what holds nothing but zeros: nothing changes but the room.
+    /// As [`DataPlane::punch`], for a range that holds nothing but zeros. Only the space changes.
     pub fn give_back(
         &self,
         session: SessionId,
@@ -203,7 +203,8 @@ impl DataPlane {
         Ok(cut)
     }
 
-    /// Ranges of the piece's chunk that hold data. Where only others can tell, ranges that may.
+    /// Ranges of the piece's chunk that hold data. Where only other members can tell, ranges that
+    /// may hold data.
     pub fn extents(&self, piece: &Piece) -> Result<Vec<(u32, u32)>, Status> {
         if piece.shape.is_redundant() {
             return self.groups().extents(&stripe_of(piece), piece.place);

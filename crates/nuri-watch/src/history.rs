@@ -1,4 +1,4 @@
-//! What was measured so far: a JSON line for each figure.
+//! The history of measurements: a JSON line for each figure.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,5 +1,7 @@
-//! Figures that were measured again and again, what is normal for them, and since when one is slow.
-//! `nuri lab watch` keeps the history, `nuri status` reads it.
+//! Figures that were measured again and again: what is normal for each figure, and since when it is
+//! slow.
+//!
+//! `nuri lab watch` keeps the history, and `nuri status` reads it.
 
 pub mod calendar;
 pub mod history;

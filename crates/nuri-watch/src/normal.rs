@@ -1,8 +1,8 @@
-//! What is normal for a figure, and since when it is not. Pure.
+//! What is normal for a figure, and since when the figure is not normal. Pure.
 //!
-//! The normal is the median of what was measured in the last days, its spread the median distance
-//! from that; what was slow for long is no part of it. A figure is slow once several looks in a
-//! row were below the spread: one is noise.
+//! The normal value is the median of the measurements of the last days. The spread is the median
+//! distance from it. A figure that was slow for long is no part of either. A figure is slow once
+//! several measurements in a row were below the spread, because one alone is noise.
 
 use nuri_rules::broken;
 

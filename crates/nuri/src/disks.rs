@@ -1,4 +1,5 @@
-//! Raw disks of nodes: what a node of this program gives to others, and how others ask for it.
+//! Raw disks of nodes: the service with which a node gives its disks to other machines, and how
+//! other machines ask for it.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is at risk, in sentences: from the map and what nodes report.
+//! What is at risk in a space, in sentences, computed from the map and the reports of nodes.
 
 use std::collections::BTreeSet;
 

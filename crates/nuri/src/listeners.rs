@@ -1,8 +1,8 @@
-//! The listening sockets of a space's nodes, kept by the supervisor while it restarts a node: no
-//! other program of the machine can take the port of a node that crashed.
+//! The listening sockets of a space's nodes. The supervisor keeps them while it restarts a node, so
+//! that no other program of the machine can take the port of a crashed node.
 //!
-//! A node gets its socket when it is started. While it does not run, whoever connects is turned
-//! away at once instead of being left to wait.
+//! A node gets its socket when it is started. While the node does not run, the supervisor turns
+//! each connection away at once instead of letting it wait.
 
 use std::collections::HashMap;
 use std::net::TcpListener;

@@ -1,7 +1,7 @@
 //! How much of the files cannot be reached, or would be lost with one more target.
 //!
-//! The metadata server counts it exactly, for who may ask. Else it is an estimate by how full
-//! targets are.
+//! The metadata server counts it exactly, for callers that may ask. For others it is an estimate by
+//! how full the targets are.
 
 use nuri_proto::id::GroupId;
 use nuri_proto::layout::Shape;

@@ -1,5 +1,6 @@
-//! `nuri`: the one binary. Verbs are in `cmd`, processes and their restarts in `supervisor`, what
-//! lies in a space's directory in `space`. A node itself is the crate `nuri-node`.
+//! `nuri`: the main program. Verbs are in `cmd`, processes and their restarts in `supervisor`, and
+//! the contents of a space's directory in `space`. A node itself is the crate `nuri-node`, and the
+//! laboratory is the program `nuri-lab`.
 
 mod cli;
 mod cmd;

@@ -1,4 +1,4 @@
-//! Status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
+//! The status as people and programs read it. The JSON form is documented in `docs/status-json.md`.
 
 use nuri_proto::id::NodeId;
 use nuri_proto::map::{Map, Node, Run, Standing, TargetState};

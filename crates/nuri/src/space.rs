@@ -1,4 +1,5 @@
-//! What lies in a space's directory: settings, secret, node directories, run and log files.
+//! The contents of a space's directory: settings, secret, node directories, run files and log
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

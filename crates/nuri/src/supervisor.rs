@@ -1,8 +1,8 @@
 //! Keeps a space's processes running: starts them, restarts them with back-off, remounts.
 //!
-//! Liveness is a lock that each process holds on its file in `run/`, not parenthood: a new
-//! supervisor adopts what an old one started. While `run/stop` exists nothing is restarted, and
-//! the supervisor ends when nothing runs any more.
+//! A process lives as long as it holds a lock on its file in `run/`; which process started it does
+//! not matter. So a new supervisor adopts the processes that an old one started. While `run/stop`
+//! exists nothing is restarted, and the supervisor ends when nothing runs any more.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Which processes use a mount, and which one serves it, as `/proc` has them; and the unmounting of
-//! what nobody uses.
+//! Finds in `/proc` which processes use a mount, and which process serves it. Also unmounts a mount
+//! that no process uses.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! `fallocate`: room for a range, holes, zeros.
+//! The client's API: `fallocate`. It reserves space for a range, punches holes, and writes zeros.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub enum Allocate {
 }
 
 impl Client {
-    /// Changes what a range holds, or how far the file reaches.
+    /// Allocates, punches or zeros a range of a file, and may change the file's size.
     ///
     /// # Errors
     /// The servers'.

@@ -1,5 +1,7 @@
-//! Calls of who serves a file as a block device: its clients are told when a write is where a crash
-//! of the server cannot take it, which is earlier than durable.
+//! The client's API for a server that exports a file as a block device.
+//!
+//! Such a server answers a write as soon as a crash of the server cannot lose the bytes. That is
+//! earlier than durable: the bytes may be in a target's memory.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +14,10 @@ use crate::client::Client;
 use crate::lease::range::span_of;
 use crate::writeback::payload::WritePayload;
 
-/// Where a write is when it is answered.
+/// Where the bytes of a write are when the write is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kept {
-    /// With the targets: durably where the file is redundant, else in their memory until a sync.
+    /// On the targets: durable where the file is redundant, else in their memory until a sync.
     ByTargets,
     Durably,
 }
@@ -50,8 +52,9 @@ impl Client {
         }
     }
 
-    /// Asks all targets of a file to make durable what they hold in memory, whoever wrote it;
-    /// returns their boot ids. None of a redundant file, of which nothing is in memory only.
+    /// Asks all targets of a file to make durable what they hold in memory, from any writer.
+    /// Returns their boot ids. A redundant file has none of its bytes only in memory, so the result
+    /// is empty.
     ///
     /// # Errors
     /// The servers'.

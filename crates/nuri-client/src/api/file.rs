@@ -1,4 +1,4 @@
-//! File data: open, read, sync, truncate.
+//! The client's API: data of files. It opens, reads, syncs and truncates them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,7 +79,8 @@ pub enum Sync {
     All,
 }
 
-/// When reads of which inode failed last: a program that tries again and again fills no log.
+/// When reads of which inode failed last, so that a program that retries again and again does not
+/// fill the log.
 #[derive(Default)]
 pub(crate) struct ReadErrors(Mutex<Option<(Ino, Instant)>>);
 
@@ -123,7 +124,7 @@ impl Client {
         self.handles.get(fh).ok_or(Status::BADF)
     }
 
-    /// The file that is open, and what for.
+    /// The inode of an open file, and what it was opened for.
     ///
     /// # Errors
     /// `BADF`
@@ -154,7 +155,8 @@ impl Client {
         self.releaser.drop_if_unused(node);
     }
 
-    /// Reads into `out`; returns how many bytes there were before the file's end.
+    /// Reads into `out`. Returns the number of bytes read, which is less than asked for at the
+    /// file's end.
     ///
     /// # Errors
     /// A target's.
@@ -243,8 +245,9 @@ impl Client {
         Ok(len)
     }
 
-    /// At `close`: what was written leaves this node, so that errors appear here. Short new files
-    /// stay: no target can refuse them, and who makes many of them waits for none.
+    /// Called at `close`: pushes the written bytes to the targets, so that errors appear here.
+    /// Short new files stay in the buffer. No target can refuse them, and a program that makes many
+    /// of them waits for none.
     ///
     /// # Errors
     /// Data of this file could not be kept (told once per open file).
@@ -300,7 +303,7 @@ impl Client {
         }
     }
 
-    /// Sets the size, with whatever else is to change.
+    /// Sets the size, together with the other attributes that are to change.
     pub(crate) fn truncate(&self, change: &SetAttr) -> Result<Attr, Status> {
         let node = self.inodes.with(change.ino, |node, _| node.clone());
         let _no_writes_past_the_kernel = node.change_size();

@@ -1,12 +1,13 @@
-//! Room for a range of a file, ahead of its bytes: `fallocate`.
+//! Allocates space for a range of a file before its bytes are written (`fallocate`).
 //!
-//! Where a chunk has a hole in the range, zeros are written: through, durably, into room that
-//! nobody was promised, and refused where there is none. From then on the blocks are there, and
-//! what is written over blocks never lacks room (RESERVE-4, `nuri-target/src/store/credits.rs`).
-//! Where the room ends in the middle, what was given before is given back, and the file is as it
-//! was.
+//! Where a chunk has a hole in the range, the client writes zeros. The zeros are written through
+//! and durable. They take only space that is promised to nobody, and are refused where there is
+//! none. From then on the blocks exist, and a write over existing blocks never lacks space
+//! (RESERVE-4, `nuri-target/src/store/credits.rs`). Where space runs out in the middle of the
+//! range, the client gives back the part that it allocated. The file is then as it was before.
 //!
-//! A range goes in steps. Between them the lease may go to others; each step looks for holes anew.
+//! A range is allocated in steps. Between two steps the lease may go to other clients, so each step
+//! looks for holes anew.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ enum Step {
 }
 
 impl Client {
-    /// Sees to it that the range has room.
+    /// Makes sure that the range has space.
     ///
     /// # Errors
     /// `NOSPC`, and nothing was kept; the servers'.

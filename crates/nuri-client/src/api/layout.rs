@@ -1,4 +1,4 @@
-//! The client's API: layouts, and how much room the space has.
+//! The client's API: layouts of files, and the capacity of the space.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::client::Client;
 const COUNTED: Duration = Duration::from_secs(3);
 
 impl Client {
-    /// A file's layout, or what a directory's new files inherit.
+    /// A file's layout, or the layout that a directory's new files inherit.
     ///
     /// # Errors
     /// The server's.
@@ -35,7 +35,7 @@ impl Client {
         Ok(layout.bytes_on(size, |group| !can_be_read(&map, group)))
     }
 
-    /// Sets what a directory's new files inherit, or how a file will lie that has no data yet.
+    /// Sets the layout that a directory's new files inherit, or the layout of a file without data.
     ///
     /// # Errors
     /// `NOTDIR` for other inodes, `INVAL` for what cannot be stored.
@@ -44,9 +44,9 @@ impl Client {
         self.session.change(&LayoutSet { ino, policy }, &[])
     }
 
-    /// Exchanges what two files hold: one is a copy of the other, made when that had this change
-    /// counter, and is durable. Whoever holds a lease on one of them gives it back before, this
-    /// client too: what it knew of the file's place is void.
+    /// Exchanges the content of two files. One is a durable copy of the other, made when the other
+    /// had this change counter. Every client with a lease on one of them gives it back before, this
+    /// client too. What a client knew of the file's place is then void.
     ///
     /// # Errors
     /// `BUSY` where the file was written since; `INVAL` where the two have not the same size.
@@ -55,8 +55,9 @@ impl Client {
         self.session.change(&SwapData { ino, with, change }, &[])
     }
 
-    /// (bytes in all, bytes used, inodes used). Where a server does not answer soon they are those
-    /// of last time: who asks how full a file system is had better not hang.
+    /// Returns (bytes in all, bytes used, inodes used). Where a server does not answer soon, these
+    /// are the numbers of the last call, because a program that asks how full a file system is
+    /// should not hang.
     ///
     /// # Errors
     /// Where a server does not answer, and did not before.

@@ -1,4 +1,4 @@
-//! The calls of a front end, a file for each kind.
+//! The calls that a front end makes, one file for each kind of call.
 
 pub(crate) mod allocate;
 pub(crate) mod block;

@@ -1,4 +1,4 @@
-//! Where data and holes of a file are.
+//! The client's API: finds data and holes in a file (`lseek`).
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -26,7 +26,8 @@ impl Client {
         self.seek_on_targets(ino, offset, what)
     }
 
-    /// The same of what the targets have: bytes that are only buffered here may look like a hole.
+    /// As [`Client::seek`], over what the targets have: bytes that are only buffered may look like
+    /// a hole.
     ///
     /// # Errors
     /// As [`Client::seek`].

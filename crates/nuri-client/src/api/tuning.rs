@@ -1,4 +1,5 @@
-//! How a mount moves bulk data: what a front end may see of it, and what it may force.
+//! The client's API: how a mount moves bulk data. A front end may read the settings, and force some
+//! of them.
 
 use nuri_proto::Status;
 use nuri_volume::transfer::{FlowView, Forced, LinksView, WRITE_BEHIND};
@@ -6,7 +7,7 @@ use nuri_volume::transfer::{FlowView, Forced, LinksView, WRITE_BEHIND};
 use crate::client::Client;
 
 impl Client {
-    /// Begins a look at the links to the nodes, unless one is under way.
+    /// Begins a measurement of the links to the nodes, unless one is under way.
     ///
     /// # Errors
     /// `NOMEM` where there is no thread for it.
@@ -17,17 +18,17 @@ impl Client {
         self.links.begin(|| self.threads.start(look)).map_err(|_| Status::NOMEM)
     }
 
-    /// What the last look at the links found, and whether one is under way.
+    /// The result of the last measurement of the links, and whether one is under way.
     pub fn links(&self) -> LinksView {
         self.links.view()
     }
 
-    /// How bulk data moves.
+    /// How the mount moves bulk data.
     pub fn flow(&self) -> FlowView {
         self.data.flow().view()
     }
 
-    /// Leaves all of it to the mount, but for what is said here.
+    /// Forces the given settings, and leaves all others to the mount.
     pub fn force_flow(&self, forced: Forced) {
         self.budget.limit_to(forced.write_behind.unwrap_or(WRITE_BEHIND));
         self.data.flow().force(forced);

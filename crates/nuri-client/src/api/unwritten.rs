@@ -1,4 +1,5 @@
-//! What would be lost if the client ended now: asked for by who wants to unmount and cannot write.
+//! The client's API: what would be lost if the client ended now. A command asks this when it wants
+//! to unmount and the client cannot write its data out.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::inode::Inode;
 /// Directories above a file that are looked for.
 const DEEPEST: usize = 256;
 
-/// A file that is not durable as programs see it.
+/// A file whose state, as programs see it, is not yet durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unwritten {
     pub ino: Ino,
@@ -21,8 +22,8 @@ pub struct Unwritten {
 }
 
 impl Client {
-    /// Files that are not durable as programs see them: at most `most` of them, and how many there
-    /// are. Asks nobody.
+    /// The files whose state, as programs see it, is not yet durable: at most `most` of them, and
+    /// their total number. Makes no call.
     pub fn unwritten(&self, most: usize) -> (Vec<Unwritten>, usize) {
         let mut files: Vec<_> = self.inodes.all().iter().filter_map(unwritten_of).collect();
         files.sort_by_key(|file| file.ino);

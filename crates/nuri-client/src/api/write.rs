@@ -1,4 +1,5 @@
-//! Writes: under a lease into the buffer, and further where room is short.
+//! The client's API: writes. A write goes into the buffer under a lease. Where space is short, the
+//! write goes on to the targets before it returns.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ use crate::writeback::accept::{Refusal, RetryReason, WriteOutcome};
 use crate::writeback::payload::{Position, WritePayload, WriteResult};
 use crate::writeback::push_row::Rows;
 
-/// How long a write waits for room that was promised to others: somewhat longer than it takes them
-/// to give back what they do not use.
+/// How long a write waits for space that was promised to others. That is somewhat longer than
+/// others take to give back what they do not use.
 pub(crate) const KEPT: Duration = Duration::from_secs(5);
 
 /// What a write goes past that keeps others away from changes of the file's size.
@@ -34,8 +35,8 @@ enum Past {
 }
 
 impl Client {
-    /// Writes all of `data`; durable only after a sync. What of the file's privileges a write takes
-    /// away is gone before.
+    /// Writes all of `data`; the bytes are durable only after a sync. Privileges of the file that a
+    /// write takes away are gone before.
     ///
     /// # Errors
     /// `FBIG`; `IO` where a lock taken through the open file was lost; `NOSPC` where the targets
@@ -104,8 +105,8 @@ impl Client {
         )
     }
 
-    /// Takes pages that a program changed through a mapping, from the kernel's cache. While the
-    /// lease is recalled that is part of the recall, whatever the lease was.
+    /// Accepts pages that a program changed through a mapping, from the kernel's cache. While the
+    /// lease is recalled, this is part of the recall, whatever mode the lease had.
     ///
     /// # Errors
     /// As [`Client::write`].
@@ -203,9 +204,9 @@ impl Client {
 }
 
 impl Client {
-    /// As [`Client::write`] at an offset, by one whom no kernel keeps from doing so while the file
-    /// is cut, grown or synced. A block is kept as it is where it begins at a multiple of
-    /// [`OwnBlock::LEN`].
+    /// As [`Client::write`] at an offset, for a caller that bypasses the kernel. No lock of the
+    /// kernel keeps such a write apart from a truncation, a growth or a sync. A block that begins
+    /// at a multiple of [`OwnBlock::LEN`] is buffered as it is.
     ///
     /// # Errors
     /// As [`Client::write`].

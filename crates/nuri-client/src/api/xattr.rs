@@ -1,8 +1,9 @@
-//! Extended attributes, and what a write takes away from a program: set-user-id, set-group-id and
-//! capabilities.
+//! The client's API: extended attributes. Also, what a write takes away from a program file:
+//! set-user-id, set-group-id and capabilities.
 //!
-//! The kernel leaves that to us (`FUSE_HANDLE_KILLPRIV_V2`); else it would ask for
-//! `security.capability` before every write. That none is set is known under the lease.
+//! The kernel leaves the second duty to the mount (`FUSE_HANDLE_KILLPRIV_V2`). Otherwise the kernel
+//! would ask for `security.capability` before every write. Under the lease the client knows that no
+//! capability is set.
 
 use nuri_proto::Status;
 use nuri_proto::change::{CAPABILITY, S_IFDIR, S_IFMT, S_IFREG, S_ISGID};
@@ -20,7 +21,7 @@ const S_ISUID: u32 = 0o4000;
 const S_IXGRP: u32 = 0o0010;
 const SET_ID: u32 = S_ISUID | S_ISGID;
 
-/// What a change takes away.
+/// Which privileges of a file a change takes away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Privileges {
     /// Of a caller that may keep the bits (`CAP_FSETID`).
@@ -31,7 +32,7 @@ pub enum Privileges {
     Of(Caller),
 }
 
-/// Who changes a file.
+/// The process that changes a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Its number, as `/proc` has it.
@@ -100,7 +101,7 @@ impl Client {
         reply
     }
 
-    /// Known without asking: there is nothing to take away.
+    /// Whether the client knows, without asking the server, that there is nothing to take away.
     pub(crate) fn has_no_privileges(&self, ino: Ino, what: Privileges) -> bool {
         self.session.trusts_leases()
             && self.inodes.find(ino).is_some_and(|node| {
@@ -115,7 +116,7 @@ impl Client {
             })
     }
 
-    /// Takes away what the file must not keep when its content or owner changes.
+    /// Takes away the privileges that a file must not keep when its content or owner changes.
     ///
     /// # Errors
     /// The server's.
@@ -139,8 +140,8 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the caller may take away what the file must not keep: its owner may. Where there is
-    /// no mode to change, everybody may.
+    /// Whether the caller may take away the privileges that the file must not keep. The file's
+    /// owner may. Where there is no mode to change, every caller may.
     ///
     /// # Errors
     /// The server's; `PERM`.

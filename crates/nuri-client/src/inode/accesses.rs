@@ -1,8 +1,8 @@
-//! Access times as `relatime` has them: marked by a read where they are older than the last change,
-//! or a day old.
+//! Access times, by the rule of `relatime`: a read updates the access time where it is older than
+//! the last change, or a day old.
 //!
-//! They are told to the server in batches, without a lease: other mounts that hold the inode may
-//! show the time before, and a crash may lose the last ones.
+//! The client tells the server in batches and without a lease. So another mount that holds the
+//! inode may show the earlier time, and a crash may lose the latest updates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Accesses {
         Accesses { inodes, session, marks_reads, noted, telling }
     }
 
-    /// Forgets what was noted of the inode; nothing is told until the guard goes.
+    /// Forgets what was noted of the inode; the server is told nothing until the guard goes.
     pub(crate) fn withdraw(&self, ino: Ino) -> MutexGuard<'_, ()> {
         let guard = self.telling.lock();
         self.noted.lock().remove(&ino);
@@ -64,7 +64,7 @@ impl Accesses {
         }
     }
 
-    /// A program read the inode.
+    /// Notes that a program read the inode.
     pub(crate) fn note(&self, ino: Ino) {
         if !self.marks_reads {
             return;

@@ -1,6 +1,8 @@
-//! Files that another one took the last name of: a program may have found one under the name just
-//! before and be about to open it. Its kernel looks the name up only once more before it tells the
-//! program "stale", which a local file system never does. So such a file goes a little later.
+//! Keeps a file for a while after another file replaced its last name.
+//!
+//! A program may have found the file under the name just before, and be about to open it. The
+//! program's kernel looks the name up only once more before it tells the program "stale". A local
+//! file system never says that. So the client removes such a file a little later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ impl DeferredUnlinks {
         DeferredUnlinks { inodes, waiting: Mutex::default() }
     }
 
-    /// The inode lost its last name. Open or not, it stays for now.
+    /// Notes that the inode lost its last name. Open or not, it stays for now.
     pub(crate) fn defer(&self, ino: Ino) {
         if let Some(inode) = self.inodes.find(ino) {
             let mut state = inode.state.lock();
@@ -34,7 +36,7 @@ impl DeferredUnlinks {
         self.waiting.lock().push_back((Instant::now() + LINGER, ino));
     }
 
-    /// Those whose time is over. They stay no longer because of this.
+    /// Takes the inodes whose time is over. They no longer stay because of this.
     pub(crate) fn take_due(&self) -> Vec<Ino> {
         let now = Instant::now();
         let due: Vec<_> = {

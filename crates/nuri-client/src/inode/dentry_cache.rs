@@ -1,13 +1,14 @@
-//! Names that were found, so that the kernel's next question about one costs no call.
+//! Names that the client found, so that the kernel's next question about one costs no call.
 //!
-//! The kernel trusts a name for a few seconds only, lest a frozen client leaves it with stale ones
-//! (`lease/expiry.rs`). When it asks again, the name is as it was while the directory's lease was
-//! held without a gap and nothing was changed in the directory from here: each lease that goes, and
-//! each own change, gives the directory a new age, and what was found before counts no more.
+//! The kernel trusts a name for a few seconds only, so that a frozen client does not leave it with
+//! stale names (`lease/expiry.rs`). When the kernel asks again, the client may answer from here on
+//! two conditions. The directory's lease was held without a gap, and this client changed nothing in
+//! the directory. Each lease that leaves, and each change by this client, gives the directory a new
+//! generation. Names found under an earlier generation do not count.
 //!
-//! One name per inode, kept with it: what is remembered is bounded with the inodes (`trim.rs`).
-//! Directories that were forgotten leave their places behind for a while: whoever wants to know
-//! where a file lies gets its whole path.
+//! Each inode keeps one name, so the bound on inodes bounds this cache too (`trim.rs`). A forgotten
+//! directory leaves its place in the tree behind for a while. So a caller that asks where a file
+//! lies gets the whole path.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -36,8 +37,8 @@ pub(crate) struct CachedNames {
     age: DirGeneration,
 }
 
-/// Tells times apart between which a directory's names may have changed. None comes twice, also
-/// when an inode is forgotten and comes back.
+/// Tells times apart between which a directory's names may have changed. No value comes twice, not
+/// even when an inode is forgotten and comes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DirGeneration(u64);
 
@@ -54,7 +55,7 @@ impl Default for DirGeneration {
     }
 }
 
-/// What is known of a directory before a call that finds names in it.
+/// What the client knows of a directory before a call that finds names in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     age: DirGeneration,
@@ -100,7 +101,7 @@ impl DentryCache {
         DentryCache { table, session, index: Index::default(), left: Mutex::default() }
     }
 
-    /// The inode is forgotten.
+    /// Forgets the inode.
     pub(crate) fn forget(&self, found: CachedNames, ino: Ino, is_dir: bool) {
         self.index.forget(&found, ino);
         if is_dir {
@@ -147,14 +148,14 @@ impl Index {
 }
 
 impl InodeState {
-    /// What was found in the directory before counts no more.
+    /// Notes a change: what was found in the directory before does not count any more.
     pub(crate) fn names_changed(&mut self) {
         if !broken!("names_never_age") {
             self.age = DirGeneration::begin();
         }
     }
 
-    /// Under which lease names may be cached: after so many that were lost.
+    /// The lease under which names may be cached, as the number of leases lost before it.
     pub(crate) fn names_held(&self) -> Option<u64> {
         let lost = if broken!("names_of_any_lease") { 0 } else { self.losses };
         self.hold.is_cacheable().then_some(lost)
@@ -168,14 +169,14 @@ impl InodeState {
 }
 
 impl DentryCache {
-    /// Before a call that finds names in the directory.
+    /// Called before a call that finds names in the directory.
     pub(crate) fn before_finding(&self, dir: Ino) -> Before {
         self.table
             .with(dir, |_, state| Before { age: state.age, is_held: state.names_hold().is_some() })
     }
 
-    /// The age of the directory's names, as the call's answer told them: they hold where the lease
-    /// was there all the time, or came with the answer and was not recalled since.
+    /// The generation of the directory's names in the call's answer. The names are valid where the
+    /// lease was held all the time, or came with the answer and was not recalled since.
     pub(crate) fn age_of(
         &self,
         dir: Ino,
@@ -212,7 +213,7 @@ impl DentryCache {
         });
     }
 
-    /// Notes where an inode is now: nothing that is answered from here.
+    /// Notes where an inode is now; no question is answered from this.
     pub(crate) fn note_place(&self, parent: Ino, name: &[u8], ino: Ino) {
         let found = CachedNames { parent, name: name.into(), age: DirGeneration::begin() };
         self.table.with(ino, |_, state| {
@@ -222,7 +223,7 @@ impl DentryCache {
         });
     }
 
-    /// The name's inode, where leases say that both are as they were.
+    /// The name's inode, where leases say that name and inode are as they were.
     pub(crate) fn lookup_found(&self, parent: Ino, name: &[u8]) -> Option<Entry> {
         if !self.session.trusts_leases() {
             return None;

@@ -1,6 +1,7 @@
-//! What is known of an inode's extended attributes, while a lease of it is held: that some that the
-//! kernel asks for are not set, so that its questions cost no call; or all of them, so that the
-//! journal answers for them.
+//! What the client knows of an inode's extended attributes, while it holds a lease on the inode.
+//!
+//! The client may know that some attributes that the kernel asks for are not set. Then the kernel's
+//! questions cost no call. Or it knows all attributes, and then the journal answers for them.
 
 use nuri_proto::acl::{self, Inherited};
 use nuri_proto::change::CAPABILITY;
@@ -39,7 +40,7 @@ impl Xattrs {
         }
     }
 
-    /// Whether it was set.
+    /// Removes the attribute; returns whether it was set.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
         self.place(name).map(|at| self.0.remove(at)).is_ok()
     }
@@ -82,7 +83,7 @@ impl KnownXattrs {
         self.absent & (bit(name) | BARE) != 0 || is_listed
     }
 
-    /// Of a directory: the list that new inodes inherit, or that there is none; where it is known.
+    /// Of a directory: the list that new inodes inherit, or no list, where that is known.
     pub(crate) fn default_list(&self) -> Option<Option<&[u8]>> {
         if self.lacks(ACL_DEFAULT) || broken!("default_list_not_inherited") {
             return Some(None);
@@ -90,7 +91,7 @@ impl KnownXattrs {
         self.all.as_ref()?.get(ACL_DEFAULT).map(Some)
     }
 
-    /// Of an inode that was just made here, with what it inherited.
+    /// The attributes of an inode that was just made here, with those that it inherited.
     pub(crate) fn of_new(inherited: Inherited) -> KnownXattrs {
         let mut known = KnownXattrs::default();
         match inherited.change() {
@@ -105,7 +106,7 @@ impl KnownXattrs {
         self.absent & BARE != 0 || self.all.is_some()
     }
 
-    /// All of them, where every one is known.
+    /// All attributes, where every one is known.
     pub(crate) fn all(&mut self) -> Option<&mut Xattrs> {
         if self.absent & BARE != 0 {
             self.absent &= !BARE;
@@ -114,18 +115,19 @@ impl KnownXattrs {
         self.all.as_deref_mut()
     }
 
-    /// One is changed by the server: nothing is known, and no earlier answer says anything.
+    /// Notes that the server changes an attribute: nothing is known any more, and no earlier answer
+    /// counts.
     pub(crate) fn doubt(&mut self) {
         self.note_change();
         self.all = None;
     }
 
-    /// One was changed here, in `all`.
+    /// Notes that an attribute was changed here, in `all`.
     pub(crate) fn note_change(&mut self) {
         (self.absent, self.changes) = (0, self.changes + 1);
     }
 
-    /// The mode was changed here: an access control list follows it.
+    /// Makes an access control list follow a mode that was changed here.
     pub(crate) fn follow_mode(&mut self, mode: u32) {
         let list = self.all.as_ref().and_then(|all| all.get(ACL_ACCESS));
         match (list.map(|list| acl::follow_mode(list, mode)), &mut self.all) {
@@ -137,50 +139,50 @@ impl KnownXattrs {
         }
     }
 
-    /// The mode may have been changed by the server, and an access control list with it.
+    /// Notes that the server may have changed the mode, and an access control list with it.
     pub(crate) fn doubt_list(&mut self) {
         if !self.lacks(ACL_ACCESS) {
             (self.all, self.changes) = (None, self.changes + 1);
         }
     }
 
-    /// Whether one was changed since the lease began.
+    /// Whether an attribute was changed since the lease began.
     pub(crate) fn were_changed(&self) -> bool {
         self.changes > 0
     }
 
-    /// Before a question is asked.
+    /// Called before the client asks the server.
     pub(crate) fn asked(&self) -> Asked {
         Asked(self.changes)
     }
 
-    /// The answer to that question says that this one is not set.
+    /// Notes that the answer to that question says that this attribute is not set.
     pub(crate) fn note_absent(&mut self, name: &[u8], asked: Asked) {
         if asked == self.asked() {
             self.absent |= bit(name);
         }
     }
 
-    /// The answer to that question told all of them.
+    /// Notes that the answer to that question has all attributes.
     pub(crate) fn note_all(&mut self, all: Xattrs, asked: Asked) {
         if asked == self.asked() && !self.is_complete() {
             self.all = Some(Box::new(all));
         }
     }
 
-    /// Some answer says that none is set.
+    /// Notes that some answer says that no attribute is set.
     pub(crate) fn note_bare(&mut self) {
         if self.changes == 0 {
             self.absent = u8::MAX;
         }
     }
 
-    /// Some answer says that no capability is set.
+    /// Notes that some answer says that no capability is set.
     pub(crate) fn note_no_capability(&mut self) {
         self.note_absent(CAPABILITY, Asked(0));
     }
 
-    /// Some answer says that the directory has no default list.
+    /// Notes that some answer says that the directory has no default list.
     pub(crate) fn note_no_default_list(&mut self) {
         self.note_absent(ACL_DEFAULT, Asked(0));
     }

@@ -1,7 +1,7 @@
 //! What a client knows of one inode: its lease, its attributes, its buffered data.
 //!
-//! One lock per inode owns all of it. Operations enter under a lease and are counted while they
-//! run, so that a recall knows when nothing overlaps it.
+//! One lock per inode owns all of it. An operation enters under a lease and is counted while it
+//! runs. So a recall knows when no operation overlaps it.
 
 pub(crate) mod accesses;
 pub(crate) mod deferred_unlink;
@@ -167,8 +167,8 @@ impl FileData {
         FileData { is_writable: true, ..FileData::new(session, record, &Attr::default()) }
     }
 
-    /// Its data is gone by this step of the journal, with its place. Bytes that are not buffered
-    /// any more.
+    /// Drops the data and its place, by this step of the journal. Returns bytes that are not
+    /// buffered any more.
     pub(crate) fn begin_anew(&mut self, emptied_at: u64) -> u64 {
         let mut own = std::mem::take(&mut self.own);
         let freed = own.begin_anew();
@@ -176,7 +176,7 @@ impl FileData {
         freed
     }
 
-    /// Whoever writes it next takes it over anew, and finishes what is not told.
+    /// Makes the next writer take the file over anew, and finish what was not reported.
     pub(crate) fn keep_writable(&mut self, may_write: bool) {
         self.is_writable &= may_write;
         if !self.is_writable {
@@ -184,7 +184,7 @@ impl FileData {
         }
     }
 
-    /// Whether a writer under its lease leaves no bytes beyond the published size.
+    /// Whether a writer under the file's lease left no bytes beyond the published size.
     pub(crate) fn left_nothing(&self) -> bool {
         self.is_writable && self.own.left_nothing()
     }
@@ -193,7 +193,7 @@ impl FileData {
         self.layout.components.first().is_some_and(|component| component.shape.is_redundant())
     }
 
-    /// Whether it has a place on the targets, or is as small as to need none yet.
+    /// Whether the file has a place on the targets, or is so small that it needs none yet.
     pub(crate) fn is_placed(&self) -> bool {
         !self.layout.components.is_empty()
     }
@@ -214,7 +214,7 @@ impl InodeState {
         Some(attr)
     }
 
-    /// Attributes as a program should see them, where an answer told of them.
+    /// The attributes of an answer, as a program should see them.
     pub(crate) fn shown(&self, told: Attr) -> Attr {
         let Some(attr) = self.view() else {
             // What was written under parts may not be published yet.
@@ -228,7 +228,7 @@ impl InodeState {
         attr
     }
 
-    /// Number of the last grant, of the whole or a part.
+    /// Number of the last grant, of the whole inode or of a range.
     pub(crate) fn last_grant(&self) -> u64 {
         self.parts.as_ref().map_or(0, |parts| parts.number).max(self.hold.number)
     }
@@ -240,7 +240,7 @@ impl InodeState {
         Activity { active: self.active, reads: self.reads, is_dirty }
     }
 
-    /// What is the same as long as a lease is held without a gap.
+    /// A value that stays the same as long as a lease is held without a gap.
     pub(crate) fn held_since(&self, mode: LeaseMode) -> Option<u64> {
         (self.hold.mode >= Some(mode)).then_some(self.forgotten)
     }
@@ -269,8 +269,9 @@ impl InodeState {
         self.attr = Some(*attr);
     }
 
-    /// An own call changed a directory and answered how it is now. `forgotten` is from before the
-    /// call. Answers of calls side by side may overtake each other.
+    /// Takes over the state of a directory from the answer to a call of this client that changed
+    /// it. `forgotten` is from before the call. Answers of calls side by side may overtake each
+    /// other.
     pub(crate) fn directory_changed(&mut self, attr: Attr, forgotten: u64) {
         self.usage.answered(attr.change);
         let newest = self.attr.is_none_or(|known| known.change < attr.change);
@@ -281,13 +282,13 @@ impl InodeState {
         }
     }
 
-    /// Forgets attributes: they may be others now. What is buffered stays, and covers what is
+    /// Forgets attributes, because they may have changed. Buffered data stays, and covers what is
     /// fetched anew.
     pub(crate) fn forget_attr(&mut self) {
         (self.attr, self.forgotten) = (None, self.forgotten + 1);
     }
 
-    /// An own call changed the inode, and did not answer how it is now.
+    /// Notes that a call of this client changed the inode, and did not answer with its new state.
     pub(crate) fn outdate_attr(&mut self) {
         self.outdated = self.attr.map_or(0, |known| known.change).max(self.outdated);
         self.forget_attr();
@@ -305,13 +306,14 @@ impl InodeState {
         self.forget_parts();
     }
 
-    /// Whether a call of it is under way that may be an open, or the kernel's look before one.
+    /// Whether a call for the inode is under way that may be an open, or the kernel's look-up
+    /// before an open.
     pub(crate) fn is_being_opened(&self) -> bool {
         let is_entering = self.looking > 0 || self.asking_whole > 0 || self.active > 0;
         self.opens == 0 && is_entering && !broken!("orphan_while_opened")
     }
 
-    /// It was removed and closed, and no other mount can have it open.
+    /// Whether the inode was removed and closed, and no other mount can have it open.
     pub(crate) fn is_beyond_reach(&self) -> bool {
         self.dropped && self.hold.is_private
     }
@@ -369,8 +371,9 @@ impl Inode {
         is_waiting
     }
 
-    /// Slows other operations down that begin while a recall is being obeyed, so that it comes to
-    /// an end. They are never blocked: what they hold in the kernel may be what it waits for.
+    /// Slows down operations that begin while a recall is being obeyed, so that the recall comes to
+    /// an end. They are never blocked, because the recall may wait for what they hold in the
+    /// kernel.
     pub(crate) fn yield_to_recall(&self) {
         let mut state = self.state.lock();
         if state.hold.revoking {
@@ -378,9 +381,9 @@ impl Inode {
         }
     }
 
-    /// As `yield_to_recall`, of changes of the size: a program that makes one after the other would
-    /// keep a recall from its end, and one that gives way each time holds the kernel's pages longer
-    /// than it helps. So only where the recall takes long.
+    /// As `yield_to_recall`, for changes of the size. A program that makes one after the other
+    /// would keep a recall from its end. A program that gives way each time would hold the kernel's
+    /// pages longer than it helps. So a change gives way only where the recall takes long.
     pub(crate) fn yield_to_slow_recall(&self) {
         let mut state = self.state.lock();
         let is_slow = |since: &Instant| since.elapsed() > SLOW_RECALL;

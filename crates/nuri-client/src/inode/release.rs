@@ -1,4 +1,4 @@
-//! Forgetting inodes that nothing refers to, and the leases that go back with them.
+//! Forgets inodes that nothing refers to, and gives their leases back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use super::{Inode, InodeState};
 /// attributes stay.
 const KEEP_CLOSED: usize = 50_000;
 
-/// Steps of the journal up to this one are flushed, durably, or lost: as in the journal's queue,
-/// without its lock. The journal alone raises it.
+/// Steps of the journal up to this one are flushed, durably, or lost. It is the number of the
+/// journal's queue, readable without its lock. Only the journal raises it.
 #[derive(Default)]
 pub(crate) struct FlushedSteps(AtomicU64);
 
@@ -77,12 +77,12 @@ impl Releaser {
         });
     }
 
-    /// The lease under this number is not needed any more.
+    /// Notes that the lease under this number is not needed any more.
     pub(crate) fn give_back(&self, ino: Ino, number: u64) {
         self.leases.lock().push((ino, number));
     }
 
-    /// What the server is to be told.
+    /// Takes the leases to give back to the server.
     pub(crate) fn take_leases(&self) -> Vec<(Ino, u64)> {
         std::mem::take(&mut *self.leases.lock())
     }

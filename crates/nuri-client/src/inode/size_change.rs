@@ -1,10 +1,11 @@
-//! Changes of a file's size and syncs, apart from writes that come past the kernel.
+//! Keeps changes of a file's size, and syncs, apart from writes that bypass the kernel.
 //!
-//! The kernel's lock of an inode keeps its own writes away while a program cuts the file. It knows
-//! nothing of writes past it (`Client::write_past`). Those are counted here once they have entered
-//! under their lease; changes of the size wait for them, and let no new ones begin. A write never
-//! waits for its lease while it is counted: the recall of the lease may wait for the change of size
-//! (LEASE-4c), and that would wait for the write.
+//! The kernel's lock of an inode excludes the kernel's own writes while a program truncates the
+//! file. The kernel knows nothing of writes that bypass it (`Client::write_past`). This file counts
+//! those writes once they have entered under their lease. A change of size waits for the counted
+//! writes to end, and lets no new one begin. A counted write never waits for its lease. Otherwise
+//! the recall of the lease might wait for the change of size (LEASE-4c), and the change of size for
+//! the write.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ const STEP: Duration = Duration::from_millis(20);
 /// other would keep it away for ever.
 const PRESSING: Duration = Duration::from_millis(100);
 
-/// Who comes past the kernel, and who keeps them away.
+/// Counts the writes that bypass the kernel, and the changes of the size that keep them away.
 #[derive(Default)]
 pub(crate) struct SizeGate {
     /// Writes that were kept away for long.
@@ -56,7 +57,7 @@ impl Drop for WritingPast {
     }
 }
 
-/// A write that changes of the size keep away, since when; ends when dropped.
+/// A write that changes of the size keep away, and since when; ends when dropped.
 pub(crate) struct KeptAway {
     node: Arc<Inode>,
     since: Instant,

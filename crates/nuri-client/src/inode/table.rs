@@ -1,4 +1,4 @@
-//! The inodes that a client remembers.
+//! The table of inodes that a client remembers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use super::{Inode, InodeState};
 use crate::session::MetaSession;
 
-/// All inodes by their number. Owner of which are there; the state of each has its own lock, which
-/// is taken after the table's.
+/// All inodes by their number. The table owns which inodes are there. The state of each has its own
+/// lock, which is taken after the table's lock.
 pub(crate) struct InodeTable {
     inodes: Mutex<HashMap<Ino, Arc<Inode>>>,
     /// Recalls of inodes that were not known yet.
@@ -26,12 +26,12 @@ impl InodeTable {
         InodeTable { inodes: Mutex::default(), session, clock: AtomicU32::new(0) }
     }
 
-    /// Now, in looks.
+    /// The present time, counted in looks.
     pub(crate) fn now(&self) -> u32 {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// Another look begins.
+    /// Notes that another look begins.
     pub(crate) fn tick(&self) {
         self.clock.fetch_add(1, Ordering::Relaxed);
     }
@@ -49,8 +49,8 @@ impl InodeTable {
         self.inodes.lock().values().cloned().collect()
     }
 
-    /// Runs `f` on the inode's state, which cannot leave the table meanwhile. One that is not known
-    /// is from now on.
+    /// Runs `f` on the inode's state, which cannot leave the table meanwhile. An unknown inode is
+    /// added.
     pub(crate) fn with<R>(&self, ino: Ino, f: impl FnOnce(&Arc<Inode>, &mut InodeState) -> R) -> R {
         let mut inodes = self.inodes.lock();
         let new = || Arc::new(Inode::new(ino, self.session.recalled(ino)));
@@ -61,7 +61,7 @@ impl InodeTable {
         f(&inode, &mut state)
     }
 
-    /// As [`InodeTable::with`], of an inode that is known.
+    /// As [`InodeTable::with`], but only for an inode that is known.
     pub(crate) fn with_known<R>(
         &self,
         ino: Ino,

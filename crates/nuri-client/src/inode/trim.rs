@@ -1,10 +1,11 @@
-//! Bounding what is remembered of inodes that no program uses: here, and at the server when it
-//! says that its table of leases is nearly full.
+//! Bounds the inodes that a client remembers although no program uses them. The client also gives
+//! inodes back when the server says that its table of leases is nearly full.
 //!
-//! Who was asked for longest ago goes first. The kernel answers warm calls by itself, so what is
-//! known of use are the calls that came here; what goes too early costs a look-up. The kernel drops
-//! what it can and says so as always (`forget`), which gives the lease back. Where it cannot be
-//! told to, it drops inodes only by its own need of memory: then their leases alone go back.
+//! The client drops the inode first whose last use is longest ago. The kernel answers warm calls by
+//! itself, so the client sees only the calls that reach it. An inode that is dropped too early
+//! costs one look-up. The kernel drops the inodes that it can, and reports each with `forget`,
+//! which gives the lease back. Some kernels cannot be told to drop inodes, and drop them only when
+//! they need memory. Then the client gives back only the leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +51,7 @@ impl Trim {
         Trim { session, inodes, releaser, leases, kernel, most, asked }
     }
 
-    /// So many inodes are to be given back.
+    /// Asks for so many inodes to be given back.
     pub(crate) fn ask(&self, inodes: u32) {
         self.asked.store(inodes as usize, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! Operations that the log answers. `None` everywhere: the server has to be asked.
+//! Answers operations from the journal. Everywhere, `None` means that the client has to ask the
+//! server.
 
 use std::sync::Arc;
 
@@ -68,14 +69,14 @@ impl InodeState {
         self.attr.as_mut().filter(|_| is_alone)
     }
 
-    /// It lost its last name and is open here for nobody that this mount knows of: the server may
-    /// have dropped it. Directories, special files and what was opened by its path alone are open
-    /// in the kernel only.
+    /// Whether the inode lost its last name and is not open, as far as this mount knows. Then the
+    /// server may have dropped it. Directories, special files and files opened only by path
+    /// (`O_PATH`) are open in the kernel only.
     pub(super) fn may_be_gone(&self) -> bool {
         self.orphan && self.opens == 0 && !broken!("gone_is_journalled")
     }
 
-    /// When a file changed last that has bytes here and no place on the targets yet.
+    /// The time of the last change of a file that has bytes here and no place on the targets yet.
     pub(super) fn waits_for_place(&self) -> Option<Time> {
         let is_held = self.hold.mode == Some(LeaseMode::Write) && !self.orphan;
         let waits = |file: &&FileData| !file.is_placed() && !file.own.buffer.is_empty();
@@ -96,7 +97,8 @@ impl JournalState {
 }
 
 impl Journal {
-    /// The log, where it may answer now. One that is full is told first: its directories stay here.
+    /// The journal, where it may answer now. A full journal is flushed first; its directories stay
+    /// here.
     pub(super) fn open_journal(&self) -> Option<MutexGuard<'_, JournalState>> {
         let log = self.session.trusts_leases().then(|| self.state.lock())?;
         if log.queue.has_room() {
@@ -107,7 +109,7 @@ impl Journal {
         Some(self.state.lock()).filter(|log| log.queue.has_room())
     }
 
-    /// By the server's clock, and not before `floor`.
+    /// A stamp by the server's clock, and not before `floor`.
     pub(super) fn stamp(&self, floor: Time) -> Time {
         self.session.now().max(floor)
     }
@@ -295,8 +297,8 @@ impl Journal {
         state.view()
     }
 
-    /// Cuts a file to nothing. Its data gets another object, which is not known before it grows
-    /// again, as with a file that was made here.
+    /// Truncates a file to 0. Its data gets another object, which is not known before the file
+    /// grows again, as with a file that was made here.
     pub(crate) fn empty_journalled(&self, change: &SetAttr) -> Option<Attr> {
         let node = self.inodes.find(change.ino)?;
         let mut log = self.open_journal()?;
@@ -318,7 +320,7 @@ impl Journal {
         attr
     }
 
-    /// Says that a file gets too long to lie with its inode.
+    /// Journals that a file gets too long to be inline.
     pub(super) fn extend_journalled(&self, ino: Ino) -> Option<()> {
         let node = self.inodes.find(ino)?;
         let mut log = self.open_journal()?;
@@ -329,7 +331,7 @@ impl Journal {
         Some(())
     }
 
-    /// As above, of a file with bytes that have to leave before its lease goes back.
+    /// As above, for a file with bytes that have to leave before its lease is given back.
     pub(super) fn extend_to_push(&self, ino: Ino) -> Option<()> {
         let node = self.inodes.find(ino)?;
         let mut log = self.open_journal()?;
@@ -347,8 +349,8 @@ impl Journal {
         Logged::new(step, &[ino])
     }
 
-    /// Moves a name, over another one or over nothing. Of a directory only where no rename that
-    /// another client asks for meanwhile makes a loop with it (JOURNAL-7).
+    /// Moves a name, over another one or over nothing. A directory is moved only where no rename
+    /// that another client asks for meanwhile makes a loop with it (JOURNAL-7).
     pub(crate) fn rename_journalled(&self, call: &Rename) -> Option<Result<(), Status>> {
         let are_plain = is_plain_name(&call.name) && is_plain_name(&call.new_name);
         if call.mode == RenameMode::Exchange || call.mode.leaves_whiteout() || !are_plain {
@@ -421,7 +423,7 @@ impl Journal {
         Some(is_leaf && node.ino != call.new_parent)
     }
 
-    /// The file of a known directory, if it has unpublished data that the log does not take.
+    /// The file of a known directory, if it has unpublished data that the journal does not take.
     pub(crate) fn with_pushed_data(&self, parent: Ino, name: &[u8]) -> Option<Arc<Inode>> {
         let child = self.open_journal()?.names(parent)?.get(name)?;
         let node = self.inodes.find(child.ino)?;

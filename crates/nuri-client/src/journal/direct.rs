@@ -1,4 +1,4 @@
-//! Changes that go to the server directly, beside the log.
+//! Changes that go to the server directly, without the journal.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -26,11 +26,11 @@ impl Drop for Direct<'_> {
 }
 
 impl Journal {
-    /// Before the server is asked to change directories: nothing is logged in them from here on,
-    /// and what was logged anywhere is told (JOURNAL-5).
+    /// Called before the server is asked to change directories. From now on nothing is journalled
+    /// in them, and everything that was journalled anywhere is flushed (JOURNAL-5).
     ///
     /// # Errors
-    /// The log cannot be told.
+    /// The journal cannot be flushed.
     pub(crate) fn begin_direct(&self, dirs: &[Ino]) -> Result<Direct<'_>, Status> {
         let mut log = self.state.lock();
         for dir in dirs {
@@ -48,7 +48,7 @@ impl Journal {
     /// Makes sure that the server knows the inode.
     ///
     /// # Errors
-    /// The log cannot be told.
+    /// The journal cannot be flushed.
     pub(crate) fn flush_of(&self, ino: Ino) -> Result<(), Status> {
         let logged = self.inodes.find(ino).map_or(0, |node| node.state.lock().logged);
         if self.is_flushed(logged) { Ok(()) } else { self.flush() }
@@ -91,8 +91,9 @@ impl Journal {
         }
     }
 
-    /// As [`Shared::ensure_placed`], before bytes leave for there: one call with all that was
-    /// logged before says that the file grows, and answers where its data goes.
+    /// As [`Journal::ensure_placed`], before bytes leave for that place. One call, with everything
+    /// that was journalled before, says that the file grows, and its answer says where the data
+    /// goes.
     ///
     /// # Errors
     /// The server's.
@@ -103,8 +104,8 @@ impl Journal {
         self.ensure_placed(ino)
     }
 
-    /// As [`Journal::ensure_placed_to_grow`], of a file with bytes that are about to leave, also
-    /// while its lease is recalled: the lease is given back after them.
+    /// As [`Journal::ensure_placed_to_grow`], for a file with bytes that are about to leave, also
+    /// while its lease is recalled. The lease is given back after these bytes.
     ///
     /// # Errors
     /// The server's.

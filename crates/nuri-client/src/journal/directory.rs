@@ -1,12 +1,13 @@
-//! Directories that this client has to itself: their names, known as a whole.
+//! Directories that this client holds exclusively, with all their names.
 //!
-//! Names are valid while the inode's state says so (`InodeState::names_known`), under the write
-//! lease. They are fetched for a directory that is changed here again and again and nowhere else;
-//! a directory that was just made has none.
+//! The names are valid while the inode's state says so (`InodeState::names_known`), under the write
+//! lease. The client fetches them for a directory that it changes again and again, and that nobody
+//! else changes. A directory that was just made has no names to fetch.
 //!
-//! A directory that others change too is taken for turns: what is known of its names when it is
-//! given back is kept, and who takes it again is told what changed (DELEGATION-2). Names from
-//! before a loss of logged steps are not kept: some may be of these (DELEGATION-3).
+//! A directory that other clients change too is taken for turns. When a turn ends, the client keeps
+//! the names that it knows. When it takes the directory again, the server tells it what changed
+//! (DELEGATION-2). Names from before a loss of journal steps are not kept, because some of them may
+//! come from lost steps (DELEGATION-3).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub(super) struct Child {
 }
 
 impl Names {
-    /// Of a directory that was just made.
+    /// The names of a directory that was just made.
     pub(super) fn of_new(attr: &Attr) -> Names {
         Names { known: attr.change, ..Names::default() }
     }
@@ -124,7 +125,8 @@ impl Names {
     }
 }
 
-/// Names of directories that others have for now, in the order in which they were given back.
+/// Names of directories that other clients have for now, in the order in which they were given
+/// back.
 #[derive(Default)]
 pub(super) struct Parted(Vec<(Ino, Names)>);
 
@@ -157,8 +159,8 @@ impl Parted {
 }
 
 impl JournalState {
-    /// Nothing is logged in the directory from here on. Its names are kept where it is taken by
-    /// turns, else returned.
+    /// Stops journalling in the directory. Its names are kept if the directory is taken by turns,
+    /// else returned.
     pub(super) fn leave(&mut self, dir: Ino, state: &mut InodeState) -> Option<Names> {
         state.names_known = false;
         state.names_changed();
@@ -172,7 +174,8 @@ impl JournalState {
 }
 
 impl Journal {
-    /// Where an inode lies, in the directories whose names are known. Looks at all of them.
+    /// The place of an inode in the directories whose names are known. Looks at all of these
+    /// directories.
     pub(crate) fn place_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let state = self.state.lock();
         let parted = state.parted.0.iter().map(|(dir, names)| (dir, names));
@@ -197,18 +200,19 @@ impl Journal {
         });
     }
 
-    /// Takes a directory to itself where that is worth it. What fails is left as it is.
+    /// Takes a directory exclusively where that is worth it. A failure leaves the directory as it
+    /// is.
     pub(crate) fn take_directory(&self, dir: Ino) {
         self.take_as(dir, |_| true);
     }
 
-    /// Takes a directory where that is worth it for a turn: who only looks a name up there would
+    /// Takes a directory where that is worth a turn. A client that only looks a name up there would
     /// end the turn of another mount.
     pub(crate) fn take_turn(&self, dir: Ino) {
         self.take_as(dir, |take| take == Take::Turn);
     }
 
-    /// Does by the log what changes directories, in as many turns as it takes: a turn may end while
+    /// Journals a change of directories, in as many turns as it takes, because a turn may end while
     /// something else is asked for. `None`: the server has to be asked.
     pub(crate) fn in_turns<T>(&self, dirs: &[Ino], act: impl Fn() -> Option<T>) -> Option<T> {
         let takes_turns = |dir: &Ino| {
@@ -343,8 +347,8 @@ impl Journal {
         }
     }
 
-    /// The directory is about to be given back: nothing is logged in it from here on. Returns the
-    /// files in it that others may look at next.
+    /// Stops journalling in a directory that is about to be given back. Returns the files in it
+    /// that other clients may look at next.
     pub(crate) fn leave_directory(&self, node: &Inode) -> Vec<Ino> {
         let mut log = self.state.lock();
         let mut state = node.state.lock();
@@ -352,7 +356,8 @@ impl Journal {
         log.leave(node.ino, &mut state).map(|names| names.files()).unwrap_or_default()
     }
 
-    /// Files of directories in which nothing was done here for a while: others may look at them.
+    /// Files of directories in which this client did nothing for a while, so that other clients may
+    /// look at them.
     pub(crate) fn take_files_of_ended_turns(&self) -> Vec<Ino> {
         let is_over = |dir: Ino| {
             self.inodes.find(dir).is_none_or(|node| !node.state.lock().usage.takes_turns())
@@ -367,7 +372,8 @@ impl Journal {
         files.concat()
     }
 
-    /// The inode of a name, to itself: who removes or moves it by the log has to have that too.
+    /// Takes the inode of a name exclusively. A client that removes or moves the name by the
+    /// journal has to hold the inode too.
     pub(crate) fn take_child(&self, parent: Ino, name: &[u8]) {
         let child = self.state.lock().directories.get(&parent).and_then(|n| n.get(name));
         if let Some(Child { ino, is_dir: false }) = child {
@@ -375,7 +381,7 @@ impl Journal {
         }
     }
 
-    /// An inode, to itself.
+    /// Takes an inode exclusively.
     pub(super) fn take_inode(&self, ino: Ino) {
         let is_alone = self.inodes.find(ino).is_some_and(|node| {
             let state = node.state.lock();
@@ -421,7 +427,7 @@ impl Journal {
         }
     }
 
-    /// Takes numbers for new inodes, where there are none left.
+    /// Reserves numbers for new inodes, where none are left.
     pub(super) fn provide_numbers(&self) {
         if !self.state.lock().numbers.is_empty() {
             return;

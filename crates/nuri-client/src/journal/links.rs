@@ -1,4 +1,4 @@
-//! Further names of files, by the journal.
+//! Adds further names to files, by the journal.
 
 use nuri_proto::Status;
 use nuri_proto::change::S_IFDIR;
@@ -54,7 +54,7 @@ impl Journal {
         Some(Ok(Entry { ino: call.ino, attr }))
     }
 
-    /// An inode that gets a further name in a directory that is known here, to itself.
+    /// Takes an inode exclusively that gets a further name in a known directory.
     pub(crate) fn take_linked(&self, ino: Ino, parent: Ino) {
         let is_known = self.inodes.find(parent).is_some_and(|dir| dir.state.lock().names_known);
         if is_known {

@@ -1,21 +1,23 @@
-//! The client log: what a client does in directories that it has to itself.
+//! The journal: operations that the client answers by itself, in directories that it holds
+//! exclusively.
 //!
-//! Who holds the write lease of a directory, knows all its names and has numbers for new inodes,
-//! answers creates, links, removes, renames and changes of attributes by itself, and tells the
-//! server in batches: at `fsync`, when a lease is recalled, before whatever the server has to be
-//! asked to change, and soon anyway.
+//! The client holds the write lease of such a directory, knows all its names, and has numbers for
+//! new inodes. Then it answers creates, links, removes, renames and changes of attributes without
+//! the server. It flushes the journal to the server in batches: at `fsync`, when a lease is
+//! recalled, and before any change for which it has to ask the server. Otherwise it flushes the
+//! journal soon.
 //!
-//! JOURNAL-3 The log is told in the order in which it was written, by one teller at a time.
-//! JOURNAL-4 A lease is given back only after everything that was logged under it is told.
-//! JOURNAL-5 A change that goes to the server directly follows everything logged before it, a
-//!    question what was logged of the inode: a directory that is being given back is asked for
-//!    already.
-//! JOURNAL-6 What is logged and not told keeps its inodes and leases here.
-//! JOURNAL-8 The answer to a step from before a file was cut to nothing says nothing of the place
-//!    and the size that the file has since.
+//! JOURNAL-3 The journal is flushed in the order in which it was written, by one thread at a time.
+//! JOURNAL-4 A lease is given back only after every operation journalled under it is flushed.
+//! JOURNAL-5 A change that goes to the server directly follows everything journalled before it. A
+//!    question to the server follows what was journalled of the inode. The reason: while a
+//!    directory is being given back, the client already asks the server about it.
+//! JOURNAL-6 A journalled operation that is not flushed keeps its inodes and leases at the client.
+//! JOURNAL-8 The answer to a step may come after the file was truncated to 0. Then it says nothing
+//!    about the place and the size that the file has since.
 //!
-//! A crash of the client loses what was not told, and nothing in between. The rules of the server's
-//! side are in `nuri-meta/src/namespace/op/apply.rs`.
+//! A crash of the client loses the operations that were not flushed, and nothing in between. The
+//! rules of the server's side are in `nuri-meta/src/namespace/op/apply.rs`.
 
 mod answer;
 mod direct;
@@ -46,7 +48,7 @@ use crate::inode::table::InodeTable;
 use crate::session::MetaSession;
 use crate::writeback::budget::Budget;
 
-/// The log of one client.
+/// The journal of one client.
 pub(crate) struct Journal {
     inodes: Arc<InodeTable>,
     session: Arc<MetaSession>,
@@ -109,7 +111,8 @@ impl Journal {
         }
     }
 
-    /// Files with bytes that could not be kept after their last close: nobody was told.
+    /// Number of files with bytes that could not be kept after their last close, so that no program
+    /// was told.
     pub(crate) fn untold(&self) -> Arc<AtomicU64> {
         self.untold.clone()
     }

@@ -1,12 +1,12 @@
-//! The steps of a client log on their way to the server: in order, each once. Pure: who tells them
-//! brings the time, makes the calls and says what came of them.
+//! The queue of journal steps on their way to the server: in order, each once. Pure: the caller
+//! brings the time, makes the calls, and reports their outcome.
 //!
-//! QUEUE-1 One batch is under way at a time. While its outcome is not known it is what is told
-//!    next, in the same words under the same slot: it may have been done, and what follows it
-//!    relies on it.
-//! QUEUE-2 Steps are told when everything up to them was answered as durable, in the order of
-//!   numbers.
-//! QUEUE-3 What is lost takes everything after it along, and what is logged later begins anew.
+//! QUEUE-1 One batch is under way at a time. While its outcome is not known, the client sends the
+//!    same batch again, unchanged and in the same reply slot. The batch may have been carried out,
+//!    and the steps after it rely on it.
+//! QUEUE-2 A step is flushed when all steps up to it were answered as durable, in the order of
+//!    numbers.
+//! QUEUE-3 A lost step takes all steps after it along. Later steps begin anew.
 //!
 //! Callers: `tell.rs`, and the simulator.
 
@@ -24,7 +24,7 @@ use nuri_rules::broken;
 
 /// Steps beyond which the server is asked directly, which tells them all.
 const MOST_STEPS: usize = 8192;
-/// Steps of one call.
+/// Most steps of one call.
 pub const BATCH: usize = 256;
 /// Their bytes, of what a call may have.
 const BATCH_ARGS: usize = MAX_ARGS / 2;
@@ -32,8 +32,8 @@ const BATCH_PAYLOAD: usize = MAX_PAYLOAD / 2;
 /// Bytes of an answer in which a file's place is told, at most.
 const LONGEST_RECORD: usize = 16 << 10;
 
-/// Steps that were logged and are not told. `K` is what the teller keeps with a batch: at least
-/// the slot under which it was sent.
+/// Journal steps that are not flushed yet. `K` is what the caller keeps with a batch: at least the
+/// reply slot under which it was sent.
 #[derive(Default)]
 pub struct Queue<K> {
     steps: VecDeque<Logged>,
@@ -45,7 +45,7 @@ pub struct Queue<K> {
     unsure: Option<Batch<K>>,
 }
 
-/// A step of the log.
+/// A step of the journal.
 pub struct Logged {
     pub step: Step,
     /// Of a publication.
@@ -70,7 +70,7 @@ pub struct Batch<K> {
     last: u64,
 }
 
-/// What an answer, or none, says of a batch.
+/// What an answer, or its absence, says of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Done, durably.
@@ -82,7 +82,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Of a call that came back with this status.
+    /// The outcome of a call that came back with this status.
     pub fn of(status: Status) -> Outcome {
         match status {
             Status::OK => Outcome::Told,
@@ -116,12 +116,12 @@ impl<K: Default> Queue<K> {
         self.last
     }
 
-    /// Number of the last step that is told or lost.
+    /// Number of the last step that is flushed or lost.
     pub fn settled(&self) -> u64 {
         self.told
     }
 
-    /// Whether another step may be logged.
+    /// Whether another step may be journalled.
     pub fn has_room(&self) -> bool {
         self.steps.len() < MOST_STEPS
     }
@@ -131,14 +131,14 @@ impl<K: Default> Queue<K> {
         self.since.is_some()
     }
 
-    /// Whether it is time to tell.
+    /// Whether it is time to flush.
     pub fn is_due(&self, now: Instant) -> bool {
         let is_old = self.since.is_some_and(|at| now.saturating_duration_since(at) >= LOG_DELAY);
         is_old || self.unsure.is_some() || self.steps.len() >= BATCH
     }
 
-    /// What to tell next (QUEUE-1). Whoever takes it says what came of it: [`Queue::told`],
-    /// [`Queue::unsure`] or [`Queue::lose`].
+    /// The batch to flush next (QUEUE-1). The caller that takes it reports the outcome:
+    /// [`Queue::told`], [`Queue::unsure`] or [`Queue::lose`].
     pub fn next(&mut self, session: SessionId, now: Instant) -> Batch<K> {
         let overtakes = broken!("log_overtakes") && !self.steps.is_empty();
         match self.unsure.take_if(|_| !overtakes) {
@@ -176,17 +176,18 @@ impl<K: Default> Queue<K> {
         Batch { call, payload, made, touched, session, kept, first, last }
     }
 
-    /// The batch is done, durably.
+    /// Notes that the batch is carried out, durably.
     pub fn told(&mut self, batch: &Batch<K>) {
         self.told = self.told.max(batch.last);
     }
 
-    /// The batch has to be told again.
+    /// Notes that the batch has to be sent again.
     pub fn unsure(&mut self, batch: Batch<K>) {
         self.unsure = Some(batch);
     }
 
-    /// What is logged cannot be told any more; nor can what was taken (QUEUE-3).
+    /// Drops all steps: neither journalled steps nor the batch under way can be flushed any more
+    /// (QUEUE-3).
     pub fn lose(&mut self) -> Lost<K> {
         self.steps.clear();
         self.since = None;
@@ -201,7 +202,7 @@ impl<K> Batch<K> {
         self.last
     }
 
-    /// Files that it says of that they grow, each with the number of the step that does.
+    /// Files that the batch reports to grow, each with the number of the step that reports it.
     pub fn grown(&self) -> impl Iterator<Item = (Ino, u64)> + '_ {
         let numbered = self.call.steps.iter().zip(self.first..);
         // Those that were added are as of its last step.
@@ -211,7 +212,7 @@ impl<K> Batch<K> {
         })
     }
 
-    /// Adds what was not logged and may go along: its data is known only now.
+    /// Adds a step that was not journalled and may go along, because its data is known only now.
     pub fn add(&mut self, step: Step, inline: Vec<u8>) {
         self.call.steps.push(step);
         self.payload.extend(inline);

@@ -1,4 +1,4 @@
-//! Telling the server what was logged.
+//! Flushes the journal to the server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ pub(super) fn publication(state: &mut InodeState, now: Time) -> Option<Logged> {
     Some(Logged { step, inline, touched: vec![ino] })
 }
 
-/// Why steps cannot be told any more.
+/// Why steps cannot be flushed any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// With it goes all that is known.
@@ -89,11 +89,11 @@ impl Drain for Journal {
 }
 
 impl Journal {
-    /// Tells everything that is logged by now; durable when it returns.
+    /// Flushes everything that is journalled by now; it is durable when the call returns.
     ///
     /// # Errors
-    /// The server is not reached, or has no room: what is not told is told later. What was lost
-    /// with a session is no error here: the open files know.
+    /// The server is not reached, or has no space: then the rest is flushed later. Steps that were
+    /// lost with a session are no error here, because the open files know.
     pub(crate) fn flush(&self) -> Result<(), Status> {
         let upto = self.state.lock().queue.last();
         if self.is_flushed(upto) {
@@ -183,8 +183,8 @@ impl Journal {
         }
     }
 
-    /// What is logged cannot be told any more: programs hear of it from their open files, and
-    /// whoever syncs a directory.
+    /// Drops journalled steps that cannot be flushed any more. Programs hear of it from their open
+    /// files, or when they sync a directory.
     pub(crate) fn lose(&self, loss: Loss) {
         let mut log = self.state.lock();
         // What a teller has taken is lost too: its session ended, or it says so itself.
@@ -231,7 +231,7 @@ impl Journal {
         self.budget.give(file.own.buffer.clear());
     }
 
-    /// Tells what waits for long.
+    /// The worker: flushes steps that wait for long.
     pub(crate) fn run(&self) {
         while !self.session.stopping() {
             self.wait_logged(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! How a client uses a directory, and whether it is worth having to itself.
+//! How a client uses a directory, and whether the directory is worth holding exclusively.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(super) enum Take {
 }
 
 impl DirUsage {
-    /// Somebody else asked for the directory.
+    /// Notes that another client asked for the directory.
     pub(crate) fn asked_elsewhere(&mut self) {
         (self.own, self.asked_elsewhere) = (0, Some(Instant::now()));
         self.counted = None;
@@ -51,7 +51,7 @@ impl DirUsage {
         self.note_change();
     }
 
-    /// An own change, direct or logged.
+    /// Notes a change by this client, direct or journalled.
     pub(super) fn note_change(&mut self) {
         let now = Instant::now();
         let goes_on = self.changed.is_some_and(|at| now - at < PAUSE);
@@ -59,8 +59,8 @@ impl DirUsage {
         self.changed = Some(now);
     }
 
-    /// A direct change was answered, with the directory's change counter by then: what that counts
-    /// beyond our own changes is somebody else's.
+    /// Notes the answer to a direct change, with the directory's change counter at that time. What
+    /// the counter counts beyond this client's changes comes from other clients.
     pub(crate) fn answered(&mut self, change: u64) {
         let Some((known, begun)) = self.counted else {
             let ended = self.begun - u64::from(self.direct.saturating_sub(1));
@@ -81,7 +81,7 @@ impl DirUsage {
         (is_alone && !self.is_unfit).then_some(Take::Exclusive)
     }
 
-    /// Whether it is changed here again and again, and elsewhere too.
+    /// Whether the directory is changed again and again by this client, and by others too.
     pub(super) fn takes_turns(&self) -> bool {
         let goes_on = self.changed.is_some_and(|at| at.elapsed() < PAUSE);
         goes_on && self.running >= WORTH_A_TURN && self.is_shared() && !self.is_unfit

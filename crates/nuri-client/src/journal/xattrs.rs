@@ -1,5 +1,7 @@
-//! Extended attributes that the journal answers for: all of an inode are known, and it is here
-//! alone. Access control lists are among them: the mode follows (`nuri_proto::acl`).
+//! Extended attributes that the journal answers for. The client must know all attributes of the
+//! inode, and hold it exclusively.
+//!
+//! Access control lists are among them: the mode follows a change of the list (`nuri_proto::acl`).
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -12,7 +14,7 @@ use super::queue::Logged;
 use crate::inode::InodeState;
 use crate::inode::known_xattrs::Xattrs;
 
-/// Longer values go to the server, so that what waits in memory stays small.
+/// Longer values go to the server, so that the journal in memory stays small.
 pub(super) const LONGEST: usize = 4096;
 
 impl Journal {
@@ -43,7 +45,7 @@ impl Journal {
         if state.hold.mode.is_some() { look(&mut state) } else { None }
     }
 
-    /// Reads all attributes of an inode, if it is here alone, before one is changed.
+    /// Reads all attributes of an inode that this client holds exclusively, before one is changed.
     ///
     /// # Errors
     /// The server's, as `FBIG` for more than can be read. Then they are not known.

@@ -1,5 +1,5 @@
-//! Acquiring leases: an operation enters under the lease that it needs, and the server is asked
-//! where that is not held.
+//! Acquires leases. An operation enters under the lease that it needs. The client asks the server
+//! where it does not hold that lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ pub(crate) enum Resizing {
 pub(crate) struct Entered(pub(crate) Arc<Inode>, Option<WritingPast>);
 
 impl Entered {
-    /// The operation writes past the kernel. False: the file's size is being changed.
+    /// Notes that the operation writes past the kernel. `false`: the file's size is being changed.
     pub(crate) fn goes_past_the_kernel(&mut self, kept: Option<&KeptAway>) -> bool {
         self.1 = self.0.write_past(kept);
         self.1.is_some()
@@ -230,7 +230,8 @@ impl Leases {
         }
     }
 
-    /// Enters an operation that an own recall waits for, under whatever lease is being recalled.
+    /// Enters an operation that a recall of this client waits for, under whatever lease is being
+    /// recalled.
     pub(crate) fn enter_recalled(&self, ino: Ino, bytes: Span) -> Option<Entered> {
         let node = self.inodes.find(ino)?;
         let mut state = node.state.lock();
@@ -254,7 +255,7 @@ impl Leases {
         self.granted(session, &reply.inode, reply.file, asked)
     }
 
-    /// Takes over what was asked for; where it was not granted the caller asks again.
+    /// Takes over the requested lease. Where it was not granted, the caller asks again.
     pub(crate) fn granted(
         &self,
         session: SessionId,
@@ -334,8 +335,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Finishes a truncation that another client did not, where there is one, before the file grows
-    /// under a lease that is being given back.
+    /// Finishes a truncation that another client did not finish, where there is one. The caller is
+    /// about to grow the file under a lease that is being given back.
     pub(crate) fn finish_truncation_of(&self, ino: Ino) -> Result<(), Status> {
         let session = self.session.id();
         let reply = self.session.call(&Acquire { ino, mode: LeaseMode::Read })?;
@@ -364,7 +365,7 @@ impl Leases {
         self.forget_attr(reply.ino);
     }
 
-    /// An own call changed the inode, and did not answer how it is now.
+    /// Notes that a call of this client changed the inode, and did not answer with its new state.
     pub(crate) fn forget_attr(&self, ino: Ino) {
         if let Some(node) = self.inodes.find(ino) {
             node.state.lock().outdate_attr();

@@ -1,5 +1,7 @@
-//! Giving the write leases of closed files up with their directory's: who asks for a directory that
-//! was filled here looks at its files next, and each would cost a recall.
+//! Gives up the write leases of closed files together with the lease of their directory.
+//!
+//! A client that asks for a directory that was filled here looks at its files next. Without this,
+//! each of these files would cost a recall.
 
 use nuri_proto::id::Ino;
 use nuri_proto::op::meta::{Downgrade, LeaseMode};
@@ -12,8 +14,8 @@ use crate::lease::acquire::Leases;
 const BATCH: usize = 4096;
 
 impl Leases {
-    /// Only reads those of the files from here on that are closed and known to the server as they
-    /// are. What cannot be told is recalled one by one.
+    /// Downgrades to reads the leases of those files that are closed and that the server knows as
+    /// they are. Leases for which the call fails are recalled one by one.
     pub(crate) fn downgrade_children(&self, files: Vec<Ino>) {
         for batch in files.chunks(BATCH) {
             let share = |ino: &Ino| {

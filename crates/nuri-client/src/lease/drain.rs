@@ -10,7 +10,8 @@ pub(crate) trait Drain {
     fn drain(&self, inode: &Arc<Inode>) -> bool;
 }
 
-/// Drains all of them in their order, whatever one says. False where one could not.
+/// Drains all parts in their order, whatever one part answers. `false` where one part could not
+/// drain.
 pub(crate) fn drain_all(drains: &[&dyn Drain], inode: &Arc<Inode>) -> bool {
     let mut is_drained = true;
     for drain in drains {

@@ -1,9 +1,10 @@
-//! Keeping time: leases are trusted only while the server may still believe in them.
+//! Expiry of leases: the client trusts a lease only while the server may still believe in it.
 //!
-//! The server keeps a session for `SESSION` after it heard of it. A client counts from when it
-//! *sent* what renewed it, so its time always ends first: after `SUSPEND` operations wait for the
-//! server and the kernel's page caches are emptied; what the kernel cached with a time ends by
-//! `CLIENT_LEASE`. Then the server may give the leases to others.
+//! The server keeps a session for `SESSION` after it last heard from it. The client counts from the
+//! moment when it *sent* the call that renewed the session, so its time always ends first. After
+//! `SUSPEND`, operations wait for the server, and the kernel's page caches are emptied. What the
+//! kernel cached with a time ends by `CLIENT_LEASE`. Only then may the server give the leases to
+//! other clients.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Giving a lease back: the ordered list of what has to leave first.
+//! Gives a lease back: the ordered list of what has to leave the inode first.
 //!
-//! Order of a recall: stop caching anew, let replies in flight reach the kernel, invalidate the
-//! kernel's caches, flush and publish, and only when no operation overlapped that, give the lease
-//! up and say so. Until then the client's own operations run under the old lease, because the
-//! kernel's invalidation may wait for them.
+//! A recall has these steps. Stop caching anew. Let replies in flight reach the kernel. Invalidate
+//! the kernel's caches. Flush and publish. If no operation overlapped these steps, give the lease
+//! up and tell the server. Until then the client's own operations run under the old lease, because
+//! the kernel's invalidation may wait for them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +19,8 @@ use crate::lease::drain::drain_all;
 use crate::lease::revocation::{Revocation, Step};
 use crate::lease::state::Recalled;
 
-/// Does what a revocation asks for until the lease may leave, which it does under the lock that is
-/// returned. `None`: it takes too long.
+/// Does what a revocation asks for until the lease may leave. The lease leaves under the returned
+/// lock. `None`: the revocation takes too long.
 pub(super) fn obey<'n>(
     node: &'n Inode,
     mut revocation: Revocation,
@@ -61,8 +61,8 @@ impl InodeState {
 }
 
 impl Leases {
-    /// Obeys a recall of the lease. What is kept of it; `settled`: a writer left nothing beyond the
-    /// file's size.
+    /// Obeys a recall of the lease. Returns what is kept of the lease; `settled`: a writer left
+    /// nothing beyond the file's size.
     pub(crate) fn give_back(
         &self,
         node: &Arc<Inode>,
@@ -107,7 +107,8 @@ impl Leases {
         lost
     }
 
-    /// Gives up a lease with whatever is not kept; programs are told once per open file.
+    /// Gives up a lease together with data that could not be kept; programs are told once per open
+    /// file.
     pub(crate) fn give_up(&self, node: &Arc<Inode>, why: &str) -> Option<LeaseMode> {
         tracing::warn!("client: lease on inode {} given up: {why}", node.ino);
         self.writeback.lose(node, Status::IO);
@@ -118,7 +119,7 @@ impl Leases {
         None
     }
 
-    /// The inode lost its last name: release it now or at the last close.
+    /// Notes that the inode lost its last name: it is released now or at the last close.
     pub(crate) fn note_orphan(&self, ino: Ino) {
         if self.inodes.find(ino).is_some_and(|node| node.state.lock().is_being_opened()) {
             return self.deferred.defer(ino);
@@ -158,7 +159,7 @@ impl Leases {
         std::mem::take(&mut *self.orphans.lock())
     }
 
-    /// They could not be told yet.
+    /// Keeps orphans of which the server could not be told yet.
     pub(crate) fn keep_orphans(&self, orphans: Vec<Ino>) {
         self.orphans.lock().extend(orphans);
     }

@@ -1,8 +1,8 @@
-//! The ranges of a file that a client may write beside others.
+//! The ranges of a file that a client may write while other clients write other ranges.
 
 use nuri_proto::range_map::{RangeMap, Span};
 
-/// What of a file may be written here.
+/// The ranges of a file that may be written here.
 #[derive(Default)]
 pub(crate) struct RangeLease {
     pub(super) held: RangeMap<()>,

@@ -1,10 +1,12 @@
-//! Emptying the kernel's caches of an inode for a recall, without waiting for own operations.
+//! Empties the kernel's caches of an inode for a recall, without waiting for the client's own
+//! operations.
 //!
-//! A buffered write keeps the last page that it fills locked until it is answered, where that page
-//! holds nothing valid yet; a read keeps all its pages so. While it waits for a lease, a write of
-//! another mount may wait for our recall: neither would end. So the pages of own waiting operations
-//! may stay locked. Nothing of old can be read from them: who reads one waits for the operation,
-//! which asks the server. All other pages are emptied before the recall is answered.
+//! A buffered write may fill its last page only in part. If that page holds nothing valid yet, the
+//! write keeps it locked until it is answered. A read keeps all its pages locked. While such an
+//! operation waits for a lease, a write of another mount may wait for our recall, and neither would
+//! end. So the pages of own waiting operations may stay locked. No old data can be read from these
+//! pages: a reader waits for the operation, and the operation asks the server. All other pages are
+//! emptied before the recall is answered.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ thread_local! {
 /// Pages from there on, so many bytes; 0 for all that follow.
 type Pages = (u64, u64);
 
-/// What the front end's kernel caches, and how to empty it. Calls may block on the kernel.
+/// The caches of the front end's kernel, and how to empty them. Calls may block on the kernel.
 pub trait KernelCache: Send + Sync + 'static {
     /// The size of a file may change elsewhere from here on. Calls nobody.
     fn doubt(&self, ino: Ino);
@@ -113,7 +115,7 @@ impl KernelCaches {
         KernelCaches { threads, ..KernelCaches::default() }
     }
 
-    /// Whom to tell.
+    /// Sets the kernel cache to empty.
     pub(crate) fn set(&self, kernel: Arc<dyn KernelCache>) {
         *self.kernel.write() = Some(kernel);
     }
@@ -123,7 +125,8 @@ impl KernelCaches {
         self.gate.read()
     }
 
-    /// Drops those of the inodes that no program uses. False where the kernel cannot be told to.
+    /// Drops those of the inodes that no program uses. `false` where the kernel cannot be told to
+    /// do so.
     pub(crate) fn drop_unused(&self, inos: &[Ino]) -> bool {
         let kernel = self.kernel.read().clone();
         kernel.is_some_and(|kernel| kernel.drop_unused(inos))
@@ -150,8 +153,8 @@ impl KernelCaches {
         while !empty_around(&self.threads, &kernel, node, (from, len)) {}
     }
 
-    /// Leases of these are about to be lost: until the kernel's caches are emptied, it may know
-    /// older sizes.
+    /// Notes that leases of these inodes are about to be lost. Until the kernel's caches are
+    /// emptied, the kernel may know older sizes.
     pub(crate) fn doubt(&self, nodes: &[Arc<Inode>]) {
         if let Some(kernel) = self.kernel.read().clone() {
             nodes.iter().for_each(|node| kernel.doubt(node.ino));
@@ -173,9 +176,9 @@ impl KernelCaches {
         }
     }
 
-    /// As `empty_kernel`, for many inodes, on threads of their own: the kernel blocks on pages
-    /// that are being read, and such a read may wait for what the caller does next. The receiver
-    /// gets a word when all are done.
+    /// As `empty_kernel`, for many inodes, on threads of their own. The kernel blocks on pages that
+    /// are being read, and such a read may wait for what the caller does next. The receiver gets a
+    /// message when all are done.
     pub(crate) fn empty_kernel_apart(
         self: &Arc<KernelCaches>,
         nodes: Vec<Arc<Inode>>,
@@ -199,9 +202,9 @@ impl KernelCaches {
     }
 }
 
-/// Waits until the kernel, which did not know the inode, knows it, so that it can be told to
-/// forget its attributes: who looked it up may still be on the way from the reply to the inode.
-/// Bounded: the lookup may not be answered yet, and wait for what the caller does next; then it is
+/// Waits until the kernel, which did not know the inode, knows it, so that it can be told to forget
+/// its attributes. A look-up may still be on its way from the reply to the inode. The wait is
+/// bounded: the look-up may not be answered yet, and wait for what the caller does next. Then it is
 /// answered without a time.
 pub(crate) fn await_inode(kernel: &dyn KernelCache, node: &Inode) {
     let start = Instant::now();

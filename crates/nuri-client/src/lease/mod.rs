@@ -1,8 +1,10 @@
-//! Leases on inodes. What a client may believe to hold is in [`state`], how leases are acquired in
-//! [`acquire`], when one that is recalled may leave in [`revocation`], and what has to leave before
-//! it in [`give_back`]. [`recall`] hears the server, [`invalidate`] empties the kernel's caches.
-//! [`range`] has leases on ranges of a file that several clients write, [`expiry`] their end when
-//! the server is silent, [`downgrade`] gives up those of a directory's files.
+//! Leases on inodes.
+//!
+//! [`state`] is what a client may believe to hold. [`acquire`] asks for leases. [`revocation`] says
+//! when a recalled lease may leave, and [`give_back`] what has to leave the inode before it.
+//! [`recall`] listens to the server, and [`invalidate`] empties the kernel's caches. [`range`] has
+//! leases on ranges of a file that several clients write. [`expiry`] ends leases when the server
+//! does not answer. [`downgrade`] gives up the leases of a directory's files.
 
 pub(crate) mod acquire;
 mod downgrade;

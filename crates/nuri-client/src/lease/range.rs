@@ -1,10 +1,11 @@
-//! Parts of a file that is written here and elsewhere at the same time.
+//! Leases on ranges of a file that several clients write at the same time.
 //!
-//! Who writes a file alone has its write lease. Where several clients write it, each is granted the
-//! bytes that it writes, and those that it will write next: then nothing of the file's attributes
-//! is known here, and nothing of it is read. Whatever needs more gives the parts up first: what was
-//! written is made durable and published, then the whole is asked for. Meanwhile nothing is written
-//! under parts, and grants that are on their way do not count.
+//! A client that is the only writer of a file has the file's write lease. Where several clients
+//! write the file, the server grants each client the bytes that it writes, and those that it will
+//! write next. Meanwhile these clients know nothing of the file's attributes, and read nothing of
+//! it. An operation that needs more gives the ranges up first. The client makes the written bytes
+//! durable and publishes them, and then asks for the whole file. Meanwhile nothing is written under
+//! the ranges, and grants that are on their way do not count.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,8 +52,8 @@ pub(crate) fn span_of(offset: u64, len: usize) -> Span {
     Span { start, end: end.clamp(start, Span::LAST) }
 }
 
-/// How an open file is written: runs without a gap, as long and as far apart as the last ones. The
-/// kernel splits a write where its first page is not written as a whole.
+/// The pattern in which an open file is written: runs without a gap, as long and as far apart as
+/// the last ones. The kernel splits a write whose first page is not written as a whole.
 #[derive(Default)]
 pub(crate) struct Pattern {
     run: Run,
@@ -69,7 +70,7 @@ struct Run {
 }
 
 impl Pattern {
-    /// A write; returns what will be written next.
+    /// Notes a write; returns what will likely be written next.
     pub(crate) fn write(&mut self, start: u64, len: u64) -> Ahead {
         if start == self.run.start + self.run.len {
             (self.run.len, self.run.writes) = (self.run.len + len, self.run.writes + 1);
@@ -144,7 +145,7 @@ impl InodeState {
         }
     }
 
-    /// Its mode changes here.
+    /// Notes that the file's mode changes here.
     pub(crate) fn forget_mode(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.mode = None;
@@ -163,7 +164,7 @@ impl Drop for AskingWhole {
 }
 
 impl Leases {
-    /// Before the server is asked for more than parts of the file, or for its attributes.
+    /// Called before the server is asked for more than ranges of the file, or for its attributes.
     pub(crate) fn ask_whole(&self, ino: Ino) -> Result<AskingWhole, Status> {
         let asking = self.inodes.with(ino, |node, state| {
             state.asking_whole += 1;
@@ -279,7 +280,7 @@ impl Leases {
         self.session.call(&RecallDone { ino, number, kept: None, part, settled: false })
     }
 
-    /// The server restarted: tell it of the parts, a file at a time.
+    /// Reclaims the ranges at a restarted server, a file at a time.
     pub(crate) fn reclaim_parts(&self, nodes: &[Arc<Inode>], server_boot: u64) {
         for node in nodes {
             let Some(spans) = node.state.lock().parts.as_ref().map(|parts| parts.spans()) else {

@@ -1,6 +1,6 @@
-//! Giving leases back, and what happens when the server or the session changes.
+//! Receives recalls, and handles a change of the server or of the session.
 //!
-//! Every recall has its own thread, holding no lock. What a recall does is in `give_back.rs`.
+//! Every recall has its own thread, which holds no lock. What a recall does is in `give_back.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

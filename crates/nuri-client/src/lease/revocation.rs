@@ -1,10 +1,10 @@
-//! How a lease, or a part of one, leaves once it is recalled. Pure: [`Revocation::next`] says what
+//! How a lease, or a range of one, leaves once it is recalled. Pure: [`Revocation::next`] says what
 //! to do, and the caller does it.
 //!
-//! GRANT-4 A lease leaves when nothing under it is left here: whatever held something of it said
-//!    that it is drained, nothing was written since, no operation is under way, and no read
-//!    overlapped the emptying of the kernel's caches. One that cannot leave in time is given up,
-//!    and what is lost with it is told.
+//! GRANT-4 A lease leaves when nothing under it is left at the client. Everything that held
+//!    something of it reported that it is drained, and nothing was written since. No operation is
+//!    under way, and no read overlapped the emptying of the kernel's caches. A lease that cannot
+//!    leave in time is given up, and the loss that this causes is reported.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ enum Extent {
     Range,
 }
 
-/// The recall of a lease, or of a part, that is being obeyed.
+/// A recall of a lease, or of a range of one, that the client is obeying.
 #[derive(Clone, Copy, Debug)]
 pub struct Revocation {
     extent: Extent,
@@ -88,7 +88,7 @@ impl Revocation {
         }
     }
 
-    /// Everything was asked to drain. False: not all of it could.
+    /// Notes that everything was asked to drain. `false`: some of it could not.
     pub fn drained(&mut self, is_all: bool) {
         self.drained = Some(is_all);
     }

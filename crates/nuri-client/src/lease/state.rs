@@ -1,20 +1,20 @@
-//! What a client believes to hold of an inode: its lease, as grants and recalls come in any order.
-//! Pure: the caller does what a recall asks for and says when it is done.
+//! What a client believes to hold of an inode: its lease, while grants and recalls come in any
+//! order. Pure: the caller does what a recall asks for, and says when it is done.
 //!
-//! GRANT-1 A grant of an earlier start of the server, of a session that ended, or up to a number
-//!    that was recalled, is void, also when its answer comes late.
-//! GRANT-2 While a recall is being obeyed nothing new is cached or logged under the lease. Where
-//!    two are, because the second one takes more, that is until both are done: what the second one
-//!    has emptied must stay empty when the first one ends.
-//! GRANT-3 A recall of older grants than the last one takes nothing: that one stays.
+//! GRANT-1 A grant is void, even when its answer comes late, in three cases. It is of an earlier
+//!    start of the server, or of a session that ended, or its number was recalled.
+//! GRANT-2 While the client obeys a recall, nothing new is cached or journalled under the lease. A
+//!    second recall may come because it takes more. Then this lasts until both are done: what the
+//!    second recall emptied must stay empty when the first one ends.
+//! GRANT-3 A recall of grants older than the last one takes nothing: the last grant stays.
 //!
-//! Callers: `node.rs`, `recall.rs`, and the simulator.
+//! Callers: `inode/mod.rs`, `recall.rs`, and the simulator.
 
 use nuri_proto::op::meta::{Grant, LeaseMode};
 use nuri_rules::broken;
 
-/// What tells a grant that counts from a delayed one. Read it under the lock of the state that
-/// the grant changes: then a session's end either finds the grant there or prevents it.
+/// Tells a valid grant from a delayed one. Read it under the lock of the state that the grant
+/// changes. Then the end of a session either finds the grant there or prevents it.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantValidity {
     pub server_boot: u64,
@@ -32,7 +32,7 @@ impl GrantValidity {
     }
 }
 
-/// A lease, or none.
+/// What the client holds of an inode: a lease, or none.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LeaseState {
     pub mode: Option<LeaseMode>,
@@ -58,23 +58,23 @@ pub enum Recalled {
 }
 
 impl LeaseState {
-    /// Of an inode that was just made here, or is not known to the server yet.
+    /// The lease of an inode that was just made here, or that the server does not know yet.
     pub fn own() -> LeaseState {
         LeaseState { mode: Some(LeaseMode::Write), is_private: true, ..LeaseState::default() }
     }
 
-    /// Of an inode that is not known here, whose grants up to a number were recalled.
+    /// The lease of an inode that is not known here, and whose grants up to a number were recalled.
     pub(crate) fn none(recalled: u64) -> LeaseState {
         LeaseState { recalled, ..LeaseState::default() }
     }
 
-    /// Whether what an answer told under the grant is still so (GRANT-1).
+    /// Whether an answer under the grant is still valid (GRANT-1).
     pub fn counts(&self, grant: Grant, standing: GrantValidity) -> bool {
         let is_recalled = grant.number <= self.recalled && !broken!("void_grant_counts");
         standing.counts(grant) && !is_recalled
     }
 
-    /// Takes over a grant, where it counts; says whether it does.
+    /// Takes over a grant if it is valid; returns whether it is.
     pub fn take(&mut self, grant: Option<Grant>, standing: GrantValidity) -> bool {
         let Some(grant) = grant.filter(|grant| self.counts(*grant, standing)) else { return false };
         if grant.number > self.number {
@@ -83,13 +83,13 @@ impl LeaseState {
         true
     }
 
-    /// The lease as a new start of the server confirmed it.
+    /// The lease as the restarted server confirmed it.
     pub fn reclaimed(&mut self, grant: Grant) {
         (self.mode, self.number) = (Some(grant.mode), grant.number);
     }
 
-    /// Grants up to the number are recalled. `last` is the last grant of the inode, whole or in
-    /// part; `has_more`: something besides the lease is kept under them.
+    /// Notes a recall of the grants up to the number. `last` is the last grant of the inode, whole
+    /// or of a range. `has_more` says that something besides the lease is kept under them.
     pub fn recall(&mut self, number: u64, last: u64, has_more: bool) -> Recalled {
         self.recalled = self.recalled.max(number);
         if last > number {
@@ -102,7 +102,7 @@ impl LeaseState {
         Recalled::Lease
     }
 
-    /// Everything under the lease is done: it is given back, but for what may be kept.
+    /// Gives the lease back, except for what may be kept, after everything under it is done.
     pub fn give_back(&mut self, keep: Option<LeaseMode>) -> Option<LeaseMode> {
         self.obeying = self.obeying.saturating_sub(1);
         let others = self.obeying > 0 && !broken!("first_recall_ends_all");
@@ -111,17 +111,18 @@ impl LeaseState {
         self.mode
     }
 
-    /// The lease is gone, unasked. A recall that is being obeyed ends by itself.
+    /// Notes that the lease was lost without a recall. A recall that is being obeyed ends by
+    /// itself.
     pub fn lose(&mut self) {
         (self.mode, self.is_private) = (None, false);
     }
 
-    /// Only reads from here on, unasked.
+    /// Downgrades the lease to reads without a recall.
     pub fn step_down(&mut self) {
         (self.mode, self.is_private) = (Some(LeaseMode::Read), false);
     }
 
-    /// Whether the inode is here alone and stays so for now (GRANT-2).
+    /// Whether this client alone holds the inode, and keeps it for now (GRANT-2).
     pub fn is_alone(&self) -> bool {
         self.mode == Some(LeaseMode::Write) && !self.revoking
     }

@@ -1,9 +1,10 @@
 //! Files whose locks this client decides about by itself (LOCK-7). Pure.
 //!
-//! The server hands a file over with the answer to a call, where nobody else uses its locks. From
-//! then on [`LockRecord`] is all there is to know about them, and no call is made. Before a call is
-//! made again (for a wait, say), and when the server asks, it is told what is held here. While
-//! calls for the file are under way the server decides, whoever the file was handed to.
+//! The server hands a file over with the answer to a call, if no other client uses the file's
+//! locks. From then on [`LockRecord`] has all locks of the file, and the client makes no call about
+//! them. The client tells the server what it holds before it calls again (for a wait, say), and
+//! when the server asks. While calls for the file are under way, the server decides, even if the
+//! file was handed over.
 
 use std::collections::HashMap;
 
@@ -32,7 +33,7 @@ struct Delegated {
     idle: u32,
 }
 
-/// See the module's text.
+/// The files whose locks this client decides about; see the module's text.
 #[derive(Default)]
 pub(super) struct Delegations {
     files: HashMap<Ino, Delegated>,
@@ -41,18 +42,18 @@ pub(super) struct Delegations {
 }
 
 impl Delegations {
-    /// No call for the file is under way.
+    /// Notes that no call for the file is under way.
     pub(super) fn settled(&mut self, ino: Ino) {
         self.overtaken.remove(&ino);
     }
 
-    /// The server restarted, or the session ended: nothing is decided here.
+    /// Drops all delegations, because the server restarted or the session ended.
     pub(super) fn clear(&mut self) {
         (self.files, self.overtaken) = Default::default();
     }
 }
 
-/// What becomes of a lock that another program of this client is in the way of.
+/// What happens to a lock that conflicts with a lock of another program of this client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
     Refuses,
@@ -60,7 +61,7 @@ pub enum Conflict {
 }
 
 impl LockRecord {
-    /// An answer handed the file over.
+    /// Notes that an answer handed the file over.
     pub fn take_delegation(&mut self, ino: Ino, number: u64) {
         if self.delegations.overtaken.get(&ino).is_some_and(|recalled| *recalled >= number) {
             return;
@@ -153,7 +154,8 @@ impl LockRecord {
         }
     }
 
-    /// Who would be in the way of a byte-range lock. `None` where the server has to be asked.
+    /// The owner that would be in the way of a byte-range lock. `None` where the server has to be
+    /// asked.
     pub fn test_here(&self, place: &LockPlace, mode: LockMode) -> Option<Option<LockHolder>> {
         let key = LockKey { class: LockClass::Range, ..place.key() };
         self.decides(place.ino).then(|| self.in_the_way(key, place.span, mode))
@@ -163,7 +165,7 @@ impl LockRecord {
         self.delegations.files.get(&ino).is_some_and(|file| file.telling)
     }
 
-    /// The server is about to be asked: what it must be told first, if anything.
+    /// Called before a call to the server: what the server must be told first, if anything.
     pub fn begin_tell(&mut self, ino: Ino) -> Option<LockTell> {
         let locks = self.locks_of(ino);
         let file = self.delegations.files.get_mut(&ino).filter(|file| file.changed)?;
@@ -171,7 +173,8 @@ impl LockRecord {
         Some(LockTell { ino, number: file.number, locks: Some(locks) })
     }
 
-    /// The server asks for the file: what to answer, if nobody is about to.
+    /// Called when the server asks for the file: what to answer, unless an answer is already on its
+    /// way.
     pub fn recalled(&mut self, recall: LockRecall) -> Option<LockTell> {
         let LockRecall { ino, number } = recall;
         let known = self.delegations.files.get(&ino).map(|file| (file.number, file.telling));
@@ -196,7 +199,7 @@ impl LockRecord {
         })
     }
 
-    /// The server was told.
+    /// Notes that the server was told.
     pub fn told(&mut self, ino: Ino, number: u64) {
         if self.delegations.files.get(&ino).is_some_and(|file| file.number == number) {
             self.delegations.files.remove(&ino);

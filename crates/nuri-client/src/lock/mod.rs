@@ -1,10 +1,11 @@
-//! Locks of programs: asked of the metadata server, which parks those that must wait.
+//! Locks of programs. The client asks the metadata server, which parks those that must wait.
 //!
-//! A wait is a record here too: the front end hands over what to call at its end, and no thread
-//! waits. Its number is the front end's own for the request, so an interruption names it as well.
-//! One worker gives up waits, asks again after a restart of the server, and repeats what was not
-//! answered. Where the server handed a file over, its locks are decided here (`delegation.rs`), and
-//! another worker tells them when they are asked for (`tell.rs`).
+//! A wait is also a record here. The front end gives the function to call at the end of the wait,
+//! and no thread waits. The wait has the number that the front end gave to the request, so an
+//! interruption names it by the same number. One worker gives up waits, asks again after a restart
+//! of the server, and repeats what was not answered. Where the server handed a file over, the
+//! client decides about its locks (`delegation.rs`). Another worker tells the server these locks
+//! when it asks for them (`tell.rs`).
 
 pub mod delegation;
 pub mod record;
@@ -40,7 +41,7 @@ const CLOSING: Duration = Duration::from_millis(100);
 /// Waits given up in one call.
 const CANCELS: usize = 4096;
 
-/// Who asks for a lock, and where.
+/// The owner that asks for a lock, and the file.
 #[derive(Clone, Copy, Debug)]
 pub struct LockPlace {
     pub ino: Ino,
@@ -99,7 +100,7 @@ impl LockClient {
         held
     }
 
-    /// What the restarted server said of the locks that it was told of.
+    /// Takes over the restarted server's answer about the locks that this client reclaimed.
     pub(crate) fn reclaimed(&self, asked: &[HeldLock], held: &[bool]) {
         let mut record = self.record.lock();
         for (lock, _) in asked.iter().zip(held).filter(|(_, held)| !**held) {
@@ -109,13 +110,14 @@ impl LockClient {
         }
     }
 
-    /// The restarted server was told what is held: now for what is waited for.
+    /// Asks the restarted server again for the locks that programs wait for, after it was told
+    /// which are held.
     pub(crate) fn ask_again(&self) {
         self.work.lock().ask_again = true;
         self.wake.notify_all();
     }
 
-    /// The session ended: programs are told that their locks are gone.
+    /// Tells programs that their locks are gone, because the session ended.
     pub(crate) fn session_ended(&self) {
         let (waits, lost) = self.record.lock().session_ended();
         self.tells.wake();
@@ -123,7 +125,7 @@ impl LockClient {
         waits.into_iter().for_each(|wait| (wait.done)(Err(Status::IO)));
     }
 
-    /// A wait ended at the server. Told again, it is not known any more.
+    /// Notes that a wait ended at the server. A repeated message finds no such wait any more.
     pub(crate) fn ended(&self, end: LockEnd) {
         let mut record = self.record.lock();
         let Some(wait) = record.take_wait(end.request) else { return };
@@ -307,7 +309,7 @@ impl LockClient {
         if end == Closed::SessionGone { Err(Status::IO) } else { Ok(()) }
     }
 
-    /// Gives up, asks again, repeats; for as long as the client lives.
+    /// The worker: gives up waits, asks again and repeats calls, for as long as the client lives.
     pub(crate) fn run(&self) {
         while !self.session.stopping() {
             let (cancel, ask_again) = {
@@ -453,7 +455,7 @@ impl LockClient {
         self.ask_wait(ticket);
     }
 
-    /// Who would be in the way of a byte-range lock.
+    /// Finds the owner that would be in the way of a byte-range lock.
     ///
     /// # Errors
     /// The server's, `IO` for an owner whose lock was lost.
@@ -471,14 +473,14 @@ impl LockClient {
         self.session.call(&LockTest { ino, owner, span, mode })
     }
 
-    /// A signal came for the request. Returns at once.
+    /// Notes that a signal came for the request. Returns at once.
     pub fn interrupt(&self, ticket: u64) {
         if self.record.lock().interrupt(ticket) {
             self.cancel(ticket);
         }
     }
 
-    /// A process closes one of its descriptors of the file: its byte-range locks go.
+    /// Releases the byte-range locks of a process that closes one of its descriptors of the file.
     ///
     /// # Errors
     /// `IO` where they were lost before.
@@ -486,12 +488,12 @@ impl LockClient {
         self.close_owner(LockKey { ino, class: LockClass::Range, owner })
     }
 
-    /// A process closes one of its descriptors of the open file, maybe the last one.
+    /// Notes that a process closes one of its descriptors of the open file, maybe the last one.
     pub fn note_closing(&self, ino: Ino, fh: u64) {
         self.record.lock().note_closing(ino, fh);
     }
 
-    /// An open file is gone: all locks that belong to it go, and no others.
+    /// Releases all locks that belong to an open file that is gone, and no others.
     pub fn release_locks(&self, fh: u64) {
         let keys = self.record.lock().end_handle(fh);
         for key in keys {
@@ -528,7 +530,7 @@ impl LockClient {
         LockPlace { owner, ..place }
     }
 
-    /// Whether the open file can be worked with.
+    /// Checks whether a program may go on using the open file.
     ///
     /// # Errors
     /// `IO` where a lock that was taken through it was lost.
@@ -538,7 +540,7 @@ impl LockClient {
         if lost { Err(Status::IO) } else { Ok(()) }
     }
 
-    /// The front end is gone: nobody can be answered any more.
+    /// Drops all waits, because the front end is gone and nobody can be answered any more.
     pub fn abandon_waits(&self) {
         let waits = self.record.lock().abandon();
         waits.into_iter().for_each(|ticket| self.end(ticket, Err(Status::IO)));

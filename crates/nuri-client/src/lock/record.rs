@@ -1,9 +1,10 @@
-//! What this client's programs hold and wait for, so that a restarted server can be told. Pure.
+//! The locks that this client's programs hold and wait for, so that a restarted server can learn
+//! them. Pure.
 //!
-//! Replies and events about the same owner may overtake each other. Each carries the number of its
-//! change, and for each byte the highest number counts; numbers are forgotten once nothing is
-//! under way for the owner. What a session held when it ended is lost: its owner gets errors
-//! until it was told, by giving the lock up or by closing the file.
+//! Replies and events about the same owner may overtake each other. Each one carries the number of
+//! its change, and for each byte the highest number counts. Numbers are forgotten once nothing is
+//! under way for the owner. A lock that a session held when it ended is lost. Its owner gets errors
+//! until it acknowledges the loss, by giving the lock up or by closing the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -22,7 +23,7 @@ use super::delegation::Delegations;
 /// Interruptions kept for requests that are not known yet.
 const EARLY: usize = 1024;
 
-/// Who holds locks on a file.
+/// An owner of locks on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockKey {
     pub ino: Ino,
@@ -65,7 +66,7 @@ impl Owned {
         self.busy > 0
     }
 
-    /// Whether the server may hold something else than this.
+    /// Whether the server may have another state than this record.
     pub(super) fn is_unsure(&self) -> bool {
         self.doubt || self.stale
     }
@@ -78,7 +79,7 @@ impl Owned {
     }
 }
 
-/// How a wait ends for the front end.
+/// The function that the front end wants called at the end of a wait.
 pub type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
 /// A request of a program that may wait.
@@ -115,7 +116,7 @@ pub enum Applied {
     Ended,
 }
 
-/// See the module's text.
+/// The locks and waits of this client's programs; see the module's text.
 #[derive(Default)]
 pub struct LockRecord {
     boot: u64,
@@ -153,7 +154,7 @@ fn forget<K: Eq + Hash>(index: &mut HashMap<K, Vec<LockKey>>, of: K, key: LockKe
 }
 
 impl Change {
-    /// What an answer changes. A conversion of `flock` that did not succeed has taken the old lock.
+    /// What an answer changes. A conversion of `flock` that failed has released the old lock.
     pub fn of(call: &LockSet, reply: LockReply) -> Option<Change> {
         let mode = match (reply.outcome, call.class) {
             (LockOutcome::Done, _) => call.mode,
@@ -165,7 +166,7 @@ impl Change {
 }
 
 impl LockRecord {
-    /// A session was opened at a server of that boot.
+    /// Notes that a session was opened at a server with that boot id.
     pub fn began(&mut self, boot: u64) {
         self.boot = boot;
     }
@@ -175,14 +176,15 @@ impl LockRecord {
         self.generation
     }
 
-    /// The owner gives a lock up: whether it must hear that it was lost before.
+    /// Called when the owner gives a lock up. Returns whether the owner must hear that the lock was
+    /// lost before.
     pub(crate) fn tell_loss(&mut self, key: LockKey) -> bool {
         let told = self.owned.get_mut(&key).is_some_and(|o| std::mem::take(&mut o.lost));
         self.drop_unused(key);
         told
     }
 
-    /// A call for the owner begins; returns what its answer must be of.
+    /// Notes that a call for the owner begins. Returns the generation that its answer must have.
     pub fn begin(&mut self, key: LockKey, fh: u64, pid: u32) -> Result<u64, Status> {
         let owned = self.owned.entry(key).or_insert_with(|| {
             self.by_file.entry(key.ino).or_default().push(key);
@@ -199,8 +201,9 @@ impl LockRecord {
         Ok(self.generation)
     }
 
-    /// A call is about to be sent. What it gives up or lowers counts as given up from now on: the
-    /// server may do it, give it to others and die before it answers, and theirs is theirs then.
+    /// Called before a call is sent. What the call gives up or lowers counts as given up from now
+    /// on. The server may carry the call out, give the lock to others and die before it answers.
+    /// The lock is then theirs.
     pub fn ask_for(&mut self, key: LockKey, span: Span, mode: Option<LockMode>) {
         let Some(owned) = self.owned.get_mut(&key) else { return };
         let weaker = |have: LockMode| match key.class {
@@ -244,8 +247,8 @@ impl LockRecord {
         Applied::Yes
     }
 
-    /// A call or wait changed nothing: what it would have given up is held still; or is lost, where
-    /// the server restarted meanwhile. Whether it is lost.
+    /// Notes that a call or wait changed nothing. What it would have given up is still held, or is
+    /// lost if the server restarted meanwhile. Returns whether it is lost.
     pub fn changed_nothing(&mut self, key: LockKey) -> bool {
         let waits = self.waits.values().filter(|wait| wait.key == key).count();
         let Some(owned) = self.owned.get_mut(&key) else { return false };
@@ -274,7 +277,8 @@ impl LockRecord {
         self.owned.contains_key(&key)
     }
 
-    /// What to ask for a wait. Its call is under way until `finish`, like the wait itself.
+    /// The call to make for a wait. The call counts as under way until `finish`, like the wait
+    /// itself.
     pub(crate) fn ask(&mut self, ticket: u64) -> Option<(LockKey, u64, LockSet)> {
         let wait = self.waits.get(&ticket)?;
         let (LockKey { ino, class, owner }, span, pid) = (wait.key, wait.span, wait.pid);
@@ -287,7 +291,7 @@ impl LockRecord {
         Some((wait.key, wait.generation, call))
     }
 
-    /// A call or wait of the owner ended.
+    /// Notes that a call or wait of the owner ended.
     pub fn finish(&mut self, key: LockKey) {
         let Some(owned) = self.owned.get_mut(&key) else { return };
         owned.busy -= 1;
@@ -306,7 +310,7 @@ impl LockRecord {
         self.drop_unused(key);
     }
 
-    /// Who has locks of the file, or asks for some.
+    /// The owners that have locks of the file, or ask for some.
     pub(super) fn owners(&self, ino: Ino) -> impl Iterator<Item = (LockKey, &Owned)> {
         let keys = self.by_file.get(&ino).into_iter().flatten();
         keys.filter_map(|key| Some((*key, self.owned.get(key)?)))
@@ -324,14 +328,15 @@ impl LockRecord {
         forget(&mut self.by_file, key.ino, key);
     }
 
-    /// A call got no answer that says how it ended.
+    /// Notes that a call got no answer that says how it ended.
     pub(crate) fn doubt(&mut self, key: LockKey) {
         if let Some(owned) = self.owned.get_mut(&key) {
             owned.doubt = true;
         }
     }
 
-    /// The owner closes the file: whether the server must be told. An error tells a loss.
+    /// Called when the owner closes the file. Returns whether the server must be told. An error
+    /// reports a loss.
     pub fn close(&mut self, key: LockKey) -> Result<bool, Status> {
         let Some(owned) = self.owned.get_mut(&key) else { return Ok(false) };
         if std::mem::take(&mut owned.lost) {
@@ -345,7 +350,7 @@ impl LockRecord {
         Ok(true)
     }
 
-    /// A close that began in a session of that generation ended.
+    /// Notes the end of a close that began in a session of that generation.
     pub fn closed(&mut self, key: LockKey, generation: u64, end: Closed) {
         let is_present = generation == self.generation;
         let is_gone = end == Closed::SessionGone && !broken!("closed_lock_lost");
@@ -370,7 +375,7 @@ impl LockRecord {
         self.owned.iter().filter(is_due).map(|(key, _)| *key).collect()
     }
 
-    /// A stale owner's locks are gone.
+    /// Notes that a stale owner's locks are gone.
     pub(crate) fn refreshed(&mut self, key: LockKey) {
         if let Some(owned) = self.owned.get_mut(&key) {
             owned.stale = false;
@@ -393,12 +398,13 @@ impl LockRecord {
         is_clear.then_some(named)
     }
 
-    /// The owner is the open file itself, and its name that of another one before.
+    /// Notes that the owner is the open file itself, and that its name belonged to another owner
+    /// before.
     pub(crate) fn rename(&mut self, fh: u64, named: u64) {
         self.renamed.insert(fh, named);
     }
 
-    /// A descriptor of the open file was closed.
+    /// Notes that a descriptor of the open file was closed.
     pub(crate) fn note_closing(&mut self, ino: Ino, fh: u64) {
         if self.by_handle.contains_key(&fh) {
             self.closing.insert(fh, ino);
@@ -415,7 +421,7 @@ impl LockRecord {
         self.closing.contains_key(&fh)
     }
 
-    /// It is open still, or gone.
+    /// Notes that the open file is still open, or gone.
     pub(crate) fn not_closing(&mut self, fh: u64) {
         self.closing.remove(&fh);
     }
@@ -445,7 +451,8 @@ impl LockRecord {
         self.by_handle.get(&fh).is_some_and(|keys| keys.iter().any(lost))
     }
 
-    /// The server restarted: what it must be told, and which waits must be asked for again.
+    /// Called when the server restarted. Returns what it must be told, and which waits must be
+    /// asked for again.
     pub fn restarted(&mut self, boot: u64) -> Vec<HeldLock> {
         self.boot = boot;
         self.delegations.clear();
@@ -458,7 +465,7 @@ impl LockRecord {
         self.owned.iter().flat_map(|(key, owned)| owned.held(*key)).collect()
     }
 
-    /// The restarted server has given the lock to another.
+    /// Notes that the restarted server has given the lock to another owner.
     pub(crate) fn lose(&mut self, lock: &HeldLock) {
         let key = LockKey { ino: lock.ino, class: lock.class, owner: lock.owner };
         if let Some(owned) = self.owned.get_mut(&key) {
@@ -466,8 +473,8 @@ impl LockRecord {
         }
     }
 
-    /// The session ended and with it all locks. Returns the waits, which end, and whether a
-    /// lock was lost.
+    /// Called when the session ended, and all locks with it. Returns the waits, which end too, and
+    /// whether a lock was lost.
     pub fn session_ended(&mut self) -> (Vec<Wait>, bool) {
         self.generation += 1;
         self.delegations.clear();
@@ -521,7 +528,7 @@ impl LockRecord {
         self.waits.keys().copied().collect()
     }
 
-    /// A signal came for the program that waits: whether the server must be told.
+    /// Notes a signal for the program that waits. Returns whether the server must be told.
     pub(crate) fn interrupt(&mut self, ticket: u64) -> bool {
         match self.waits.get_mut(&ticket) {
             Some(wait) => {

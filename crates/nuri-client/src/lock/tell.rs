@@ -1,5 +1,7 @@
-//! Telling the server what was decided here about a file's locks: before it is asked about the file
-//! again, when it asks for the file, and of files that nobody uses any more.
+//! Tells the server which locks of a file the client granted by itself.
+//!
+//! The client does so in three cases: before it asks the server about the file again, when the
+//! server asks for the file, and when nobody uses the file any more.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +47,8 @@ pub(super) enum Decided<'a, T> {
 }
 
 impl LockClient {
-    /// Decides here, where this client may and can. Else tells the server first what was decided.
+    /// Decides here, where this client may and can. Otherwise it first tells the server what was
+    /// decided.
     pub(super) fn decide<T>(
         &self,
         ino: Ino,
@@ -91,13 +94,13 @@ impl LockClient {
         outcome
     }
 
-    /// The server asks for a file. Returns at once.
+    /// Called when the server asks for a file. Returns at once.
     pub(crate) fn recalled(&self, recall: LockRecall) {
         let tell = self.record.lock().recalled(recall);
         tell.into_iter().for_each(|tell| self.tells.push(tell));
     }
 
-    /// Tells what is to be told; for as long as the client lives.
+    /// The worker that tells the server; it runs for as long as the client lives.
     pub(crate) fn run_tells(&self) {
         let mut looked = Instant::now();
         while !self.session.stopping() {

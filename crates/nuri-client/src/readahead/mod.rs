@@ -1,7 +1,7 @@
-//! Reading ahead for programs that bypass the kernel's cache, and so its read-ahead (`O_DIRECT`).
+//! Reads ahead for programs that bypass the kernel's cache (`O_DIRECT`), and so its read-ahead.
 //!
-//! A file's window belongs to its lease: it goes with it. Blocks are fetched only while nothing is
-//! buffered for writing, and count only while the file has not changed since.
+//! The window of a file belongs to the file's lease, and ends with it. Blocks are fetched only
+//! while nothing is buffered for writing. They count only while the file has not changed since.
 
 pub(crate) mod window;
 
@@ -37,7 +37,7 @@ struct Queue {
     busy: usize,
 }
 
-/// What is fetched for all files.
+/// The blocks that are fetched ahead, for all files.
 pub(crate) struct Readahead {
     data: DataPlane,
     session: Arc<MetaSession>,

@@ -1,4 +1,4 @@
-//! What was read ahead of one file's readers, and the pattern of their reads.
+//! The window of one file: the blocks that were read ahead, and the pattern of the readers.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -61,7 +61,7 @@ impl Ahead {
         blocks.map_while(of).collect()
     }
 
-    /// Notes a read; says whether blocks beyond its own are worth having.
+    /// Notes a read; returns whether blocks beyond its own are worth fetching.
     pub(super) fn note(&mut self, offset: u64, len: u64) -> bool {
         // Requests of one stream may overtake each other.
         let is_known = len >= LONG || self.streak >= STREAK;

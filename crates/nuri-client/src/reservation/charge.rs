@@ -1,4 +1,5 @@
-//! Charges writes with the room that they will take, and asks targets for it (`ledger.rs`).
+//! Charges writes for the space that they will take, and asks the targets to promise it
+//! (`ledger.rs`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ fn placed(file: &FileData, at: u64, len: u64) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether the bill is still that of the write.
+/// Whether the estimate still fits the write.
 pub(crate) fn is_current(bill: &CostEstimate, file: &FileData, at: u64, len: u64) -> bool {
     let first = placed(file, at, len).map(|(at, _)| at / BLOCK);
     let was = bill.blocks.first().map(|(block, _)| *block);
@@ -78,7 +79,7 @@ pub(crate) fn is_current(bill: &CostEstimate, file: &FileData, at: u64, len: u64
     bill.at == at && first == was && has_place
 }
 
-/// Who has to know that a target answered under a boot id, before the answer counts.
+/// The part that has to know that a target answered under a boot id, before the answer counts.
 pub(crate) trait TargetLives {
     fn target_lives(&self, target: TargetId, boot: BootId);
 }
@@ -103,7 +104,7 @@ impl Reservations {
         Reservations { cluster, data, session, journal, ledger: ReservationLedger::default() }
     }
 
-    /// What a group's target said to a write.
+    /// Notes what a group's target answered to a write.
     pub(crate) fn heard(&self, group: GroupId, took: Result<u64, Status>) {
         self.ledger.heard(group, took, Instant::now());
     }
@@ -202,7 +203,7 @@ impl Reservations {
         Ok(self.charges(bill))
     }
 
-    /// Charges what cannot be refused.
+    /// Charges bytes that cannot be refused.
     pub(crate) fn claim(&self, bill: &CostEstimate) -> Charges {
         self.ledger.claim(&bill.costs(), Instant::now());
         self.charges(bill)
@@ -214,8 +215,8 @@ impl Reservations {
         bill.blocks.iter().map(charge).collect()
     }
 
-    /// Charges what is buffered already and cannot be refused any more: what a restarted target
-    /// lost, and what moves from its inode to the targets.
+    /// Charges bytes that are buffered already and cannot be refused any more. These are bytes that
+    /// a restarted target lost, and inline data that moves to the targets.
     pub(crate) fn charge_again(&self, node: &Inode, at: u64, len: u64) {
         let Ok(bill) = self.bill(node, Position::At(at), len, Place::Now) else { return };
         let charges = self.claim(&bill);
@@ -233,8 +234,8 @@ impl Reservations {
         }
     }
 
-    /// Gives back what the targets promised beyond what waits for them: it is in the way of what is
-    /// written without a promise.
+    /// Gives back what the targets promised beyond the bytes that wait for them, because it is in
+    /// the way of writes without a promise.
     pub(crate) fn return_surplus(&self, bill: &CostEstimate, lives: &dyn TargetLives) {
         for Cost { target, .. } in bill.costs() {
             let asking = self.ledger.asking(target);
@@ -260,7 +261,7 @@ impl Reservations {
         }
     }
 
-    /// Repeats what targets promised, and gives back what is not used.
+    /// The worker: repeats what targets promised, and gives back what is not used.
     pub(crate) fn run(&self, lives: &dyn TargetLives) {
         while !self.session.stopping() {
             std::thread::sleep(TICK);

@@ -1,4 +1,4 @@
-//! What a write takes at most at each target that gets something of it. Pure.
+//! The most space that a write takes at each target that stores a part of it. Pure.
 
 use nuri_proto::id::{ObjectId, TargetId};
 use nuri_proto::layout::{Layout, Shape};

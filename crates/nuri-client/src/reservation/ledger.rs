@@ -1,14 +1,14 @@
-//! Room that targets promised this mount, so that "no space left" comes at the write that found
-//! none.
+//! The ledger of space that targets promised to this mount. It makes the write that finds no space
+//! fail with "no space left", and not a later flush.
 //!
-//! What is written behind is accepted before any target has it. So each write is charged to all
-//! targets that get something of it, with the most that it can take there (`cost.rs`), and is
-//! accepted where they promised this session as much. Where they did not, they are asked
-//! (`charge.rs`), and where they refuse, the write is written through
-//! (`writeback/write_through.rs`). What is pushed comes out of the charge and of the promise; what
-//! is given up only out of the charge.
+//! A buffered write is accepted before any target has it. So the client charges each write to all
+//! targets that store a part of it, with the most that it can take there (`cost.rs`). It accepts
+//! the write where the targets promised this session that much. Where they did not, the client asks
+//! them (`charge.rs`). Where they refuse, the write is written through
+//! (`writeback/write_through.rs`). A pushed write comes out of the charge and of the promise. A
+//! write that is given up comes out of the charge only.
 //!
-//! Pure. A promise is believed as it was answered, less all that was pushed since it was asked for.
+//! Pure. The client believes a promise as it was answered, less all that was pushed since it asked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const PLENTY: u64 = 4 << 30;
 const REFUSED: Duration = Duration::from_secs(10);
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// See the module's text.
+/// The account of promised space; see the module's text.
 #[derive(Clone, Default)]
 pub(crate) struct ReservationLedger(Arc<Mutex<Accounts>>);
 
@@ -131,7 +131,7 @@ impl ReservationLedger {
         Ok(())
     }
 
-    /// Charges what cannot be refused.
+    /// Charges bytes that cannot be refused.
     pub(crate) fn claim(&self, costs: &[Cost], now: Instant) {
         self.0.lock().charge(costs, now);
     }
@@ -141,13 +141,13 @@ impl ReservationLedger {
         Reservation { room: self.clone(), costs, is_pushed: false }
     }
 
-    /// Held by who asks the target.
+    /// Held by the thread that asks the target.
     pub(crate) fn asking(&self, target: TargetId) -> Arc<Mutex<()>> {
         self.0.lock().by_target.entry(target).or_default().asking.clone()
     }
 
-    /// What to ask the target so that `more` bytes may be charged; `None` where they may already,
-    /// and where the target is silent, as whoever asked it before found.
+    /// What to ask the target so that `more` bytes may be charged. `None` where they may be charged
+    /// already, and where the target did not answer the thread that asked it before.
     pub(crate) fn question(
         &self,
         session: SessionId,
@@ -171,8 +171,8 @@ impl ReservationLedger {
         (account.promised > account.charged).then(|| account.question(0, session))
     }
 
-    /// The target answered, or did not. Whether what it promised beyond what is charged is to be
-    /// given back at once.
+    /// Notes the target's answer, or that there was none. Returns whether what it promised beyond
+    /// the charges is to be given back at once.
     pub(crate) fn answered(
         &self,
         target: TargetId,
@@ -205,8 +205,8 @@ impl ReservationLedger {
         }
     }
 
-    /// Targets whose promises are to be repeated, or given back, by a thread that has time. Silent
-    /// ones each time, the others once a heartbeat.
+    /// Targets whose promises a thread with time should repeat or give back: targets that do not
+    /// answer each time, the others once a heartbeat.
     pub(crate) fn to_tend(&self, now: Instant) -> Vec<TargetId> {
         let mut accounts = self.0.lock();
         accounts.refused.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
@@ -240,7 +240,7 @@ impl ReservationLedger {
         Some(account.question(more, session))
     }
 
-    /// Whether the targets have room for it that was promised to somebody.
+    /// Whether the targets have space for it that was promised to another session.
     pub(crate) fn is_kept(&self, costs: &[Cost]) -> bool {
         let accounts = self.0.lock();
         costs.iter().all(|cost| {
@@ -259,7 +259,8 @@ impl ReservationLedger {
         !self.0.lock().refused.is_empty()
     }
 
-    /// What became of a push to the group: bytes that it took room for, or why it failed.
+    /// Notes the outcome of a push to the group: the bytes that it took space for, or why it
+    /// failed.
     pub(crate) fn heard(&self, group: GroupId, outcome: Result<u64, Status>, now: Instant) {
         let refused = &mut self.0.lock().refused;
         match outcome {

@@ -1,6 +1,7 @@
-//! Space on targets that is promised before a write is answered: what a write may cost ([`cost`]),
-//! the account of what targets promised ([`ledger`]), and what a file's
-//! write takes from it ([`charge`]).
+//! Space on targets that is promised before a write is answered.
+//!
+//! [`cost`] says what a write may take, [`ledger`] keeps the account of what targets promised, and
+//! [`charge`] takes from it for a file's write.
 
 pub(crate) mod charge;
 pub(crate) mod cost;

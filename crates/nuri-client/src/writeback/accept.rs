@@ -1,5 +1,5 @@
-//! Accepting a write: it is charged with the space that it takes and buffered, or written through
-//! where space is short.
+//! Accepts a write. The write is charged for the space that it takes and buffered, or written
+//! through where space is short.
 
 use std::sync::Arc;
 use std::time::Instant;

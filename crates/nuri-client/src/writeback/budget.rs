@@ -1,7 +1,7 @@
-//! How many bytes a mount buffers for writing. Taken before a write is accepted, given back once
-//! the bytes are durable; `writeback/mod.rs` flushes when a third is in use.
+//! How many bytes a mount buffers for writing. A write takes budget before it is accepted, and
+//! gives it back once its bytes are durable. `writeback/mod.rs` flushes when a third is in use.
 //!
-//! A write that finds nothing buffered always goes on, so that no limit stops one.
+//! A write that finds nothing buffered always goes on, so no limit stops it.
 
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ impl State {
 }
 
 impl Budget {
-    /// What is buffered beyond a lower limit stays, and new writes wait until it left.
+    /// Sets the limit. Bytes beyond a lower limit stay buffered, and new writes wait until they
+    /// left.
     pub(crate) fn limit_to(&self, bytes: u64) {
         self.state.lock().limit = bytes;
         self.wanted.notify_one();

@@ -1,7 +1,7 @@
-//! Buffered bytes of one file: what was written and is not yet durable on the targets.
+//! The buffered bytes of one file: written, and not yet durable on the targets.
 //!
-//! Pure. A byte is dirty (only here), in flight (being pushed), or held (a target has it in
-//! memory, rule DATA-8). It stays here until a flush settles it, so it can be sent again.
+//! Pure. A byte is dirty (only here), in flight (being pushed), or held (a target has it in memory,
+//! rule DATA-8). It stays here until a flush settles it, so the client can send it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub const BLOCK: u64 = nuri_proto::limit::MAX_PAYLOAD as u64;
 /// What a block of which few pages were written is charged beside its bytes: a page may hold few.
 const SPARSE: u64 = 16 << 10;
 
-/// Targets allocate in these.
+/// Unit in which targets allocate, bytes.
 pub const PAGE: u64 = 4096;
 
 /// From so many bytes on a gap is left unwritten.
@@ -75,7 +75,7 @@ impl Bytes {
     }
 }
 
-/// Room for a whole block, reused where there is some.
+/// A buffer for a whole block, reused where there is one.
 pub fn whole() -> Vec<u8> {
     let kept = IDLE.lock().pop();
     kept.unwrap_or_else(|| Vec::with_capacity(BLOCK as usize))
@@ -190,7 +190,7 @@ pub struct WriteBuffer {
     sent_to: u64,
 }
 
-/// Bytes on their way to a target.
+/// A push: bytes on their way to a target.
 pub struct Push {
     number: u64,
     pub block: u64,
@@ -201,13 +201,13 @@ pub struct Push {
 }
 
 impl Push {
-    /// Names some of its bytes.
+    /// Names some bytes of the push.
     pub fn part(&self, range: (u32, u32)) -> PushedBytes {
         PushedBytes { push: self.number, block: self.block, range }
     }
 }
 
-/// Names bytes of one push, so that what is answered to it is not taken for an answer to another.
+/// Names bytes of one push, so that an answer to it is not taken for an answer to another push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PushedBytes {
     push: u64,
@@ -224,13 +224,13 @@ impl PushedBytes {
         self.len() == 0
     }
 
-    /// Where in the file they begin.
+    /// Offset in the file of the first byte.
     pub fn start(&self) -> u64 {
         self.block * BLOCK + u64::from(self.range.0)
     }
 }
 
-/// What a write made of its block.
+/// How much of its block a write filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
     Partial,
@@ -243,7 +243,7 @@ impl WriteBuffer {
         self.blocks.is_empty()
     }
 
-    /// Buffers what lay with the inode: it is older than anything else here.
+    /// Buffers the inline data of the inode, which is older than everything else in the buffer.
     pub fn move_in(&mut self, data: &[u8]) -> u64 {
         let (charged, _) = self.write(0, 0, data);
         if let Some(b) = self.blocks.get_mut(&0) {
@@ -288,7 +288,7 @@ impl WriteBuffer {
         (charged, if full { Fill::Full } else { Fill::Partial })
     }
 
-    /// Bytes that were buffered in the block were promised room.
+    /// Notes that bytes that were buffered in the block have a promise of space.
     pub(crate) fn charge(&mut self, block: u64, charge: Reservation) {
         if let Some(b) = self.blocks.get_mut(&block) {
             b.charge.add(charge);
@@ -356,19 +356,19 @@ impl WriteBuffer {
         self.blocks.values().map(|block| block.valid.total()).sum()
     }
 
-    /// Bytes that are buffered from here on are younger than what is answered.
+    /// Returns an age: bytes that are buffered from now on are younger.
     pub fn mark(&mut self) -> u64 {
         self.marks += 1;
         self.marks
     }
 
-    /// As `mark`, for the background: answers what it did at the last call.
+    /// As `mark`, for the background: returns the age of the last call.
     pub fn mark_aged(&mut self) -> u64 {
         let mark = self.mark();
         std::mem::replace(&mut self.aged, mark)
     }
 
-    /// Where the first byte lies that is not durable.
+    /// Offset of the first byte that is not durable.
     pub fn first(&self) -> Option<u64> {
         let (block, b) = self.blocks.iter().next()?;
         let (start, _) = b.valid.iter().next()?;
@@ -395,7 +395,7 @@ impl WriteBuffer {
         self.blocks.values().any(|b| b.held.iter().any(|held| held.since <= mark))
     }
 
-    /// Whether bytes are on their way to a target, wanted ones or not.
+    /// Whether bytes are in flight to a target, whether or not they are still wanted.
     pub fn has_flying(&self) -> bool {
         !self.adrift.is_empty() || self.blocks.values().any(|b| !b.flying.is_empty())
     }
@@ -455,7 +455,8 @@ impl WriteBuffer {
         self.blocks.get_mut(&block).filter(is_meant)
     }
 
-    /// A target acknowledged the bytes from memory. False: nothing here waits for them any more.
+    /// Notes that a target acknowledged the bytes from memory. `false`: the buffer no longer waits
+    /// for them.
     pub fn pushed(&mut self, bytes: PushedBytes) -> bool {
         let PushedBytes { push, range, .. } = bytes;
         if self.end_adrift(bytes) && !broken!("any_push_is_meant") {
@@ -467,8 +468,8 @@ impl WriteBuffer {
         true
     }
 
-    /// The push failed for good: the bytes are given up, unless newer ones replaced them.
-    /// Returns bytes no longer charged; `None`: they were given up before.
+    /// Gives the bytes of a push up that failed for good, unless newer bytes replaced them. Returns
+    /// bytes no longer charged. `None`: they were given up before.
     pub fn discard(&mut self, bytes: PushedBytes) -> Option<u64> {
         let PushedBytes { block, range, .. } = bytes;
         if self.end_adrift(bytes) && !broken!("any_push_is_meant") {
@@ -487,8 +488,8 @@ impl WriteBuffer {
         Some(freed + self.remove_empty(block))
     }
 
-    /// The block, where exactly one block has bytes, and all of them are dirty, few, and one piece:
-    /// of several pieces each would be flushed by its own.
+    /// The block, if exactly one block has bytes, and they are all dirty, few, and one piece.
+    /// Several pieces would each need a flush of their own.
     pub fn only_dirty_block(&self) -> Option<u64> {
         let (block, b) = self.blocks.iter().next()?;
         let small = b.valid.total() <= nuri_proto::limit::LOG_FIRST;
@@ -528,8 +529,8 @@ impl WriteBuffer {
         removed.map_or(0, |b| b.beside)
     }
 
-    /// The target lost the bytes with its memory: they are to be sent again. False: nobody here
-    /// wants them any more.
+    /// Notes that the target lost the bytes with its memory, so they must be sent again. `false`:
+    /// they are not wanted any more.
     pub fn lost(&mut self, bytes: PushedBytes) -> bool {
         let PushedBytes { block, range, .. } = bytes;
         let Some(b) = self.blocks.get_mut(&block) else { return false };
@@ -544,22 +545,22 @@ impl WriteBuffer {
         true
     }
 
-    /// Where bytes of the file that targets may have end.
+    /// End of the bytes of the file that targets may have.
     pub fn sent_to(&self) -> u64 {
         self.sent_to
     }
 
-    /// Targets were given bytes up to there by other ways.
+    /// Notes that targets were given bytes up to this offset in other ways.
     pub fn note_sent(&mut self, end: u64) {
         self.sent_to = self.sent_to.max(end);
     }
 
-    /// Targets have nothing from there on any more.
+    /// Notes that targets have no bytes from this offset on.
     pub fn note_cut(&mut self, from: u64) {
         self.sent_to = self.sent_to.min(from);
     }
 
-    /// Forgets bytes from there on that no target was given; returns those no longer charged.
+    /// Forgets bytes from this offset on that no target was given. Returns bytes no longer charged.
     pub fn cut(&mut self, from: u64) -> u64 {
         let blocks: Vec<u64> = self.blocks.range(from / BLOCK..).map(|(block, _)| *block).collect();
         let mut freed = 0;

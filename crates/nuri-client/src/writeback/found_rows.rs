@@ -1,12 +1,13 @@
-//! Whether the rows that a client writes of a shared file are new.
+//! Whether the rows of a shared file that a client writes are new.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many new rows one after the other, and the next one is taken to be new.
 const CONVINCED: u32 = 4;
 
-/// What was found of the rows of a file that others write too: where they make it, each row is new,
-/// and need not be asked for before it is written. A guess that is wrong costs more than asking.
+/// What was found of the rows of a file that other clients write too. While the clients write the
+/// file for the first time, each row is new, and need not be asked for before it is written. A
+/// wrong guess costs more than asking.
 #[derive(Default)]
 pub(crate) struct FoundRows {
     /// Rows in a row that nobody had written.

@@ -1,4 +1,4 @@
-//! Bytes that could not be kept: who is told, and what is forgotten with them.
+//! Bytes that the client could not keep: which callers are told, and what is forgotten with them.
 
 use std::sync::atomic::Ordering;
 
@@ -8,9 +8,10 @@ use super::Writeback;
 use crate::inode::{Inode, InodeState};
 
 impl Writeback {
-    /// Bytes of the file could not be kept. A program that has it open for writing is told at its
-    /// next sync or close. Where there is none the unmount tells; one that only reads would take
-    /// the error for nothing. Nobody misses bytes of a removed file that no one can read again.
+    /// Notes that bytes of the file could not be kept. A program that has the file open for writing
+    /// is told at its next sync or close. Where there is none, the unmount tells. A program that
+    /// only reads would get the error for nothing. Nobody misses bytes of a removed file that no
+    /// program can read again.
     pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
         state.note_error(status);
         if state.writers == 0 && !state.is_beyond_reach() {
@@ -18,7 +19,7 @@ impl Writeback {
         }
     }
 
-    /// Forgets what of the file is not kept; programs are told once per open file.
+    /// Forgets data of the file that could not be kept; programs are told once per open file.
     pub(crate) fn lose(&self, node: &Inode, status: Status) {
         let mut state = node.state.lock();
         let mut freed = 0;
@@ -32,7 +33,7 @@ impl Writeback {
         self.unreserve(freed);
     }
 
-    /// Forgets what of the file could not be kept; whether anybody may miss it.
+    /// Forgets data of the file that could not be kept. Returns whether any program may miss it.
     pub(super) fn forget_unkept(&self, node: &Inode, status: Status) -> bool {
         let mut state = node.state.lock();
         let is_missed = !state.is_beyond_reach();

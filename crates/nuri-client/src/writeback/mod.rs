@@ -268,8 +268,9 @@ impl Writeback {
         true
     }
 
-    /// Before the first bytes beyond the published size leave: the server must know, so that a
-    /// later writer never lets the file grow over what we leave behind when we die.
+    /// Tells the server, before the first bytes beyond the published size leave, that the file
+    /// grows. So a later writer never lets the file grow over what this client leaves behind when
+    /// it dies.
     pub(crate) fn announce_growth(&self, node: &Arc<Inode>, block: u64) -> Result<(), Status> {
         let cut = {
             let state = node.state.lock();
@@ -310,7 +311,7 @@ impl Writeback {
         }
     }
 
-    /// Makes the file clean for a recall: what cannot be kept is lost.
+    /// Makes the file clean for a recall; data that cannot be kept is lost.
     pub(crate) fn settle_for_recall(&self, node: &Arc<Inode>) {
         let dirty = node.state.lock().file.as_ref().is_some_and(|f| f.own.is_dirty());
         if dirty && let Err(status) = self.sync_node(node, SyncScope::All) {
@@ -318,8 +319,8 @@ impl Writeback {
         }
     }
 
-    /// Writes out and publishes all files. False: bytes of some could not be kept, now or earlier
-    /// with nobody to tell.
+    /// Writes out and publishes all files. `false`: bytes of some files could not be kept, now or
+    /// earlier with no program to tell.
     pub(crate) fn sync_files(&self) -> bool {
         let mut nodes = self.inodes.all();
         nodes.retain(|node| node.state.lock().file.as_ref().is_some_and(|f| f.own.is_dirty()));

@@ -1,4 +1,5 @@
-//! Bytes of a file: on their targets, durable, published, whatever the rest of the file is.
+//! Makes a range of a file's bytes reach the targets, durable and published, whatever the state of
+//! the rest of the file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ impl Writeback {
         self.publish(node, SyncScope::All, u64::MAX).map(drop)
     }
 
-    /// Returns when targets have all of these bytes, or did not take them.
+    /// Pushes these bytes; returns when targets have all of them, or did not accept them.
     pub(crate) fn push_part(&self, node: &Arc<Inode>, bytes: Span) {
         let blocks = bytes.start / BLOCK..=bytes.end / BLOCK;
         loop {

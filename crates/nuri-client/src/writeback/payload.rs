@@ -1,5 +1,5 @@
-//! What a write brings and where it goes: borrowed bytes, or a whole block that the writer filled
-//! itself and that is buffered as it is, without a copy.
+//! The payload of a write: borrowed bytes, or a whole block. The writer fills a whole block itself,
+//! and the client buffers it as it is, without a copy.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Position {
     }
 }
 
-/// Where the bytes of a write went, and how many there were room for.
+/// Where the bytes of a write went, and for how many there was space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteResult {
     pub at: u64,
@@ -50,8 +50,8 @@ impl<'a> WritePayload<'a> {
         WritePayload { kind, grows: None }
     }
 
-    /// Tells `grows` where the file ended, before anybody else can see that the write made it
-    /// longer. It may wait for nothing.
+    /// Calls `grows` with the old end of the file, before others can see that the write made the
+    /// file longer. `grows` must not wait.
     #[must_use]
     pub fn telling(self, grows: &'a dyn Fn(u64)) -> WritePayload<'a> {
         WritePayload { grows: Some(grows), ..self }

@@ -1,4 +1,4 @@
-//! Telling the metadata server a file's size, times and inline data.
+//! Publishes a file's size, times and inline data to the metadata server.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +19,8 @@ pub(super) enum Done {
 }
 
 impl Writeback {
-    /// Tells the metadata server size, times and inline data. Bytes up to `durable_to` are on the
-    /// targets. `No`: others must leave before.
+    /// Publishes size, times and inline data to the metadata server. Bytes up to `durable_to` are
+    /// on the targets. `No`: other bytes must leave before.
     pub(super) fn publish(
         &self,
         node: &Arc<Inode>,

@@ -1,5 +1,7 @@
-//! Pushing dirty bytes of redundant files: rows of stripes at a time, so that parity follows from
-//! what is written. What a group took is durable: nothing is kept for sending again.
+//! Pushes dirty bytes of redundant files by whole rows of stripes, so that parity follows from what
+//! is written.
+//!
+//! Bytes that a group acknowledged are durable, so the client keeps nothing to send again.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What changes of a file's buffered and stored bytes when its size changes.
+//! Changes a file's buffered and stored bytes when its size changes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,8 +28,8 @@ fn without_flying(node: &Inode) -> MutexGuard<'_, InodeState> {
 }
 
 impl Writeback {
-    /// Sets the size of a file that is here alone, where that is a matter of what is buffered.
-    /// `None`: others have to be asked.
+    /// Sets the size of a file that this client holds alone, where only buffered bytes change.
+    /// `None`: the server or targets have to be asked.
     pub(crate) fn resize_buffered(&self, node: &Arc<Inode>, size: u64) -> Option<Attr> {
         let now = self.session.now();
         let (freed, attr) = {
@@ -46,8 +46,9 @@ impl Writeback {
         Some(attr)
     }
 
-    /// A file about to grow beyond the inline limit moves its bytes to the buffer. They are on the
-    /// targets, and the server knows, before it grows: else others would look for them in vain.
+    /// Moves the bytes of a file that is about to grow beyond the inline limit to the buffer. They
+    /// are on the targets, and the server knows it, before the file grows. Otherwise other clients
+    /// would look for the bytes in vain.
     pub(crate) fn spill(&self, node: &Arc<Inode>, size: u64) {
         let used = match &mut node.state.lock().file {
             Some(file) => file.own.spill(size, Instant::now()),
@@ -71,7 +72,8 @@ impl Writeback {
         self.unreserve(freed);
     }
 
-    /// Tells of a cut that no publication told: of what lies with the inode, none does.
+    /// Tells the server of a truncation that no publication reported: for inline data, no
+    /// publication does.
     pub(crate) fn tell_cut(&self, node: &Arc<Inode>) -> Result<(), Status> {
         let untold = |file: &FileData| file.own.untold_cut();
         let Some(cut) = node.state.lock().file.as_deref().and_then(untold) else { return Ok(()) };
@@ -82,7 +84,7 @@ impl Writeback {
         Ok(())
     }
 
-    /// Takes the data beyond a truncation off the targets. The server is told with the next
+    /// Removes the data beyond a truncation from the targets. The server is told with the next
     /// publication, or before the file grows.
     pub(crate) fn punch_tail(&self, node: &Arc<Inode>, from: u64) -> Result<(), Status> {
         let (session, layout, object, losses) = {

@@ -1,4 +1,5 @@
-//! Carrying out what a sync asks for, step by step: [`machine::FileSync`](super::machine) decides.
+//! Carries out a sync step by step. [`machine::FileSync`](super::machine) decides which step comes
+//! next.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ impl Writeback {
         self.sync_to(node, scope, Goal::Published)
     }
 
-    /// As `sync_node`, by the background: of a redundant file that is being written on, parts of
+    /// As `sync_node`, for the background. If a redundant file is still being written, incomplete
     /// rows stay until they are full or old.
     pub(super) fn sync_old(&self, node: &Arc<Inode>) -> Result<(), Status> {
         let goal = {
@@ -52,7 +53,8 @@ impl Writeback {
         }
     }
 
-    /// Targets have the bytes of the file that were written before the call, or did not take them.
+    /// Pushes the bytes of the file that were written before the call; returns when targets have
+    /// them, or did not accept them.
     pub(crate) fn push_all(&self, node: &Arc<Inode>) {
         let Some(mut sync) = begin(node, Goal::Pushed) else { return };
         while let Some(step) = next(&mut sync, node) {

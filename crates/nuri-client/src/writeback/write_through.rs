@@ -1,5 +1,5 @@
-//! Writing through: where the targets have little room, a write is on them before it returns, or it
-//! is refused and nothing of it counts. Nothing of it is buffered.
+//! Writes through: where the targets have little space, a write is on them before it returns. Or it
+//! is refused, and nothing of it counts. Nothing of the write is buffered.
 //!
 //! 1 what is buffered of these bytes is pushed and flushed: it was accepted before
 //! 2 the bytes of the write go to the targets, durably, in their order in the file; before them
@@ -7,10 +7,11 @@
 //!                          crash: old or new; beyond the size they do not count
 //! 3 size and times change here, and are published as those of any write
 //!
-//! A file is written through by one write at a time, and by no others meanwhile; who finds another
-//! one at it leaves the lease before waiting. Data is not taken over meanwhile. Whoever finds that
-//! the lease was lost on the way does nothing any more. Where room ends in mid-write, the write is
-//! as long as what there was room for.
+//! One write at a time is written through to a file, and no other write runs meanwhile. A write
+//! that finds another one at work leaves the lease before it waits. Meanwhile the client does not
+//! take the file's data over with a new lease. A write that finds that the lease was lost on the
+//! way does nothing more. Where space runs out in the middle of a write, the write is as long as
+//! there was space for.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +43,7 @@ impl Drop for ExclusiveWrite<'_> {
 }
 
 impl ExclusiveWrite<'_> {
-    /// The file, unless the lease was lost: another one's data is not marked.
+    /// The file's data, unless the lease was lost: the data of another client is not marked.
     pub(crate) fn of<'f>(
         &self,
         file: &'f mut Option<Box<FileData>>,
@@ -55,7 +56,7 @@ impl ExclusiveWrite<'_> {
     }
 }
 
-/// How far a write came.
+/// How far a write has come.
 pub(crate) struct Progress {
     /// All bytes before it are on the targets.
     to: u64,
@@ -208,8 +209,8 @@ impl Writeback {
     }
 }
 
-/// Keeps other writes away from the file; says where this one goes. `None` where its data is still
-/// to be taken over for writing.
+/// Keeps other writes away from the file; returns where this write goes. `None` where the file's
+/// data must first be taken over for writing.
 pub(crate) fn begin(
     node: &Inode,
     position: Position,

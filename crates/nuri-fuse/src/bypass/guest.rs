@@ -1,4 +1,5 @@
-//! One connection of a program: its requests, one after the other.
+//! One connection of a program that bypasses the kernel's cache: serves its requests, one after the
+//! other.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;

@@ -1,17 +1,19 @@
-//! Programs that move the bytes of their large reads and writes past the kernel's page cache, by
-//! `libnuri_preload` (`preload/`).
+//! Programs whose large reads and writes bypass the kernel's page cache, by `libnuri_preload`
+//! (`preload/`).
 //!
-//! BYPASS-1 Who holds an open file gets its ticket from the kernel (an ioctl). It is good for what
-//!    the file was opened for, and ends with the open file. What fails because it ended meanwhile
-//!    is asked again: the program's number is another open file by then.
-//! BYPASS-2 Memory of programs is not touched. Bytes go through pipes that hold references to
-//!    pages: the program's own, or those that this connection alone reads into.
-//! BYPASS-3 Nothing is held while a program is waited for.
-//! BYPASS-4 The kernel's pages of what was written are dropped before the write is answered. (Those
-//!    that a mapping changed are written out by the program before it asks, so that kernels before
-//!    6.16, which do not wait for that, give no tickets.) What the kernel's lock of an inode keeps
-//!    apart, writes and changes of the size, the client does.
-//! BYPASS-5 Connections are bounded, for each user too. Who finds no room goes through the kernel.
+//! BYPASS-1 A program that holds an open file gets the file's ticket from the kernel (an ioctl).
+//!    The ticket is good for what the file was opened for, and ends with the open file. A request
+//!    that fails because its ticket ended is asked again: the program's number is another open file
+//!    by then.
+//! BYPASS-2 The mount does not touch the memory of programs. Bytes go through pipes that hold
+//!    references to pages: the program's own, or pages that this connection alone reads into.
+//! BYPASS-3 The mount holds nothing while it waits for a program.
+//! BYPASS-4 The kernel's pages of written bytes are dropped before the write is answered. The
+//!    program writes out the pages that a mapping changed, before it asks. Kernels before 6.16 do
+//!    not wait for that, so on them the mount gives no tickets. The kernel's lock of an inode keeps
+//!    writes and changes of the size apart; here the client does.
+//! BYPASS-5 Connections are bounded, for each user too. A program that finds no room goes through
+//!    the kernel.
 
 mod guest;
 mod passed;

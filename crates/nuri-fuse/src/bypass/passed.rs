@@ -1,4 +1,4 @@
-//! Counts what goes past the kernel, for those who watch.
+//! Counts the programs and bytes that bypass the kernel, for the mount's reports.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

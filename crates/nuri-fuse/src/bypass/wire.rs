@@ -1,4 +1,4 @@
-//! What `libnuri_preload` and a mount say to each other, in native byte order: both are on one
+//! The messages between `libnuri_preload` and a mount, in native byte order, as both are on one
 //! machine. The same in C: `preload/bypass.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,11 +1,11 @@
-//! Opens that make their file.
+//! Opens that create their file.
 //!
-//! The kernel asks to create a name where it knows of none, and takes what it is told for new: it
-//! checks no rights, cuts nothing off for `O_TRUNC`, and refuses what is no file (Linux 6.18,
-//! `fuse_create_open`). Another mount may have made the name a moment before. Then the mount
-//! answers that the kernel's knowledge is stale (`ESTALE`): the kernel looks the name up again, and
-//! opens what it finds as any other. It does so once for an open. Where the name went and came back
-//! meanwhile, the mount does itself what the kernel would have done.
+//! The kernel asks to create a name where it knows of none, and takes the file in the answer for
+//! new. It checks no rights, truncates nothing for `O_TRUNC`, and refuses what is no file (Linux
+//! 6.18, `fuse_create_open`). But another mount may have made the name a moment before. Then the
+//! mount answers that the kernel's knowledge is stale (`ESTALE`). The kernel looks the name up
+//! again, and opens what it finds as any other file. It does so once for an open. Where the name
+//! went and came back meanwhile, the mount itself does what the kernel would have done.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

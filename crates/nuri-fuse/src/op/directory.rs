@@ -1,4 +1,4 @@
-//! Listings, and layouts shown as text.
+//! Opcodes that list directories, and the text form of layouts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,10 @@
-//! Which files are open with pages of the kernel, and dropping those that a write made old.
+//! Which files are open with pages of the kernel. The mount drops those pages that a write made
+//! old.
 //!
-//! A direct write takes its pages out of the kernel's cache before it is sent, and after it ended,
-//! but not where the program did not wait for it (`io_submit`, io_uring; Linux 6.18,
-//! `fuse_direct_io`). Who read meanwhile brought the old bytes back. So the mount takes them out
-//! itself before it answers, where somebody may have read.
+//! A direct write takes its pages out of the kernel's cache before it is sent, and after it ended.
+//! It does not do the second where the program did not wait for it (`io_submit`, io_uring; Linux
+//! 6.18, `fuse_direct_io`). A program that read meanwhile brought the old bytes back. So where a
+//! program may have read, the mount drops the pages itself before it answers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

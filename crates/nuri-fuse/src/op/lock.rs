@@ -1,11 +1,16 @@
 //! Opcodes of locks. A lock that must wait is parked: its reply is sent when the wait has ended.
 //!
-//! What the kernel sends (Linux 6.18, `fs/fuse/file.c`): GETLK, SETLK and SETLKW with an owner that
-//! is a scrambled address, of the process's file table (POSIX) or of the open file (OFD, and with
-//! `FUSE_LK_FLOCK` set `flock`). OFD locks are not marked. At each close of a descriptor FLUSH
-//! with the process's owner; at the last one RELEASE. Signals come as INTERRUPT, on `/dev/fuse`
-//! also where requests come over io_uring, in no order with the request that they name. SETLKW
-//! answered with `EINTR` is restarted by the kernel where the signal's handler allows it.
+//! What the kernel sends (Linux 6.18, `fs/fuse/file.c`):
+//!
+//! - GETLK, SETLK and SETLKW with an owner that is a scrambled address. It is that of the process's
+//!   file table (POSIX), or of the open file (OFD, and `flock` with `FUSE_LK_FLOCK` set). OFD locks
+//!   are not marked.
+//! - FLUSH with the process's owner at each close of a descriptor, and RELEASE at the last close.
+//! - Signals as INTERRUPT, on `/dev/fuse` also where requests come over io_uring, in no order with
+//!   the request that they name.
+//!
+//! The kernel restarts a SETLKW that was answered with `EINTR`, where the signal's handler allows
+//! it.
 
 use nuri_client::LockPlace;
 use nuri_proto::Status;

@@ -1,5 +1,6 @@
-//! Opcode to client call: names and attributes here, opens that make their file in `create`, data
-//! in `file`, listings in `directory`, extended attributes in `xattr`, locks in `lock`.
+//! Maps each opcode to a client call. Names and attributes are here. Opens that create their file
+//! are in `create`, data is in `file`, listings are in `directory`. Extended attributes are in
+//! `xattr`, and locks in `lock`.
 
 mod create;
 mod directory;

@@ -1,4 +1,4 @@
-//! Extended attributes, and those that show and steer the mount.
+//! Opcodes of extended attributes, and the attributes that show and set the state of the mount.
 
 use std::sync::atomic::Ordering;
 

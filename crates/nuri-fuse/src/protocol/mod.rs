@@ -1,4 +1,4 @@
-//! The kernel's FUSE protocol: byte layouts, what a request carries, how a reply is built.
+//! The kernel's FUSE protocol: byte layouts, the content of a request, and the building of a reply.
 
 pub mod abi;
 pub mod limits;

@@ -1,10 +1,10 @@
-//! Reads beyond the end of a file, in their order.
+//! Keeps reads beyond the end of a file in their order.
 //!
 //! A short answer tells the kernel where the file ends (Linux 6.18, `fuse_read_update_size`). Of
-//! answers to reads that it sent together only the first counts. Where it believes that the file is
-//! longer than it is, because another mount cut it, and the answer for later bytes came first, it
-//! would believe that the file ends there, and show zeros before. So an answer without any byte
-//! waits for those of reads before it.
+//! the answers to reads that the kernel sent together, only the first counts. The kernel may
+//! believe that the file is longer than it is, because another mount truncated it. If the answer
+//! for later bytes came first, the kernel would believe that the file ends there, and show zeros
+//! before that place. So an answer without any byte waits for the answers to reads before it.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Building replies. A handler says what to answer; the transport sends it when the handler has
-//! returned, because the request's bytes may lie in memory that the kernel takes back with it.
+//! Builds replies. A handler says what to answer, and the transport sends it when the handler has
+//! returned. The reason: the request's bytes may lie in memory that the kernel takes back with the
+//! reply.
 
 use std::time::Duration;
 

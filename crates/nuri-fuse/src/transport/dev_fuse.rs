@@ -1,4 +1,4 @@
-//! The classic transport: readers of `/dev/fuse`, as many as there are requests that wait.
+//! The classic transport: readers of `/dev/fuse`, as many as there are waiting requests.
 //!
 //! Beside rings one reader stays: forgotten inodes and interruptions come this way only.
 

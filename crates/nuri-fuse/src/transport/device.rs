@@ -1,5 +1,5 @@
-//! `/dev/fuse`: one descriptor per reader, replies on the descriptor that the request came from;
-//! and inodes of the own mount by number.
+//! `/dev/fuse`: one descriptor per reader, and each reply goes to the descriptor that its request
+//! came from. Also opens inodes of the own mount by number.
 
 #![allow(unsafe_code)]
 

@@ -1,18 +1,20 @@
-//! Sizes that the kernel would not take over.
+//! Sizes that the kernel would not take over from a reply.
 //!
-//! The kernel (Linux 6.18, `fuse_change_attributes`) drops the attributes of a reply where, after
-//! it sent the request, it was told to forget those that it had, or took over others. It does not
-//! ask again: `lseek` and `read` then go by the size that it knew before, however old that is.
+//! The kernel (Linux 6.18, `fuse_change_attributes`) drops the attributes of a reply in two cases.
+//! After it sent the request, it was told to forget the attributes that it had, or it took over
+//! others. It does not ask again: `lseek` and `read` then use the size that it knew before, however
+//! old that is.
 //!
-//! Example: mount A and mount B wrote parts of a file, both look at its end. A's request is on its
-//! way when B's look takes A's parts back. A's kernel forgets its attributes, and will drop the
-//! answer.
+//! Example: mount A and mount B wrote ranges of a file, and both look for its end. A's request is
+//! on its way when B's look takes A's ranges back. A's kernel forgets its attributes, and will drop
+//! the answer.
 //!
-//! A file's size is *unsure* from the moment that the kernel is about to be told to forget it, and
-//! where it was told without a lease. Whoever asks for the attributes of such a file is answered
-//! only when the kernel was seen to know the size: the mount looks into its own kernel
-//! (`statx` with `AT_STATX_DONT_SYNC` sends no request), and where that knows another size lets it
-//! ask once more. Under a lease the size is sure from then on, until the lease is recalled.
+//! A file's size is *unsure* from the moment that the kernel is about to be told to forget it. It
+//! is also unsure where the kernel was told a size without a lease. A request for the attributes of
+//! such a file is answered only when the mount has seen that the kernel knows the size. The mount
+//! looks into its own kernel (`statx` with `AT_STATX_DONT_SYNC` sends no request). Where the kernel
+//! knows another size, the mount lets it ask once more. Under a lease the size is sure from then
+//! on, until the lease is recalled.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

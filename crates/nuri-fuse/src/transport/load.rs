@@ -1,5 +1,5 @@
-//! How busy the queues of the ring transport are, and on which processor a call to the kernel is
-//! safe while they are full.
+//! How busy the queues of the ring transport are. Also, the processor on which a call to the kernel
+//! is safe while the queues are full.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

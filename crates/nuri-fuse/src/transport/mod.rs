@@ -1,4 +1,4 @@
-//! Which way requests come: over io_uring rings where the kernel allows it, else the classic way.
+//! How requests come: over io_uring rings where the kernel allows it, else by `/dev/fuse`.
 
 pub(crate) mod dev_fuse;
 pub mod device;

@@ -1,4 +1,4 @@
-//! Telling the kernel what it must not cache any longer. Calls may block on the kernel; they come
+//! Tells the kernel what it must no longer cache. These calls may block on the kernel, so they come
 //! from recall threads that hold no locks.
 
 use std::io::IoSlice;

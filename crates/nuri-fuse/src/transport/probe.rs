@@ -1,4 +1,4 @@
-//! Whether the kernel would take entries of the ring transport.
+//! Finds out whether the kernel would accept entries of the ring transport.
 
 use std::io;
 

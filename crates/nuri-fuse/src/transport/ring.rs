@@ -1,15 +1,15 @@
-//! The ring transport: for each processor a queue of entries, for each entry a thread.
+//! The ring transport: a queue of entries for each processor, and a thread for each entry.
 //!
-//! The kernel gives a request to the queue of the processor that the program runs on. The
-//! entries' threads are bound to that processor, so that no wake-up crosses to another one. A
-//! handler may wait for servers and other clients; it keeps its entry meanwhile. All entries are
-//! there from the start, because one that came later would not be given what already waits in the
-//! queue: the kernel (6.18) looks there only when an entry commits. The kernel takes the entry
-//! that became free last, so those that are never needed cost their threads alone.
+//! The kernel gives a request to the queue of the processor that the program runs on. The entries'
+//! threads are bound to that processor, so no wake-up crosses to another one. A handler may wait
+//! for servers and other clients; it keeps its entry meanwhile. All entries are there from the
+//! start. An entry that came later would not get the requests that already wait in the queue: the
+//! kernel (6.18) looks there only when an entry commits. The kernel takes the entry that became
+//! free last. So entries that are never needed cost only their threads.
 //!
 //! Waits for locks have no bound in time. An entry that holds one is replaced by a further entry
-//! before the queue is short, up to `SPARE_ENTRIES`; then half of a queue's entries stay for other
-//! requests, and locks that would have to wait are refused (`ENOLCK`).
+//! before the queue is short, up to `SPARE_ENTRIES`. Beyond that, half of a queue's entries stay
+//! for other requests, and locks that would have to wait are refused (`ENOLCK`).
 
 use std::cell::RefCell;
 use std::io;

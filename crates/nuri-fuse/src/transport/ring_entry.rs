@@ -1,10 +1,10 @@
 //! One entry of one of the kernel's queues: FUSE over io_uring (Linux 6.14).
 //!
 //! An entry is a header and a payload in memory of ours, and an io_uring instance for its one
-//! command. The first command registers the memory and waits for a request; every further one
-//! commits the reply that lies in the memory and waits for the next request. From a command until
+//! command. The first command registers the memory and waits for a request. Every further command
+//! commits the reply that lies in the memory, and waits for the next request. From a command until
 //! its completion the memory is the kernel's. All calls must come from the thread that made the
-//! entry: the kernel copies in that thread's calls.
+//! entry, because the kernel copies in that thread's calls.
 
 #![allow(unsafe_code)]
 

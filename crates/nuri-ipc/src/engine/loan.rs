@@ -1,4 +1,5 @@
-//! Messages that stay where they are: their place goes through the ring, and their bytes do not.
+//! Messages that are lent: only their place goes through the ring, and their bytes stay where they
+//! are.
 
 use std::sync::Arc;
 

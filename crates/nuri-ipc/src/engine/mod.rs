@@ -1,6 +1,6 @@
-//! What an endpoint does, for one caller at a time: it owns all state and never waits.
+//! What an endpoint does, for one caller at a time. The engine owns all state and never waits.
 //!
-//! [`Engine::progress`] takes events from the watcher's desk, pushes sends that wait for room and
+//! [`Engine::progress`] takes events from the watcher's desk, pushes sends that wait for room, and
 //! takes one record or chunk from each peer. Callers repeat it until what they wait for has
 //! happened.
 

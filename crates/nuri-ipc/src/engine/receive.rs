@@ -1,4 +1,4 @@
-//! The way in: records are matched in order, long messages streamed to where they belong.
+//! Receives: matches records in order, and streams long messages to where they belong.
 
 use std::sync::atomic::Ordering::Release;
 

@@ -1,4 +1,4 @@
-//! The way out: inline while there is room, else queued and pushed by `progress`.
+//! Sends: inline while there is room in the ring, else queued and pushed by `progress`.
 
 use std::sync::atomic::Ordering::Acquire;
 

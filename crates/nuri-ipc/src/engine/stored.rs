@@ -1,4 +1,4 @@
-//! Messages that came before anybody asked for them.
+//! Messages that came before any receive asked for them.
 
 use crate::heap::Lent;
 use crate::matching::Key;

@@ -1,4 +1,5 @@
-//! Entries in one list by age and in a bucket by key at once, removed from both in no time.
+//! Entries that are in one list by age and in a bucket by key. Removal from both takes constant
+//! time.
 
 /// Buckets for exact keys, a power of two.
 const BUCKETS: u16 = 256;

@@ -1,4 +1,4 @@
-//! What was measured, told: from records alone, as a page or as Markdown.
+//! Reports what was measured, from records alone, as a page or as Markdown.
 
 pub mod drawing;
 pub mod html;

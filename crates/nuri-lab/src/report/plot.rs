@@ -1,8 +1,8 @@
-//! A panel as a drawing (SVG), units on the axes: a line per series with error bars along numbers,
-//! bars beside each other along names.
+//! Draws a panel (SVG), with units on the axes. Along numbers there is a line per series with error
+//! bars. Along names there are bars beside each other.
 //!
-//! Colours are those of [`PALETTE`] and [`INK`]; the page gives others in the dark by rules that
-//! name these.
+//! Colours are those of [`PALETTE`] and [`INK`]. In a dark page, rules that name these colours
+//! replace them.
 
 use plotters::coord::ranged1d::SegmentedCoord;
 use plotters::coord::types::{RangedCoordf64, RangedCoordusize};

@@ -1,4 +1,4 @@
-//! A panel in plain words: ratios within one run, which count, where absolute figures drift.
+//! A panel in plain words: ratios within one run. Ratios count, because absolute figures drift.
 
 use super::{Panel, Series};
 use crate::plan::{Against, PublishedRatio};

@@ -1,6 +1,7 @@
 //! Nuri's processes on the machines of a testbed.
 //!
-//! Node 0 has the metadata and looks after itself (`nuri up`); the others run one node each.
+//! Node 0 has the metadata, and its processes are run by `nuri up`. Each other machine runs one
+//! node.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
-//! A cluster on one machine: a network namespace per node around a switch, links with a rate, one
-//! target each.
+//! A testbed: a cluster on one machine. It has a network namespace per node around a switch, links
+//! with a rate, and one target per node.
 //!
-//! What was made is written down before it is made, under [`REGISTRY`], so that it can be taken
-//! away by another process, also after this one was killed.
+//! Each part is written down under [`REGISTRY`] before it is made. So another process can remove
+//! the testbed, also after this process was killed.
 
 mod cluster;
 mod serve;

@@ -1,4 +1,4 @@
-//! Bonnie's phases by bonnie++: one run for all of them, read from its line for spreadsheets.
+//! Bonnie's phases by bonnie++: one run for all phases, read from its line for spreadsheets.
 
 use std::path::{Path, PathBuf};
 

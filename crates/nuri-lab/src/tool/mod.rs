@@ -1,4 +1,4 @@
-//! Programs of others that run a workload in place of our processes (`--tool`). What they print
+//! Programs of others that run a workload in place of our processes (`--tool`). Their output
 //! becomes the same records.
 
 pub(crate) mod bonnie;

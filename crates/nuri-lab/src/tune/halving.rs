@@ -1,5 +1,5 @@
-//! Which of several settings is best, by measuring little of the bad ones: after each round over
-//! all that are left the worse half goes (successive halving). Pure.
+//! Finds the best of several settings, and measures the bad ones little: successive halving. After
+//! each round over all settings that are left, the worse half drops out. Pure.
 
 use nuri_watch::normal::median_of_sorted;
 

@@ -1,5 +1,5 @@
-//! How a directory's new files are striped: what is tried, set and taken back. What was there
-//! before is kept in an attribute of the directory.
+//! The striping of a directory's new files: what a search tries, sets and takes back. An attribute
+//! of the directory keeps the striping from before.
 
 use std::path::Path;
 

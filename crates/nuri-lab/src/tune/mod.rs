@@ -1,7 +1,8 @@
-//! Finds by measurement how new files of a directory are best striped, and what the mount that it
-//! is on is best set to, for what is done there. Called by `nuri lab tune`.
+//! Finds by measurement the best striping for new files of a directory, and the best settings of
+//! its mount, for a given kind of work. Called by `nuri lab tune`.
 //!
-//! What is tried is taken back however a search ends; what is applied can be undone.
+//! However a search ends, the settings that it tried are taken back. Settings that were applied can
+//! be undone.
 
 mod halving;
 mod layout;
@@ -37,13 +38,13 @@ pub struct Tune {
     /// A directory of a mounted space
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// What is to be fast
+    /// Work that is to be fast
     #[arg(long, value_enum, default_value_t = Goal::Throughput)]
     goal: Goal,
-    /// Search these settings alone (default: all that can matter for the goal)
+    /// Search only these settings (default: all that can matter for the goal)
     #[arg(long, value_enum, value_name = "SETTING", value_delimiter = ',')]
     only: Vec<Axis>,
-    /// Stop measuring after so long, and judge by what was measured
+    /// Stop measuring after this time, and judge by what was measured
     #[arg(long, value_name = "SECONDS", default_value_t = 180,
         value_parser = clap::value_parser!(u64).range(10..))]
     budget: u64,
@@ -54,17 +55,17 @@ pub struct Tune {
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(1..=256))]
     np: u16,
-    /// Measure as programs do that bypass the kernel's cache (O_DIRECT)
+    /// Measure like programs that bypass the kernel's cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
-    /// Print the trail: each measurement, and who goes when
+    /// Print each measurement, and when each setting drops out
     #[arg(long)]
     explain: bool,
-    /// Set what is clearly better: the layout for new files (those that are there stay as they
-    /// are), the rest for all that use the mount, as long as it is mounted
+    /// Set what is clearly better. A layout counts for new files; existing files stay as they are.
+    /// Other settings count for all programs that use the mount, while it is mounted
     #[arg(long)]
     apply: bool,
-    /// Set what was there before tuning, without measuring
+    /// Restore the settings from before tuning, without measuring
     #[arg(long, conflicts_with_all = ["apply", "explain"])]
     undo: bool,
     /// Print JSON
@@ -76,11 +77,11 @@ pub struct Tune {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// Large files, written, synced and read from end to end by several processes
+    /// Large files that several processes write, sync and read from end to end
     Throughput,
-    /// Parts of 16 KiB at random places
+    /// Transfers of 16 KiB at random places
     Latency,
-    /// Names: files made, looked up and removed
+    /// Names: files that are created, looked up and removed
     Metadata,
 }
 

@@ -1,8 +1,9 @@
-//! A mount's settings while they are searched, and what was set before.
+//! A mount's settings while they are searched, and the settings from before.
 //!
-//! Both lie in a note that the mount keeps (`nuri.tune`), so they end with the mount, as its
-//! settings do. The note is written before the first setting is tried: whoever finds the search
-//! dead, the process that waits for it or a later command, sets what was there before it.
+//! Both lie in a note that the mount keeps (`nuri.tune`). So they end with the mount, as its
+//! settings do. The note is written before the first setting is tried. A search may die. Then the
+//! process that waits for it, or a later command, finds the note and restores the settings from
+//! before.
 
 use std::path::{Path, PathBuf};
 

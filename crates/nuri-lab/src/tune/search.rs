@@ -1,6 +1,8 @@
-//! The search: one axis after the other, a race on each between what is best so far and what
-//! differs from it there; at the end one between what was set at first and what was found, with
-//! fresh measurements, as the best of many is partly the luckiest. Pure but for its [`Bench`].
+//! The search: one axis after the other. On each axis there is a race between the best choice so
+//! far and the choices that differ from it there.
+//!
+//! A last race compares the settings from the start with the best ones found, with fresh
+//! measurements. The reason: the best of many is partly the luckiest. Pure but for its [`Bench`].
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! All that is searched: a directory's layout and a mount's settings, one axis after the other.
-//! Pure.
+//! The settings that a search varies: a directory's layout and a mount's settings, one axis after
+//! the other. Pure.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Axis {
     Layout,
     /// Bytes of the mount's flow buffers
     Buffer,
-    /// Flow buffers on their way at once: the threads that write
+    /// Flow buffers in flight at once, and so the threads that write
     Streams,
     /// Bytes that are read ahead of a program
     ReadAhead,

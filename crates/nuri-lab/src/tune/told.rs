@@ -1,4 +1,4 @@
-//! What a search found: sentences and JSON.
+//! Shows what a search found, as sentences and as JSON.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Looks at places again and again, learns what is normal, and says what became slow since when.
+//! Measures directories again and again, learns what is normal for each, and reports what became
+//! slow and since when. Called by `nuri lab watch`.
 
 mod links;
 pub mod probe;
@@ -24,29 +25,29 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Args, Clone, Debug)]
 pub struct Watch {
-    /// Directories to look at: mounts of a space, local disks for comparison
+    /// Directories to measure: mounts of a space, and local disks for comparison
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
-    /// Seconds from one look to the next
+    /// Seconds from one measurement to the next
     #[arg(long, value_name = "SECONDS", default_value_t = 600,
         value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// Look once; the exit status is 1 where something is slow or could not be looked at
+    /// Measure once; the exit status is 1 if something is slow or could not be measured
     #[arg(long)]
     once: bool,
-    /// Look at the history alone; the exit status as with --once
+    /// Judge the history without measuring; the exit status is as with --once
     #[arg(long, conflicts_with = "once")]
     last: bool,
-    /// Bytes that a look writes and reads at each place
+    /// Bytes that a measurement writes and reads in each directory
     #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = size::parse)]
     size: u64,
-    /// Directory of the space, in whose watch.jsonl the history is kept and `nuri status` finds it
+    /// Directory of the space; the history is kept in its watch.jsonl, where `nuri status` reads it
     #[arg(long, value_name = "DIR", default_value = "/var/lib/nuri")]
     space: PathBuf,
-    /// The history's file, instead
+    /// File for the history, instead of the one in the space's directory
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// Print a JSON line for each look
+    /// Print a JSON line for each measurement
     #[arg(long)]
     json: bool,
 }

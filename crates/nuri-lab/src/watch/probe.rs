@@ -1,6 +1,6 @@
 //! A short measurement that disturbs little: some MiB and some names for each place, in a directory
-//! of its own. Of a few tries the best counts: what else goes on makes figures smaller, never
-//! larger.
+//! of its own. The best of a few tries counts, because other work on the machine makes figures
+//! smaller, never larger.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,5 @@
-//! Blocks of a device, or of a file: written and read in a row and at random places, and made
-//! durable one by one.
+//! The workload `block`: ranks write and read blocks of a device or a file. They do so in order and
+//! at random places, and make blocks durable one by one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const SYNCED: u64 = 10;
 
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Block {
-    /// Processes, each with bytes of its own and one request after the other
+    /// Processes; each has its own bytes and sends one request after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
     /// Bytes of each process
@@ -34,22 +34,23 @@ pub struct Block {
     /// Bytes of a block at a random place
     #[arg(short = 'b', value_name = "SIZE", default_value = "4k", value_parser = size::parse)]
     block: u64,
-    /// Blocks of each process and phase at random places; a tenth where each is made durable
+    /// Blocks at random places of each process in each phase; a tenth of them where each block is
+    /// made durable
     #[arg(short = 'n', value_name = "N", default_value_t = 2000,
         value_parser = clap::value_parser!(u64).range(SYNCED..=1_000_000))]
     count: u64,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'x', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
-    /// What the bytes are reached through: directory, nbd://HOST/EXPORT or nfs://HOST/PATH; of a
-    /// testbed also volume, disk, nfs
+    /// How the bytes are reached: directory, nbd://HOST/EXPORT or nfs://HOST/PATH; in a testbed
+    /// also volume, disk, nfs
     #[arg(long, value_name = "WHAT", default_value = "directory")]
     through: Through,
-    /// Write over what an export of NBD holds
+    /// Overwrite the data of an NBD export
     #[arg(long)]
     overwrite: bool,
 }

@@ -1,4 +1,4 @@
-//! Bonnie's phases: a file written and read by characters and by blocks, rewritten in place, and
+//! Bonnie's phases: a file is written and read by characters and by blocks, rewritten in place, and
 //! read at random places.
 
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -26,17 +26,17 @@ const WORD: u64 = 8;
 
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Bonnie {
-    /// Processes, a file each
+    /// Processes; each has its own file
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
     /// Bytes of each file and, after a colon, of each chunk
     #[arg(short = 's', value_name = "SIZE[:CHUNK]", default_value = "512m:16k",
         value_parser = parse_shape)]
     shape: Shape,
-    /// Leave the phases by characters out
+    /// Leave out the phases by characters
     #[arg(short = 'f')]
     fast: bool,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'x', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
@@ -46,14 +46,14 @@ pub struct Bonnie {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
-    /// What the files are reached through: directory, nbd://HOST/EXPORT or nfs://HOST/PATH; of a
-    /// testbed also volume, disk, nfs
+    /// How the files are reached: directory, nbd://HOST/EXPORT or nfs://HOST/PATH; in a testbed
+    /// also volume, disk, nfs
     #[arg(long, value_name = "WHAT", default_value = "directory")]
     through: Through,
-    /// Write over what an export of NBD holds
+    /// Overwrite the data of an NBD export
     #[arg(long)]
     overwrite: bool,
-    /// Let another program do it: bonnie++ (which drops no caches: needs --warm)
+    /// Let another program do the work: bonnie++ (needs --warm, as it drops no caches)
     #[arg(long, value_name = "PROGRAM", value_parser = [tool::NAME])]
     pub tool: Option<String>,
 }

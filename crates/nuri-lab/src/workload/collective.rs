@@ -1,6 +1,9 @@
-//! Two-phase collective transfers, as of MPI-IO: in each step all ranks move one transfer of one
-//! shared file together. Few of them, the aggregators, write and read it, in runs as long as the
-//! step's transfers lie beside each other; the bytes go between them and the others by `nuri-ipc`.
+//! Two-phase collective transfers, as in MPI-IO: in each step all ranks together move one transfer
+//! of one shared file.
+//!
+//! A few ranks, the aggregators, write and read the file. Their runs are as long as the step's
+//! transfers lie beside each other. The bytes go between the aggregators and the other ranks by
+//! `nuri-ipc`.
 
 use std::io::{Error, Result as IoResult};
 use std::path::Path;

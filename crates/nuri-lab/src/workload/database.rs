@@ -1,6 +1,6 @@
-//! A database under stress: one table of ten columns, filled in one transaction, then rows
-//! selected, updated and deleted one statement each, by primary key and by an index. The phases are
-//! the same for every database.
+//! The workload `db-stress`: one table of ten columns is filled in one transaction. Then rows are
+//! selected, updated and deleted by one statement each, by primary key and by an index. The phases
+//! are the same for every database.
 
 mod client;
 mod engine;
@@ -43,16 +43,16 @@ pub struct DbStress {
     #[arg(long, value_name = "N", default_value_t = 10_000,
         value_parser = clap::value_parser!(u64).range(1..))]
     touched: u64,
-    /// Rows that are updated in a transaction each; 0 leaves that out
+    /// Rows to update in one transaction each; 0 leaves this phase out
     #[arg(long, value_name = "N", default_value_t = 1000)]
     commits: u64,
-    /// How SQLite makes transactions whole (default: delete)
+    /// How SQLite makes transactions atomic (default: delete)
     #[arg(long, value_enum)]
     journal: Option<Journal>,
-    /// Memory of the database for its pages; of PostgreSQL, shared_buffers
+    /// Memory of the database for its pages; for PostgreSQL, shared_buffers
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = nuri_proto::size::parse)]
     cache: u64,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
@@ -72,11 +72,11 @@ enum Program {
 /// SQLite's modes, each with the setting under which a commit survives the loss of power.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Journal {
-    /// Old pages in a file that a commit removes (SQLite's default; synchronous=EXTRA)
+    /// Keep old pages in a file that a commit removes (SQLite's default; synchronous=EXTRA)
     Delete,
-    /// Old pages in a file that a commit cuts to nothing (synchronous=FULL)
+    /// Keep old pages in a file that a commit truncates to 0 (synchronous=FULL)
     Truncate,
-    /// New pages in a log (synchronous=FULL); the file system must share mapped memory
+    /// Write new pages to a log (synchronous=FULL); the file system must share mapped memory
     Wal,
 }
 

@@ -1,4 +1,5 @@
-//! The flow buffers of the mounts that a run uses: forced before, left to the mounts again after.
+//! Forces the flow buffers of the mounts that a run uses, and leaves them to the mounts again after
+//! the run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,7 +19,7 @@ pub struct FlowBuffers {
     /// Bytes that a mount moves in one call, e.g. 256k, or auto; only on a Nuri space
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     flow_buffer: Option<String>,
-    /// Flow buffers on their way at once, or auto; only on a Nuri space
+    /// Flow buffers in flight at once, or auto; only on a Nuri space
     #[arg(long, value_name = "N")]
     flow_streams: Option<String>,
 }

@@ -1,6 +1,8 @@
-//! The phases of IO500 by our own workloads: large transfers to own files and records of 47,008
-//! bytes in one file, empty files in own directories and files of 3,901 bytes in one. Its `find`
-//! is left out, and nothing runs for five minutes: what comes of it is no IO500 score.
+//! The phases of IO500 by our own workloads. There are large transfers to own files, and records of
+//! 47,008 bytes in one file. There are empty files in own directories, and files of 3,901 bytes in
+//! one directory.
+//!
+//! IO500's `find` is left out, and nothing runs for five minutes. So the result is no IO500 score.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +38,7 @@ pub struct Io500 {
     #[arg(long, value_name = "N", default_value_t = 20_000,
         value_parser = clap::value_parser!(u64).range(1..))]
     small: u64,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,

@@ -35,28 +35,28 @@ pub struct Ior {
     /// Processes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = super::processes)]
     pub np: usize,
-    /// Bytes in one go, e.g. 16k, 2m
+    /// Bytes of one transfer, e.g. 16k, 2m
     #[arg(short = 't', value_name = "SIZE", default_value = "256k", value_parser = size::parse)]
     pub transfer: u64,
-    /// Bytes in a row of each process and segment (default 1m)
+    /// Contiguous bytes of each process in each segment (default 1m)
     #[arg(short = 'b', value_name = "SIZE", value_parser = size::parse)]
     block: Option<u64>,
-    /// Bytes of all processes and segments; says -b
+    /// Bytes of all processes and segments together; sets -b
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "block")]
     total: Option<u64>,
-    /// Segments: in each, every process has its block
+    /// Number of segments; in each, every process has its block
     #[arg(short = 's', value_name = "N", default_value_t = 1)]
     segments: u64,
     /// A file for each process
     #[arg(short = 'F')]
     own_files: bool,
-    /// The same as a word: own (as -F) or shared
+    /// The same as -F, in words: own (as -F) or shared
     #[arg(long, value_enum, conflicts_with = "own_files")]
     files: Option<Files>,
-    /// Read what the next process wrote, through another directory where several are given
+    /// Read what the next process wrote; where several directories are given, through another one
     #[arg(short = 'C')]
     pub reorder: bool,
-    /// Sync before a file is closed; that time counts
+    /// Sync before a file is closed; the time of the sync counts
     #[arg(short = 'e')]
     pub sync: bool,
     /// Write (default: write and read)
@@ -68,10 +68,10 @@ pub struct Ior {
     /// Keep the files
     #[arg(short = 'k')]
     keep: bool,
-    /// Transfers in random order
+    /// Do the transfers in random order
     #[arg(short = 'z')]
     pub random: bool,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
@@ -81,7 +81,7 @@ pub struct Ior {
     /// Check every byte after writing (not timed)
     #[arg(short = 'W')]
     verify_write: bool,
-    /// Check every byte that is read (timed; else the ends of each transfer)
+    /// Check every byte that is read (timed; by default only the ends of each transfer are checked)
     #[arg(short = 'R')]
     pub verify_read: bool,
     /// Seed of the data
@@ -90,10 +90,10 @@ pub struct Ior {
     /// Read without dropping caches first
     #[arg(long)]
     pub warm: bool,
-    /// Past the kernel's cache (O_DIRECT)
+    /// Bypass the kernel's cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// Let another program do it: fio, or IOR itself
+    /// Let another program do the work: fio, or IOR itself
     #[arg(long, value_name = "PROGRAM", value_parser = [tool::fio::NAME, tool::ior::NAME])]
     pub tool: Option<String>,
     #[command(flatten)]
@@ -110,11 +110,11 @@ enum Files {
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Api {
-    /// Each for itself
+    /// Each rank by itself
     Posix,
-    /// All together, in two phases as of MPI-IO: few write and read for all
+    /// All ranks together, in two phases as in MPI-IO: few ranks write and read for all
     Collective,
-    /// Each for itself, by Nuri's library instead of the kernel
+    /// Each rank by itself, by Nuri's library instead of the kernel
     Library,
 }
 

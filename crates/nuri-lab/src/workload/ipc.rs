@@ -1,5 +1,5 @@
-//! Messages between two processes of one machine: by `nuri-ipc`, and by what programs use without
-//! it. No directory is measured.
+//! The workload `ipc`: messages between two processes of one machine. They go by `nuri-ipc`, or by
+//! what programs use without it. No directory is measured.
 
 mod channel;
 mod pair;
@@ -32,7 +32,7 @@ pub struct Ipc {
     #[arg(short = 't', value_name = "SIZE", default_value = "4k",
         value_parser = nuri_proto::size::parse)]
     message: u64,
-    /// What carries them
+    /// Channel that carries the messages
     #[arg(long, value_enum, default_value_t = Through::Nuri)]
     through: Through,
     /// Processors of the two processes: one, two, or two numbers such as 0,3
@@ -44,10 +44,10 @@ pub struct Ipc {
     /// Measure the throughput of messages one way
     #[arg(long)]
     throughput: bool,
-    /// How long each is measured
+    /// Seconds to measure each of the two
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = parse_seconds)]
     seconds: f64,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
@@ -57,9 +57,9 @@ pub struct Ipc {
 enum Through {
     /// nuri-ipc as it is
     Nuri,
-    /// nuri-ipc with the kernel copying from one process to the other, once
+    /// nuri-ipc where the kernel copies once from one process to the other
     Cma,
-    /// A stream socket of the Unix kind
+    /// A Unix stream socket
     Unix,
     /// Two pipes
     Pipe,

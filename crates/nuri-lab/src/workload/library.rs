@@ -1,4 +1,4 @@
-//! A space's files by the client library, without the kernel: each rank is a client of its own.
+//! Files of a space by the client library, without the kernel: each rank is a client of its own.
 
 use std::fs::File;
 use std::io::{Error, Result as IoResult};

@@ -27,7 +27,7 @@ pub struct Mdtest {
     /// Files and directories of each process (default 1000)
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     items: Option<u64>,
-    /// The same for all processes together
+    /// Files and directories of all processes together
     #[arg(long, value_name = "N", conflicts_with = "items")]
     total: Option<u64>,
     /// A directory for each process (default: one for all)
@@ -59,15 +59,15 @@ pub struct Mdtest {
     #[arg(short = 'e', value_name = "SIZE", default_value = "0",
         value_parser = nuri_proto::size::parse)]
     read_bytes: u64,
-    /// Stat what the process that many ranks on made, read from twice, remove from three times as
-    /// far; through another directory where several are given
+    /// Stat what the process N ranks on made; read what the process 2N ranks on made, and remove
+    /// what the process 3N ranks on made. Where several directories are given, through another one
     #[arg(short = 'N', value_name = "N", default_value_t = 0)]
     pub stride: usize,
-    /// How often all is done
+    /// Repetitions of all phases
     #[arg(short = 'i', value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub repetitions: u64,
-    /// Let another program do it: mdtest itself
+    /// Let another program do the work: mdtest itself
     #[arg(long, value_name = "PROGRAM", value_parser = [tool::mdtest::NAME])]
     pub tool: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! An open file of a transfer: of the kernel, or of a library.
+//! An open file of a transfer: opened by the kernel, or by a library.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

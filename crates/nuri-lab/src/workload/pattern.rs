@@ -1,5 +1,5 @@
-//! What files hold: bytes that depend on the seed, on the rank that writes them and on their
-//! place, so that data that is old, misplaced or another rank's is seen.
+//! The content of files. Its bytes depend on the seed, on the rank that writes them, and on their
+//! place. So the reader notices data that is old, misplaced, or another rank's.
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::rng::Rng;

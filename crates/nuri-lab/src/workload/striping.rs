@@ -1,4 +1,4 @@
-//! How the files of a run are striped: set on the run's own directory, as a user does it.
+//! Sets how the files of a run are striped, on the run's own directory, as a user does it.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::{LabError, Result, at, nuri_program};
 
 #[derive(Args, Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Striping {
-    /// Over how many groups of targets a file goes (0: all); only on a Nuri space
+    /// Number of groups that a file is striped over (0: all); only on a Nuri space
     #[arg(long, value_name = "N")]
     stripe_count: Option<u16>,
-    /// Bytes of each of its chunks, e.g. 1m; only on a Nuri space
+    /// Bytes of each chunk of a file, e.g. 1m; only on a Nuri space
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     stripe_size: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! One rank's transfers.
+//! Runs one rank's transfers.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,7 +1,7 @@
-//! Commits of the running server, and waits until they are durable.
+//! Commits changes of the running server, and waits until they are durable.
 //!
-//! Every commit passes here under the server's lock, so that operations know which commits what
-//! they read is from.
+//! Every commit passes here under the server's lock. So an operation knows which commits the data
+//! that it read comes from.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::server::{Core, MetaServer};
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 impl MetaServer {
-    /// Makes the batch visible; `found` are keys that are known to have had a value before. Says
-    /// what to wait for before anybody is told: nothing, for an empty batch.
+    /// Makes the batch visible; `found` are keys that are known to have had a value before. Returns
+    /// the commit to wait for before any client is told: none, for an empty batch.
     pub(crate) fn commit(
         &self,
         core: &mut Core,

@@ -1,5 +1,6 @@
-//! How the server carries calls out: commits and waits until they are durable ([`commit`],
-//! [`pending_commits`]), and waits for leases that are in a call's way ([`waits`]).
+//! How the server carries calls out. It commits changes and waits until they are durable
+//! ([`commit`], [`pending_commits`]). It also waits for leases that are in the way of a call
+//! ([`waits`]).
 
 pub(crate) mod commit;
 pub(crate) mod pending_commits;

@@ -1,10 +1,11 @@
 //! Which commit changed a key last, for commits that may not be durable yet. Pure.
 //!
-//! A reply tells what was read, so it waits for the commits that this is from, and for no others:
-//! commits become durable in their order, so the last one is enough. A key that is not known here
-//! was not changed since the last durable commit, or not after `floor`.
+//! A reply shows data that was read, so it waits for the commits that the data comes from, and for
+//! no others. Commits become durable in their order, so waiting for the last one is enough. A key
+//! that is not in this table was not changed since the last durable commit, or not after `floor`.
 //!
-//! Keys are known by their hash: where two have the same, readers wait for more than they need.
+//! Keys are known by their hash. Where two keys have the same hash, readers wait for more than they
+//! need.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -47,13 +48,14 @@ pub(crate) struct PendingCommits {
 }
 
 impl PendingCommits {
-    /// Of what was committed up to `floor` no keys are known.
+    /// A table that knows no keys of the commits up to `floor`.
     pub(crate) fn new(floor: CommitId) -> PendingCommits {
         let (hasher, keys, order) = Default::default();
         PendingCommits { hasher, keys, order, floor, limit: LIMIT }
     }
 
-    /// What a batch is about to do; `found` are keys that are known to have a value before it.
+    /// The changes that a batch is about to make; `found` are keys that are known to have a value
+    /// before it.
     pub(crate) fn changes(&self, batch: &Batch, found: &HashSet<Vec<u8>>) -> Vec<(u64, Way)> {
         let change = |(key, value): (&[u8], Option<&[u8]>)| {
             let stays = value.is_some() && found.contains(key);
@@ -62,7 +64,7 @@ impl PendingCommits {
         batch.changes().filter(|(key, _)| !lives_in_memory(key)).map(change).collect()
     }
 
-    /// The changes were committed, after all that were noted before.
+    /// Notes that the changes were committed, after all changes that were noted before.
     pub(crate) fn note(&mut self, id: CommitId, changes: &[(u64, Way)]) {
         if self.order.len() + changes.len() > self.limit {
             self.keys.clear();
@@ -89,12 +91,12 @@ impl PendingCommits {
         }
     }
 
-    /// The commit to wait for before the key's value, or that it has none, is told.
+    /// The commit to wait for before a reply may tell the key's value, or that it has none.
     pub(crate) fn changed(&self, key: &[u8]) -> CommitId {
         self.last(key).changed.max(self.floor)
     }
 
-    /// The same where only is told that the key has a value, or none.
+    /// As `changed`, where the reply tells only whether the key has a value.
     pub(crate) fn made(&self, key: &[u8]) -> CommitId {
         self.last(key).made.max(self.floor)
     }

@@ -1,7 +1,8 @@
-//! Waiting inside a call, for leases that are in its way or the end of grace.
+//! Waits inside a call, for leases that are in its way or for the end of grace.
 //!
-//! Who plays the server and its clients on one thread cannot wait: then a call that would is
-//! answered `RETRY`, and has sent its recalls; the caller asks again, as after a wait too long.
+//! A program that runs the server and its clients on one thread cannot wait. Then a call that would
+//! wait sends its recalls and is answered `RETRY`. The caller asks again, as after a wait that took
+//! too long.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +27,7 @@ const QUEUE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 
 impl MetaServer {
-    /// From here on no call waits.
+    /// From now on no call waits.
     pub fn never_wait(&self) {
         self.is_polled.store(true, Ordering::Relaxed);
     }
@@ -48,7 +49,7 @@ impl MetaServer {
         Ok(())
     }
 
-    /// Recalls what is in the operation's way and waits until it is gone.
+    /// Recalls the leases in the operation's way, and waits until they are gone.
     pub(crate) fn wait_leases<C: MetaOp>(
         &self,
         core: &mut MutexGuard<'_, Core>,

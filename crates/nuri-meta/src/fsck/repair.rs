@@ -1,9 +1,9 @@
-//! Puts a stopped namespace in order where a check found faults. Caller: `nuri doctor --repair`,
-//! which keeps the state from before.
+//! Repairs a stopped namespace where a check found faults. Caller: `nuri doctor --repair`, which
+//! keeps the state from before.
 //!
-//! Nothing that can still be read is dropped: what lost its name gets one in `/lost+found`. A fault
-//! may be the consequence of another one, so they are mended stage by stage
-//! ([`Problem::stage`]), with a new check after each.
+//! Nothing that can still be read is dropped: an inode that lost its name gets one in
+//! `/lost+found`. A fault may be the consequence of another one. So faults are repaired stage by
+//! stage ([`Problem::stage`]), with a new check after each stage.
 
 use nuri_kv::engine::{Batch, Engine, KvError};
 use nuri_proto::change::{S_IFDIR, S_IFMT};
@@ -23,10 +23,10 @@ const MOST_PASSES: usize = 32;
 /// Changes are committed in parts of so many bytes.
 const PART: usize = 1 << 20;
 
-/// What was wrong, in the order in which it was mended.
+/// Repairs the namespace. Returns the faults in the order in which they were repaired.
 ///
 /// # Errors
-/// As the store's. [`KvError::Damaged`] where faults stay.
+/// The store's. [`KvError::Damaged`] where faults stay.
 pub fn repair(engine: &dyn Engine, now: Time) -> Result<Vec<Problem>, KvError> {
     let mut mended = Vec::new();
     for _ in 0..MOST_PASSES {

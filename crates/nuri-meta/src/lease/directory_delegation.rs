@@ -1,8 +1,9 @@
-//! DirectoryDelegations of sessions that change one directory together. Pure.
+//! Turns of sessions that change one directory together (`DirectoryDelegations`). Pure.
 //!
-//! Asked directly, each change takes the directory back from everybody else's caches and waits for
-//! the log's disk. So who changes it again and again takes it for a turn, works in its own log and
-//! tells all at the end. A turn protects from others that ask for one, and from nobody else
+//! A change that is sent to the server directly recalls the directory from all other clients'
+//! caches. It also waits for the disk of the server's log. So a client that changes the directory
+//! again and again takes it for a turn. It works in its own journal, and flushes everything at the
+//! end of the turn. A turn protects from clients that ask for a turn, and from no others
 //! (DELEGATION-1).
 
 use std::collections::HashMap;
@@ -25,12 +26,12 @@ pub(crate) struct Taken {
     pub(crate) unread: u64,
 }
 
-/// Whose turn it is, and until when.
+/// Which session has its turn in each directory, and until when.
 #[derive(Default)]
 pub(crate) struct DirectoryDelegations(HashMap<Ino, (SessionId, Duration)>);
 
 impl DirectoryDelegations {
-    /// Begins a turn. One that goes on is not made longer, but for what has to be read.
+    /// Begins a turn. A turn that goes on is made longer only for the names that have to be read.
     pub(crate) fn begin(&mut self, taken: Taken, session: SessionId, now: Duration) {
         if self.0.len() >= MOST {
             self.0.retain(|_, (_, end)| *end > now);
@@ -43,7 +44,7 @@ impl DirectoryDelegations {
         self.0.insert(taken.dir, (session, end + READING.saturating_mul(unread)));
     }
 
-    /// Whose turn goes on, and how long still.
+    /// The session whose turn goes on, and how long it still lasts.
     pub(crate) fn current(&self, dir: Ino, now: Duration) -> Option<(SessionId, Duration)> {
         let (session, end) = *self.0.get(&dir)?;
         (end > now).then(|| (session, end - now))

@@ -1,9 +1,9 @@
-//! The lease table: who may cache what. Pure: calls in, recalls out, no clock.
+//! The lease table: which session may cache which inode. Pure: calls in, recalls out, no clock.
 //!
-//! One coarse lease per inode (attributes, entries or data as a whole). Readers share, a writer
-//! is alone. A grant has a number; a recall names the highest number that it takes back, so a
-//! grant overtaken by its recall is not cached. Interest without a mode means that a session may
-//! still have the inode open.
+//! There is one coarse lease per inode, for its attributes and its entries or data as a whole.
+//! Readers share a lease, a writer is alone. A grant has a number, and a recall names the highest
+//! number that it takes back. So a client does not cache a grant that its recall has overtaken.
+//! Interest without a mode means that a session may still have the inode open.
 
 pub(crate) mod directory_delegation;
 pub(crate) mod pressure;
@@ -29,7 +29,7 @@ const CROWDED: usize = 10;
 /// So often a file's writer is recalled for another one before its parts are granted apart.
 const RIVALRY: u32 = 2;
 
-/// What an operation needs of the other sessions.
+/// What the other sessions must give up for an operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Want {
     /// No writer elsewhere.
@@ -140,7 +140,7 @@ impl LeaseTable {
         self.inodes.get(&ino).map_or(&[], Vec::as_slice)
     }
 
-    /// Sessions in the way of `claim`, with the recall to send where none is under way yet.
+    /// Sessions in the way of `claim`, each with the recall to send where none is under way yet.
     pub fn conflicts(
         &mut self,
         claim: Claim,
@@ -180,7 +180,8 @@ impl LeaseTable {
         out
     }
 
-    /// Whether who asks to write bytes of the file is granted these only: others write it too.
+    /// Whether a session that asks to write bytes of the file is granted only these bytes, because
+    /// others write the file too.
     pub fn is_in_parts(&self, ino: Ino, session: SessionId) -> bool {
         let holders = self.holders(ino);
         let has_lease = holders.iter().any(|h| h.session == session && h.mode.is_some());
@@ -189,13 +190,14 @@ impl LeaseTable {
         !has_lease && (is_wanted || self.has_parts(ino))
     }
 
-    /// Whether any session holds parts of the file.
+    /// Whether any session holds ranges of the file.
     pub fn has_parts(&self, ino: Ino) -> bool {
         self.holders(ino).iter().any(Holder::has_parts)
     }
 
-    /// Grants bytes of a file, and as many of those ahead as nobody holds; conflicts must have been
-    /// resolved. `None` while some of it, or all, is being recalled from the session itself.
+    /// Grants bytes of a file, and as many of the spans ahead as nobody holds. Conflicts must have
+    /// been resolved. `None` while some of the file, or all, is being recalled from the session
+    /// itself.
     pub fn grant_part(
         &mut self,
         ino: Ino,
@@ -232,7 +234,8 @@ impl LeaseTable {
         Some(PartGrant { number, count: granted.len() as u32 })
     }
 
-    /// After a restart: the session holds parts of the file. False where another holder came first.
+    /// Reclaims ranges of the file for a session after a restart. `false` where another holder came
+    /// first.
     pub fn reclaim_parts(&mut self, ino: Ino, session: SessionId, spans: &[Span]) -> bool {
         let others = self.holders(ino).iter().filter(|h| h.session != session);
         let meets = |h: &Holder| {
@@ -278,15 +281,17 @@ impl LeaseTable {
         Turn { number: self.turns, session }
     }
 
-    /// An operation waits for these claims. Until it is done nothing is granted in passing that
-    /// would be in its way: else many readers keep it waiting, each recalled and back again.
+    /// Notes that an operation waits for these claims. Until it is done, nothing that would be in
+    /// its way is granted in passing. Otherwise many readers would keep it waiting, each one
+    /// recalled and back again.
     pub fn begin_wait(&mut self, claims: &[Claim], turn: Turn) {
         for claim in claims.iter().filter(|claim| claim.want.is_exclusive()) {
             self.awaited.entry(claim.ino).or_default().push(turn);
         }
     }
 
-    /// It does not wait for them any more. Returns whether others waited for that.
+    /// Notes that the operation does not wait for the claims any more. Returns whether others
+    /// waited for that.
     pub fn end_wait(&mut self, claims: &[Claim], turn: Turn) -> bool {
         let mut was_awaited = false;
         for claim in claims.iter().filter(|claim| claim.want.is_exclusive()) {
@@ -310,9 +315,9 @@ impl LeaseTable {
         true
     }
 
-    /// Whether a lease that is asked for comes after an operation of another session that waits
-    /// to have the inode alone. Who holds one already does not wait: what it does may be what the
-    /// recall of its lease waits for.
+    /// Whether a requested lease comes after an operation of another session that waits to have the
+    /// inode alone. A session that holds a lease already does not wait: the recall of its lease may
+    /// wait for what the session does.
     pub fn comes_after(&self, claim: Claim, turn: Turn) -> bool {
         claim.want == Want::Shared
             && self.is_awaited_before(claim.ino, turn)
@@ -325,8 +330,8 @@ impl LeaseTable {
         self.awaited.get(&ino).is_some_and(|turns| turns.iter().any(before))
     }
 
-    /// Grants in passing, where there is room and nothing is in the way. A stronger lease that
-    /// the session has already stays and is answered.
+    /// Grants a lease in passing, where the table has room and nothing is in the way. If the
+    /// session already has a stronger lease, that lease stays and is the answer.
     pub fn offer(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         let known = self.inodes.contains_key(&ino);
         if !known && self.inodes.len() >= self.limit || self.awaited.contains_key(&ino) {
@@ -351,9 +356,9 @@ impl LeaseTable {
         self.holders(ino).iter().any(in_the_way)
     }
 
-    /// After a restart: the session holds the lease. Who says so again, having had no answer, is
-    /// answered what it holds: others may have asked for it by then. `None` where another holder
-    /// came first.
+    /// Reclaims a lease for a session after a restart. A session that repeats the call, because it
+    /// had no answer, is answered what it holds: others may have asked for it by then. `None` where
+    /// another holder came first.
     pub fn reclaim(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         let own = self.holders(ino).iter().find(|h| h.session == session);
         match own.map(|h| (h.mode, h.number)) {
@@ -363,8 +368,8 @@ impl LeaseTable {
         }
     }
 
-    /// Grants; conflicts must have been resolved. `None` while the session's own lease is being
-    /// recalled.
+    /// Grants a lease. Conflicts must have been resolved. `None` while the session's own lease is
+    /// being recalled.
     pub fn grant(&mut self, ino: Ino, session: SessionId, mode: LeaseMode) -> Option<Grant> {
         self.next += 1;
         let number = self.next;
@@ -383,9 +388,9 @@ impl LeaseTable {
         Some(Grant { mode, number })
     }
 
-    /// A recall was obeyed; tells whether this ended it. What answers an older recall (a repeated
-    /// call, or one that keeps more than is allowed by now) changes nothing, and later grants are
-    /// not touched.
+    /// Notes that a recall was obeyed; returns whether this ended it. An answer to an older recall
+    /// changes nothing: a repeated call, or one that keeps more than is allowed by now. Later
+    /// grants are not touched.
     pub fn recall_done(
         &mut self,
         ino: Ino,
@@ -407,7 +412,8 @@ impl LeaseTable {
         }
     }
 
-    /// The session writes no more under grants up to the number; tells whether it could.
+    /// Notes that the session writes no more under grants up to the number; returns whether it
+    /// could write.
     pub fn downgrade(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
         let holders = self.inodes.get_mut(&ino).into_iter().flatten();
         let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
@@ -420,7 +426,8 @@ impl LeaseTable {
         wrote
     }
 
-    /// The recall of a part was obeyed; tells whether this ended all of the session's there.
+    /// Notes that the recall of a range was obeyed; returns whether this ended all recalls of the
+    /// session there.
     pub fn part_done(&mut self, ino: Ino, session: SessionId, number: u64, span: Span) -> bool {
         let holders = self.inodes.get_mut(&ino).into_iter().flatten();
         let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
@@ -432,8 +439,8 @@ impl LeaseTable {
         holder.recalled.is_none() && holder.parts.as_ref().is_none_or(|parts| parts.is_settled())
     }
 
-    /// The session gave up all its parts, asked or not. Grants above the number are newer. Tells
-    /// as `part_done`.
+    /// Notes that the session gave up all its ranges, asked or not. Grants above the number are
+    /// newer. Returns the same as `part_done`.
     pub fn parts_given_up(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
         let holders = self.inodes.get_mut(&ino).into_iter().flatten();
         let Some(holder) = holders.into_iter().find(|h| h.session == session) else {
@@ -446,7 +453,7 @@ impl LeaseTable {
         holder.recalled.is_none()
     }
 
-    /// The session forgot the inode: no lease, not open.
+    /// Notes that the session forgot the inode: it has no lease, and the inode is not open.
     pub fn release(&mut self, ino: Ino, session: SessionId, number: u64) {
         let Some(holders) = self.inodes.get_mut(&ino) else {
             return;
@@ -459,12 +466,12 @@ impl LeaseTable {
         }
     }
 
-    /// The session does not have the inode open, whatever its leases are.
+    /// Notes that the session does not have the inode open, whatever its leases are.
     pub fn forget(&mut self, ino: Ino, session: SessionId) {
         self.release(ino, session, u64::MAX);
     }
 
-    /// The session ended. Returns the inodes that it had.
+    /// Drops everything of a session that ended. Returns the inodes that it had.
     pub fn drop_session(&mut self, session: SessionId) -> Vec<Ino> {
         let has = |holders: &Vec<Holder>| holders.iter().any(|h| h.session == session);
         let inos: Vec<_> =
@@ -491,8 +498,8 @@ impl LeaseTable {
         self.holders(ino).iter().find(|h| h.session == session)?.mode
     }
 
-    /// Whether the session may report what it wrote. A reader under recall may too: its kernel
-    /// hands over pages that a program changed through a mapping, of which nobody was told.
+    /// Whether the session may publish what it wrote. A reader under recall may too, because its
+    /// kernel hands over pages that a program changed through a mapping without telling anybody.
     /// Nobody else writes before that recall is answered.
     pub fn may_publish(&self, ino: Ino, session: SessionId) -> bool {
         let mut holders = self.holders(ino).iter();
@@ -504,7 +511,8 @@ impl LeaseTable {
         })
     }
 
-    /// Where the table is nearly full: who holds most, and how many it should give back.
+    /// Where the table is nearly full: the session that holds most, and how many leases it should
+    /// give back.
     pub fn lease_pressure(&self) -> Option<(SessionId, usize)> {
         if self.inodes.len() < self.limit - self.limit / CROWDED {
             return None;

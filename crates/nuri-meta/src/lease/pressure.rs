@@ -1,5 +1,6 @@
-//! Keeping room in the table of leases: where it is nearly full, the session that holds most is
-//! asked to give back what its programs do not use. Without room nothing new is cached anywhere.
+//! Keeps room in the table of leases. Where the table is nearly full, the server asks the session
+//! with the most leases to give back those that its programs do not use. Without room in the table,
+//! no client can cache anything new.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::server::{Core, MetaServer};
 const EVERY: Duration = Duration::from_secs(2);
 
 impl MetaServer {
-    /// Asks, where there is hardly room.
+    /// Asks a session to give leases back, where the table has hardly any room.
     pub(crate) fn shed_leases(&self, core: &mut Core) {
         let now = self.clock.monotonic();
         if now.saturating_sub(core.crowded) < EVERY {

@@ -1,8 +1,8 @@
-//! Parts of a file that one session may write while others write elsewhere in it. Pure.
+//! Ranges of a file that one session may write while other sessions write other ranges. Pure.
 
 use nuri_proto::range_map::{RangeMap, Span};
 
-/// Parts of one session.
+/// The ranges of a file that one session holds.
 #[derive(Default)]
 pub(crate) struct Parts {
     held: RangeMap<()>,
@@ -19,25 +19,26 @@ impl Parts {
         self.held.assign(span, Some(()));
     }
 
-    /// Whether the session holds a byte of it.
+    /// Whether the session holds a byte of the span.
     pub(crate) fn meets(&self, span: Span) -> bool {
         self.held.meeting(span).next().is_some()
     }
 
-    /// Whether a byte of it is being taken back.
+    /// Whether a byte of the span is being recalled.
     pub(crate) fn is_recalled(&self, span: Span) -> bool {
         self.recalled.meeting(span).next().is_some()
     }
 
-    /// What to take back so that another session may write `need` and go on from there. What was
-    /// granted in hope beyond it goes too: else each of its next writes takes back a little.
+    /// What to recall so that another session may write `need` and go on from there. Bytes that
+    /// were granted ahead beyond it are recalled too. Otherwise each of the next writes would
+    /// recall a little.
     pub(crate) fn in_the_way(&self, need: Span) -> Option<Span> {
         let first = self.held.meeting(need).next()?;
         let (last, _) = self.held.meeting(need).last()?;
         Some(Span { start: first.0.start.max(need.start), end: last.end })
     }
 
-    /// Notes a recall. False: one is under way for all of it.
+    /// Notes a recall. `false`: a recall is under way for all of it.
     pub(crate) fn recall(&mut self, span: Span, number: u64) -> bool {
         let is_new = !self.recalled.covers(span);
         if is_new {
@@ -46,7 +47,8 @@ impl Parts {
         is_new
     }
 
-    /// A recall was obeyed. What a later one takes back, or nobody, is not touched.
+    /// Notes that a recall was obeyed. Bytes that only a later recall takes back, or no recall, are
+    /// not touched.
     pub(crate) fn recall_done(&mut self, span: Span, number: u64) {
         let over = |parts: &RangeMap<u64>| {
             let of_it = parts.meeting(span).filter(|(_, n)| *n <= number);
@@ -59,7 +61,7 @@ impl Parts {
         }
     }
 
-    /// Whether nothing is being taken back.
+    /// Whether nothing is being recalled.
     pub(crate) fn is_settled(&self) -> bool {
         self.recalled.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Answers to recalls, and leases that are claimed again after a restart.
+//! Handles answers to recalls, and leases that sessions reclaim after a restart.
 
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
@@ -63,8 +63,9 @@ impl MetaServer {
         self.commit(core, batch, &found).map(|_| ())
     }
 
-    /// `STALE` where the client means an earlier start, which may have heard a part: the session
-    /// would be waited for no longer, with leases missing that it relies on.
+    /// `STALE` where the client means an earlier start of the server, which may have heard a part
+    /// of the leases. Otherwise the server would no longer wait for the session, although leases
+    /// are missing that the session relies on.
     pub(crate) fn reclaim(
         &self,
         context: CallContext,

@@ -1,9 +1,10 @@
-//! Calls about locks: the lock table in the server, its grace period and its events.
+//! Answers calls about locks: the lock table in the server, its grace period and its events.
 //!
-//! The table is memory, and so are the outcomes in the reply slots: a restarted server knows
-//! nothing of either. Sessions bring back what they held before anything else is served (rule
-//! LOCK-4), and ask again for what they wait for. Nothing here waits for the disk. Another client
-//! is waited for only where it decides about the file's locks by itself, until it told them.
+//! The table lies in memory, and so do the outcomes in the reply slots. A restarted server knows
+//! nothing of either. Sessions first reclaim the locks that they held, before anything else is
+//! served (rule LOCK-4). Then they ask again for the locks that they wait for. Nothing here waits
+//! for the disk. A call waits for another client only where that client decides about the file's
+//! locks by itself, until it has told them.
 
 use std::time::Duration;
 
@@ -167,7 +168,7 @@ impl MetaServer {
         Ok(were)
     }
 
-    /// Tells sessions the ends of their waits, the way that recalls go.
+    /// Sends sessions the ends of their waits, as events like recalls.
     pub(crate) fn tell_locks(&self, core: &mut Core, told: Vec<Told>) {
         for Told { session, end } in told {
             if let Some(session) = core.sessions.get_mut(&session) {
@@ -176,7 +177,8 @@ impl MetaServer {
         }
     }
 
-    /// Takes back what a session held before the restart; says of each whether it is held now.
+    /// Reclaims the locks that a session held before the restart. Returns for each one whether it
+    /// is held now.
     pub(crate) fn reclaim_locks(
         &self,
         core: &mut Core,
@@ -191,7 +193,7 @@ impl MetaServer {
         locks.iter().map(&mut take).collect()
     }
 
-    /// Lets those go on that wait behind others for long.
+    /// Releases waits that have been behind others for long.
     pub(crate) fn relax_locks(&self, core: &mut Core) {
         let now = self.clock.monotonic();
         if now.saturating_sub(core.relaxed) >= clock::LOCK_RELAX {

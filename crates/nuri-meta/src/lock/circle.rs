@@ -1,7 +1,7 @@
-//! Circles of waits: owners of which each waits for what the next one holds.
+//! Finds circles of waits: each owner in the circle waits for a lock that the next one holds.
 //!
-//! A wait is looked at when it begins, and when a lock in its way went to another owner who waits
-//! as well. Only waits that ask for it count as edges ([`Deadlock::Detect`]).
+//! A wait is checked when it begins. It is checked again when a lock in its way goes to another
+//! owner that waits too. Only waits that ask for it count as edges ([`Deadlock::Detect`]).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use nuri_rules::broken;
 use super::{FileKey, LockTable, Owner, Told};
 
 impl LockTable {
-    /// Whether the wait can never end, because its owner is waited for by whom it waits for.
+    /// Whether the wait can never end, because the owners that it waits for also wait for its
+    /// owner.
     pub(super) fn closes_a_circle(&self, key: FileKey, at: usize) -> bool {
         let Some(file) = self.files.get(&key) else { return false };
         let wait = &file.queue[at];
@@ -48,8 +49,8 @@ impl LockTable {
         }
     }
 
-    /// Ends waits that the owners in `granted` now hold up and that are waited for by them. Says
-    /// whether there was one: then others may go.
+    /// Ends waits that the owners in `granted` now hold up, and whose owners they wait for. Returns
+    /// whether there was one: then other waits may go on.
     pub(super) fn end_circles(
         &mut self,
         key: FileKey,

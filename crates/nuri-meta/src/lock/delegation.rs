@@ -1,9 +1,10 @@
 //! Files whose locks one session decides about by itself.
 //!
-//! Who locks a file on which nobody else holds or awaits a lock is handed the file: it grants and
-//! refuses without a call from then on, and the table shows what it held before. Nobody else is
-//! answered about the file until the session was asked and told what its programs hold (LOCK-7).
-//! A file that was taken back stays here for a while: handing it to and fro costs more than calls.
+//! A session that locks a file is handed the file, if no other session holds or awaits a lock on
+//! it. From then on the session grants and refuses locks without a call, and the table shows only
+//! what the session held before. Before the server answers another session about the file, it asks
+//! the holder. The holder tells which locks its programs hold (LOCK-7). A file that was taken back
+//! stays with the server for a while, because handing it back and forth costs more than calls.
 
 use std::collections::HashMap;
 
@@ -29,7 +30,7 @@ struct Delegated {
     is_recalled: bool,
 }
 
-/// See the module's text.
+/// The files whose locks sessions decide about; see the module's text.
 #[derive(Default)]
 pub(super) struct Delegations {
     files: HashMap<Ino, Delegated>,
@@ -74,20 +75,21 @@ impl Delegations {
 }
 
 impl LockTable {
-    /// Who else decides about the file's locks.
+    /// The other session that decides about the file's locks.
     pub fn decided_elsewhere(&self, ino: Ino, session: SessionId) -> Option<SessionId> {
         let holder = self.delegations.files.get(&ino)?.session;
         (holder != session).then_some(holder)
     }
 
-    /// What to send to who decides about the file, where that was not sent yet.
+    /// The recall to send to the session that decides about the file, if it was not sent yet.
     pub fn recall(&mut self, ino: Ino) -> Option<LockRecall> {
         let file = self.delegations.files.get_mut(&ino)?;
         let is_new = !std::mem::replace(&mut file.is_recalled, true);
         is_new.then_some(LockRecall { ino, number: file.number })
     }
 
-    /// The session was granted a lock by the change `number`: whether it decides from here on.
+    /// Called when the session was granted a lock by the change `number`. Returns whether the
+    /// session decides from now on.
     pub fn delegate(&mut self, ino: Ino, session: SessionId, number: u64) -> bool {
         let is_free = !self.delegations.files.contains_key(&ino)
             && self.has_room_for_decisions(session)
@@ -123,11 +125,11 @@ impl LockTable {
         held <= DELEGATED_LOCKS / 2
     }
 
-    /// The session gives the decisions back and tells what its programs hold. Says whether that
-    /// ended anything: a late copy does not.
+    /// Called when the session gives the decisions back and tells what its programs hold. Returns
+    /// whether that ended anything: a late copy does not.
     ///
     /// # Errors
-    /// `INVAL` for locks that cannot be, of which none is taken.
+    /// `INVAL` for impossible locks; then none of the locks is taken over.
     pub fn tell(
         &mut self,
         session: SessionId,

@@ -1,4 +1,4 @@
-//! The locks of one class on one file: what is held, and who waits in which order.
+//! The locks of one class on one file: the held locks, and the waits in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use nuri_proto::range_map::{RangeMap, Span};
 
 use super::{Owner, Wait, passes};
 
-/// See the module's text.
+/// The locks and waits of a file; see the module's text.
 #[derive(Default)]
 pub(super) struct LockFile {
     pub(super) held: BTreeMap<Owner, Held>,
@@ -31,7 +31,7 @@ impl LockFile {
         self.held.is_empty() && self.queue.is_empty()
     }
 
-    /// What others hold in the way.
+    /// The locks of other owners in the way.
     pub(super) fn held_against(
         &self,
         owner: Owner,
@@ -73,7 +73,8 @@ impl LockFile {
             && self.queued_against(owner, span, mode, at).next().is_none()
     }
 
-    /// A lock is granted before the waits among the first `before` that it is in the way of.
+    /// Notes that a lock is granted before those waits among the first `before` that it is in the
+    /// way of.
     pub(super) fn pass(&mut self, owner: Owner, span: Span, mode: LockMode, before: usize) {
         for wait in &mut self.queue[..before] {
             if wait.owner != owner && wait.span.meets(span) && clash(wait.mode, mode) {
@@ -82,8 +83,8 @@ impl LockFile {
         }
     }
 
-    /// Who holds what the wait at `at` waits for. Not who merely comes first: that passes by
-    /// itself (`LockTable::relax`).
+    /// The owners that hold what the wait at `at` waits for. Waits that merely come first do not
+    /// count, because that passes by itself (`LockTable::relax`).
     pub(super) fn blockers(&self, at: usize) -> BTreeSet<Owner> {
         let Wait { owner, span, mode, .. } = self.queue[at];
         self.held_against(owner, span, mode).map(|(other, ..)| other).collect()

@@ -3,11 +3,13 @@
 //! Rules (LOCK-1 to LOCK-7 in ARCHITECTURE.md):
 //! - Two owners never hold the same byte unless both share it. An owner's last call decides about
 //!   each byte: ranges are split, merged, raised and lowered. `fcntl` and `flock` are apart.
-//! - A wait is a record here. It ends as a lock, by its session's word, or with its session.
-//! - Waits are looked at in their order. Who comes later and fits goes first, as on Linux, but
-//!   once a wait was passed `PASSES` times those behind it that are in its way wait as well, until
-//!   the next but one `relax`: programs may wait for each other in ways that are not seen here.
-//! - A wait of a process that closes a circle of waits is refused, through whatever mounts.
+//! - A wait is a record here. It ends as a lock, by a call of its session, or with its session.
+//! - Waits are looked at in their order. A later wait that fits goes first, as on Linux. But once a
+//!   wait was passed `PASSES` times, the waits behind it that are in its way wait as well. That
+//!   lasts until the next but one `relax`, because programs may wait for each other in ways that
+//!   the table does not see.
+//! - A wait of a process that closes a circle of waits is refused, through whatever mounts the
+//!   circle goes.
 //! - Everything is counted: ranges and waits, for each session and in all.
 //! - A file may be handed to the only session that uses its locks (`delegation.rs`).
 

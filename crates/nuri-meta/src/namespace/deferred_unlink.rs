@@ -1,11 +1,11 @@
-//! Inodes that stay for a while after their last name went: who looked the name up just before may
-//! be about to open what it found.
+//! Keeps an inode for a while after its last name went. A program that looked the name up just
+//! before may be about to open the inode.
 //!
-//! Whoever has a lease on an inode is told of its end and asked first. Where names are so contended
-//! that answers carry no lease, nobody is known to want the inode; and the caller's kernel looks
-//! a name up only once more before it tells the program "stale". So such an inode stays a little,
-//! as an orphan: one that is opened meanwhile lives on, what a crash leaves is found at the next
-//! start.
+//! A client that has a lease on an inode is told of its end and asked first. But where names are so
+//! contended that answers carry no lease, the server does not know which client wants the inode.
+//! The caller's kernel looks a name up only once more before it tells the program "stale". So such
+//! an inode stays a little, as an orphan. An inode that is opened meanwhile lives on. An orphan
+//! that a crash leaves is found at the next start.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Answers remembered at a time; beyond it inodes go at once.
 const MOST: usize = 65_536;
 
-/// Which inodes were told without a lease lately, and which of them wait for their end.
+/// Inodes that replies named without a lease lately, and those of them that wait for their end.
 #[derive(Default)]
 pub(crate) struct DeferredUnlinks {
     /// Since `began`, and before that.
@@ -43,7 +43,7 @@ impl DeferredUnlinks {
         self.waiting.push_back((now + LINGER, ino));
     }
 
-    /// Those whose time is over: they stay no longer.
+    /// Takes the inodes whose time is over: they stay no longer.
     pub(crate) fn over(&mut self, now: Duration) -> Vec<Ino> {
         if now.saturating_sub(self.began) >= LINGER {
             let [lately, before] = &mut self.told;

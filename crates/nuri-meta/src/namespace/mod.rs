@@ -1,5 +1,5 @@
-//! Names, inodes and their attributes: one operation a file in [`op`], each run in one transaction
-//! ([`txn`]) over the keys and records of [`schema`].
+//! Names, inodes and their attributes. [`op`] has one file for each kind of operation. Each
+//! operation runs in one transaction ([`txn`]) over the keys and records of [`schema`].
 
 pub(crate) mod deferred_unlink;
 pub(crate) mod op;

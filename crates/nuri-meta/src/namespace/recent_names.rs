@@ -1,8 +1,9 @@
-//! What became lately of the names of directories that sessions take by turns: who takes one again
-//! is told what changed, instead of reading all of it (DELEGATION-2). Pure.
+//! The latest changes of names in directories that sessions take by turns. Pure.
 //!
-//! A directory's change counter grows with each change of its names, so "all since then" is well
-//! defined. What is not known any more is read anew; after a restart that is everything.
+//! A session that takes such a directory again is told what changed, and does not read the whole
+//! directory (DELEGATION-2). A directory's change counter grows with each change of its names, so
+//! "all since then" is well defined. Where the changes are no longer known, the session reads the
+//! directory anew. After a restart that is so for every directory.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -50,7 +51,8 @@ impl RecentNames {
         self.dirs.contains_key(&dir)
     }
 
-    /// The directory is taken, with its counter now: changes are kept from here on, at the latest.
+    /// Called when a session takes the directory, with its present counter. Changes are kept from
+    /// now on, at the latest.
     pub(crate) fn follow(&mut self, dir: Ino, counter: u64) {
         self.takings += 1;
         if !self.is_followed(dir) && self.dirs.len() >= MOST_DIRECTORIES {
@@ -73,8 +75,8 @@ impl RecentNames {
         }
     }
 
-    /// What the session does not know, having known all names when the counter was `known`; `None`
-    /// where that is not known here, or too much.
+    /// The changes that a session does not know, if it knew all names when the counter was `known`.
+    /// `None` where these changes are not known here, or too many.
     pub(crate) fn since(
         &self,
         dir: Ino,

@@ -1,7 +1,9 @@
-//! One operation's view of the store: reads see its own changes, writes gather in a batch.
+//! One operation's view of the store: its reads see its own changes, and its writes gather in a
+//! batch.
 //!
-//! Whatever is read here may be told, so it is noted which commit it is from: the reply waits
-//! until that one is durable. [`Reads`] alone knows the engine, so nothing is read past it.
+//! A reply may show what was read here. So each read notes which commit the data comes from, and
+//! the reply waits until that commit is durable. Only [`Reads`] knows the engine, so no read can
+//! bypass this.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
@@ -129,7 +131,7 @@ pub struct Txn<'a> {
     pub(crate) offers: bool,
 }
 
-/// What a caller is told of the store's trouble.
+/// The status that a caller gets for an error of the store.
 pub fn kv_status(error: &KvError) -> Status {
     match error {
         KvError::NoSpace => Status::NOSPC,
@@ -171,18 +173,18 @@ impl Txn<'_> {
         Ok(found)
     }
 
-    /// The caller tells what every commit changes: the counters.
+    /// Notes that the reply tells what every commit changes: the counters.
     pub(crate) fn read_counters(&self) -> Counters {
         self.tells_of_all();
         *self.counters
     }
 
-    /// The caller tells what operations did that may not be durable, whichever they were.
+    /// Notes that the reply tells what any operations did, even those that may not be durable.
     pub(crate) fn tells_of_all(&self) {
         self.reads.need(self.reads.engine.last_commit());
     }
 
-    /// The commit that must be durable before anybody is told what was read.
+    /// The commit that must be durable before a reply may tell what was read.
     pub(crate) fn needed(&self) -> CommitId {
         if broken!("read_before_durable") {
             return CommitId::default();
@@ -203,7 +205,7 @@ impl Txn<'_> {
         self.batch.delete(key);
     }
 
-    /// The inode's inline data from now on.
+    /// Sets the inode's inline data.
     pub(crate) fn put_inline(&mut self, ino: Ino, data: Option<Vec<u8>>) {
         match data {
             Some(data) => self.batch.put(inline_key(ino), data),
@@ -211,13 +213,13 @@ impl Txn<'_> {
         }
     }
 
-    /// What a directory without a policy of its own tells its new files.
+    /// The policy that new files inherit in a directory without a policy of its own.
     pub(crate) fn default_policy(&self) -> LayoutPolicy {
         LayoutPolicy { shape: self.cluster.default_shape(), ..LayoutPolicy::default() }
     }
 
-    /// The inode, `STALE` where it is gone: the name that led there is another's by now, or
-    /// nobody's, so the caller's kernel looks it up again.
+    /// Reads the inode. `STALE` where it is gone: the name that led there belongs to another inode
+    /// by now, or to none. So the caller's kernel looks the name up again.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Status> {
         self.get(&inode_key(ino))?.ok_or(Status::STALE)
     }
@@ -228,9 +230,9 @@ impl Txn<'_> {
         Ok(inode)
     }
 
-    /// Refuses what is no directory. A directory is one from when it was made until it is removed,
-    /// so this needs no other change of it: who looks names up does not wait for those who add
-    /// names, which change the directory's times.
+    /// Refuses an inode that is no directory. A directory stays one from when it is made until it
+    /// is removed, so this check depends on no other change of it. So a look-up does not wait for
+    /// operations that add names, which change the directory's times.
     pub(crate) fn check_directory(&self, ino: Ino) -> Result<(), Status> {
         let key = inode_key(ino);
         let bytes = match self.batch.get(&key) {
@@ -289,7 +291,7 @@ impl Txn<'_> {
         self.note_name(dir, name, None);
     }
 
-    /// Notes what a name of the directory became, which counts the change already.
+    /// Notes the change of a name in the directory, whose counter has the change already.
     pub(crate) fn note_name(&mut self, dir: &Inode, name: &[u8], to: Option<(Ino, bool)>) {
         if self.recent.is_followed(dir.attr.ino) {
             // Who does not read the reply did it by itself.
@@ -300,17 +302,17 @@ impl Txn<'_> {
         }
     }
 
-    /// Data (or entries) and attributes changed now.
+    /// Notes that data (or entries) and attributes changed now.
     pub(crate) fn touch(&self, inode: &mut Inode) {
         inode.attr.touched(self.now);
     }
 
-    /// Attributes changed now.
+    /// Notes that attributes changed now.
     pub(crate) fn changed(&self, inode: &mut Inode) {
         inode.attr.changed(self.now);
     }
 
-    /// A client stamped so: later stamps are later.
+    /// Notes a client's stamp: stamps from now on are later.
     pub(crate) fn saw(&mut self, stamp: Time) {
         if !stamp.is_beyond(self.counters.stamp) {
             self.counters.stamp = self.counters.stamp.max(stamp);
@@ -330,8 +332,8 @@ impl Txn<'_> {
         InodeReply { attr: inode.attr, lease }
     }
 
-    /// The reply for an inode of a directory. Who has that alone is offered the inode alone too:
-    /// then it can remove and rename by itself.
+    /// The reply for an inode of a directory. A session that holds the directory exclusively is
+    /// offered the inode exclusively too. Then it can remove and rename by itself.
     pub(crate) fn reply_in(&mut self, dir: Ino, inode: &Inode) -> InodeReply {
         if self.leases.held(dir, self.session) != Some(LeaseMode::Write) {
             return self.reply(inode);
@@ -339,9 +341,10 @@ impl Txn<'_> {
         self.reply_alone(inode)
     }
 
-    /// The reply for an inode that the caller had alone while it was changed. It is offered so,
-    /// where it is no directory: who changes an inode mostly changes it again, and then needs no
-    /// server. A directory is taken with its names (`TakeDirectory`).
+    /// The reply for an inode that the caller held exclusively while it was changed. If the inode
+    /// is no directory, the reply offers it exclusively: a client that changes an inode mostly
+    /// changes it again, and then needs no server. A directory is taken with its names
+    /// (`TakeDirectory`).
     pub(crate) fn reply_changed(&mut self, inode: &Inode) -> InodeReply {
         if inode.is_dir() || !self.offers {
             return self.reply(inode);

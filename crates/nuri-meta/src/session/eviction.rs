@@ -1,10 +1,11 @@
-//! Ending a session against its will: silent, stubborn, or not back after a restart.
+//! Evicts a session that is silent, that does not give leases back, or that did not return after a
+//! restart.
 //!
 //! 1 the session is unknown from now on: its calls fail, it is not renewed; what it holds stays
-//!   in everybody's way
+//!   in the way of others
 //! 2 targets accept no more changes of it (`ClusterView::admit`, `is_in_force`)
 //! 3 its own clock ran out: it trusts no lease any more (counted from when it was heard last)
-//! 4 its leases, slots and record are gone; whoever waited goes on
+//! 4 its leases, slots and record are gone; the calls that waited for them go on
 //!
 //! A crash of this server before step 4 leaves a known session, which has its grace period.
 
@@ -49,7 +50,7 @@ impl MetaServer {
         version
     }
 
-    /// Evicts sessions that were silent too long or do not obey a recall, and ends those whose
+    /// Evicts sessions that were silent too long or do not obey a recall. Ends sessions whose
     /// eviction is complete.
     pub(crate) fn expire(&self, core: &mut Core) -> Result<(), Status> {
         self.discount_standstill(core);
@@ -68,8 +69,9 @@ impl MetaServer {
         self.complete_evictions(core, now)
     }
 
-    /// Time in which this server itself stood still (its machine was paused, its process stopped)
-    /// is nobody's silence: what the others said meanwhile lies in its sockets.
+    /// Discounts time in which this server itself stood still, because its machine was paused or
+    /// its process stopped. Such time is no silence of a session: the messages of that time lie in
+    /// the server's sockets.
     pub(crate) fn discount_standstill(&self, core: &mut Core) {
         let now = self.clock.monotonic();
         let stood = now.saturating_sub(core.looked);
@@ -127,7 +129,7 @@ impl MetaServer {
         self.cluster.is_in_force(version) || broken!("evict_unfenced")
     }
 
-    /// A session that gave up what it held says goodbye.
+    /// Ends a session that gave up everything that it held and closes.
     pub(crate) fn end_session(&self, core: &mut Core, id: SessionId) -> Result<(), Status> {
         let Some(session) = core.sessions.remove(&id) else {
             return Ok(());

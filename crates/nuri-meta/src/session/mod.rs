@@ -1,4 +1,5 @@
-//! A client's standing at the metadata server: heartbeat, reply slots, events to tell.
+//! A client's session at the metadata server: its heartbeat, its reply slots, and the events that
+//! it still has to hear.
 
 pub(crate) mod eviction;
 
@@ -26,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) told: Arc<Condvar>,
 }
 
-/// What a slot says of a call.
+/// What a reply slot says of a call.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum SlotState {
     /// Not seen before: run it.
@@ -67,7 +68,8 @@ impl Session {
         self.told.notify_all();
     }
 
-    /// Drops what was handled; returns what is to be told next, and its last number.
+    /// Drops the events that were acknowledged. Returns the next events to send, and the number of
+    /// the last one.
     pub(crate) fn pending(&mut self, acknowledged: u64) -> (u64, Vec<Event>) {
         while self.events.front().is_some_and(|(number, _)| *number <= acknowledged) {
             self.events.pop_front();

@@ -1,4 +1,4 @@
-//! Devices of the kernel's NBD client.
+//! The devices of the kernel's NBD client: finds, connects and disconnects them.
 
 use std::fs;
 use std::io;

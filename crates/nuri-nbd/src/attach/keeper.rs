@@ -1,4 +1,5 @@
-//! Keeps the channels of an attached volume: connects to servers, and anew to those that were lost.
+//! Keeps the channels of an attached volume: connects to the servers, and connects anew to servers
+//! that were lost.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
-//! A disk of this machine that is served: past the page cache, in its own blocks.
+//! A disk of this machine that is served. Its I/O bypasses the page cache, in the disk's own block
+//! size.
 
 use std::fs::{File, OpenOptions};
 use std::io;

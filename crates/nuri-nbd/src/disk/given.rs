@@ -1,4 +1,5 @@
-//! Disks of this machine that NBD servers on other machines may use, by the door of this one.
+//! Disks of this machine that NBD servers on other machines may use. These servers connect to this
+//! machine's door ([`crate::peer::Door`]).
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! The block devices of this machine, and what uses each.
+//! Lists the block devices of this machine, and what uses each.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
 //! Whole disks, partitions, optical drives and loop devices of this machine.
 //!
 //! A disk is served only where nothing else uses it. The kernel refuses a second exclusive opener,
-//! which covers mounts, swap, md, LVM and targets that run. What they left on a disk while they do
-//! not run is looked for in its first and last bytes.
+//! which covers mounts, swap, md, LVM and running targets. While these do not run, their marks on a
+//! disk are looked for in its first and last bytes.
 //!
 //! [`given`] opens disks for NBD servers on other machines; there they are [`remote`].
 

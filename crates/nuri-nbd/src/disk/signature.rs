@@ -1,4 +1,4 @@
-//! What a disk holds that nothing uses now, told by marks at known places.
+//! What an unused disk holds, told by marks at known places.
 
 use std::fmt;
 use std::fs::File;

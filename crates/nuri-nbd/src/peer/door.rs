@@ -1,8 +1,8 @@
-//! The door of a server for other servers, which forward to it what their clients ask of its
-//! devices.
+//! The door: where a server accepts connections of other servers. They forward to it what their
+//! clients ask of its devices.
 //!
-//! An export of this door is named by an [`Entry`]: a secret that only members of the space can
-//! know, the number of who forwards, and how often it connected. [`Gates`] says which of a
+//! An export of the door is named by an [`Entry`]: a secret that only members of the space can
+//! know, the forwarder's number, and how often the forwarder connected. [`Gates`] says which of a
 //! forwarder's connections may ask.
 
 use std::collections::HashMap;

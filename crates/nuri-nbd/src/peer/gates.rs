@@ -1,10 +1,10 @@
-//! Which connections of those who forward may ask something of a device. Pure.
+//! Which connections of forwarders may ask something of a device. Pure.
 //!
-//! Of each forwarder only the connection with the highest attempt may. What an older one left
-//! behind would otherwise be served after something newer (NBD-1). Example: forwarder 7 lost its
-//! first connection with a write under way. It opens the second one, which has to wait: the write
-//! runs still. When it ends, nothing of the first one is let in any more, and the second one may
-//! ask.
+//! Of each forwarder, only the connection with the highest attempt may ask. Otherwise, what an
+//! older connection left behind would be served after something newer (NBD-1). Example: forwarder 7
+//! lost its first connection with a write under way. It opens a second connection, which has to
+//! wait, because the write still runs. When the write ends, nothing of the first connection is let
+//! in any more, and the second one may ask.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Requests to another server, and their answers.
+//! A link to another server: sends requests, and receives their answers.
 //!
-//! Those who wait take turns: one of them reads answers, gives others theirs, and lets the next one
-//! read when its own came. So a single request wakes no other thread.
+//! The waiting threads take turns. One of them reads answers, gives the other threads theirs, and
+//! lets the next thread read when its own answer came. So a single request wakes no other thread.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,11 +1,11 @@
-//! Devices of other servers of this project: requests that came here are forwarded to the server
+//! Devices of other servers of this project. Requests that came here are forwarded to the server
 //! that has the device.
 //!
-//! [`door`] is the other server's side: who may forward to it ([`gates`]), and what is refused. On
-//! this side, [`dial`] connects and shakes hands, [`link`] carries requests and their answers,
-//! [`remote`] is the device, and [`ways`] finds it anew when a link is lost. [`until`] says how
-//! long a forwarded request may still be served, and [`crate::Unanswered`] when a client may be
-//! left of which some were.
+//! [`door`] is the other server's side: which servers may forward to it ([`gates`]), and what is
+//! refused. On this side, [`dial`] connects and shakes hands, [`link`] carries requests and their
+//! answers, and [`remote`] is the device. [`ways`] finds the device anew when a link is lost.
+//! [`until`] says how long a forwarded request may still be served. [`crate::Unanswered`] says when
+//! this server may disconnect a client whose requests were forwarded.
 
 mod dial;
 mod door;

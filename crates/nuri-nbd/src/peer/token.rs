@@ -1,4 +1,4 @@
-//! The secret without which a door opens nothing, and the name of an export of a door.
+//! The secret that opens a door, and the name of an export of a door.
 
 use std::fmt;
 use std::io;

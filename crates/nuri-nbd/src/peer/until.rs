@@ -1,16 +1,16 @@
 //! Until when a forwarded request may be served (NBD-1).
 //!
-//! A client that gets no answer repeats its request on another channel, and goes on. What it had
-//! sent on the first one must not be served after that. So a request that is older than
-//! [`crate::AGE`] is never served, and a client repeats a request only when it is older, or when
-//! the first channel was closed.
+//! A client that gets no answer repeats its request on another channel, and goes on. What it sent
+//! on the first channel must not be served after that. So a request that is older than
+//! [`crate::AGE`] is never served. A client repeats a request only when it is older than that, or
+//! when the first channel was closed.
 //!
-//! A request that is forwarded says until when it may be served, in milliseconds of the owner's
-//! clock. The forwarder knows that clock by *stamps*, which it asks for twice a second. Example: it
+//! A forwarded request says until when it may be served, in milliseconds of the owner's clock. The
+//! forwarder knows that clock by *stamps*, which it asks for twice a second. Example: the forwarder
 //! was told 70,000 when its own clock showed 5.0 s. A request that came at 4.2 s may be served
-//! until 14.2 s, which is 79,200 of the owner's clock or somewhat more: the stamp was under way.
-//! The owner compares that with its clock just before it serves the request, however long the
-//! request was under way, and however long either process stood still.
+//! until 14.2 s. That is 79,200 of the owner's clock, or somewhat more, because the stamp was under
+//! way. The owner compares the number with its clock just before it serves the request. So it does
+//! not matter how long the request was under way, or how long either process stood still.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! By which way the requests of a device go, and how a new one is found when one is lost.
+//! The way of a device's requests: which link they take, and how a new one is found when one is
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

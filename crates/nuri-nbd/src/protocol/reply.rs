@@ -1,4 +1,4 @@
-//! Answers to requests: simple ones, and structured ones in pieces.
+//! Answers to requests: simple answers, and structured answers in pieces.
 
 use super::{ALLOCATION_ID, Errno, SIMPLE_REPLY, STRUCTURED_REPLY, allocation, chunk};
 use crate::export::Extent;

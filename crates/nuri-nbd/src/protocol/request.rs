@@ -1,4 +1,4 @@
-//! A request's header: 28 bytes.
+//! The header of a request: 28 bytes.
 
 use super::{MAX_PAYLOAD, REQUEST, command, command_flag};
 

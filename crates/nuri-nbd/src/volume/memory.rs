@@ -1,16 +1,16 @@
-//! What of a striped volume lies in the memory of its targets only (NBD-2).
+//! What of a striped volume lies only in the memory of its targets (NBD-2).
 //!
-//! A write to a stripe is answered when its target has it in memory. The client of this process
-//! keeps the bytes until a flush, and sends them again where a target lost them. When the process
-//! dies nobody keeps them. So the volume says, durably and before its first write is answered,
-//! which targets have it in memory, each with its boot id. Who serves it next asks the targets to
-//! make durable what they hold, which tells their boot ids too:
+//! A write to a stripe is answered when its target has it in memory. The client library in this
+//! process keeps the bytes until a flush, and sends them again where a target lost them. When the
+//! process dies, nothing keeps them. So the volume records, durably and before its first write is
+//! answered, which targets have bytes in memory, each with its boot id. The next server of the
+//! volume asks these targets to make their bytes durable, and so learns their boot ids:
 //!
-//! - all are the same: everything that was answered is durable now;
-//! - one is another: its memory was lost meanwhile. The volume is *doubtful*. Every FLUSH fails,
-//!   also later and elsewhere, until a person accepts the loss.
+//! - All boot ids are the same: everything that was answered is durable now.
+//! - One boot id is another: that target's memory was lost meanwhile. The volume is *doubtful*.
+//!   Every FLUSH fails, also later and elsewhere, until a person accepts the loss.
 //!
-//! The mark goes when the last client of a server left and all was made durable.
+//! The mark is removed when the last client of a server left and everything was made durable.
 
 use std::fmt::Write;
 

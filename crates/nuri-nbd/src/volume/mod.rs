@@ -1,7 +1,7 @@
 //! The volumes of a space: files of a hidden directory, each of a fixed size.
 //!
-//! A volume is thin: what was never written costs no room. Every server serves every volume
-//! ([`serving`]). The one that holds the volume's lock owns it ([`device`]) and orders all
+//! A volume is thin: what was never written costs no space. Every server serves every volume
+//! ([`serving`]). The server that holds the volume's lock owns it ([`device`]) and orders all
 //! requests; the others forward to it ([`crate::peer`]). [`served`] decides between the two, and
 //! takes over where the owner is lost.
 

@@ -1,9 +1,9 @@
-//! Which server owns a volume, as the volume says.
+//! The record in a volume that says which server owns it.
 //!
-//! The owner is the server that has locked the volume. It writes here where other servers reach it,
-//! and a secret without which its door opens nothing: who reads this is a member of the space.
-//! What is written here may be old. Then nobody listens there any more, or does not know the
-//! secret.
+//! The owner is the server that has locked the volume. It records the address where other servers
+//! reach it, and a secret without which its door opens nothing. Only members of the space can read
+//! the record. The record may be old. Then no server listens there any more, or the server there
+//! does not know the secret.
 
 use nuri_client::Client;
 use nuri_proto::Status;

@@ -1,10 +1,11 @@
-//! A volume as the clients of this server use it: owned here, or by way of the server that owns it.
+//! A volume as the clients of this server use it: owned here, or reached by way of the server that
+//! owns it.
 //!
 //! Every server serves every volume. One of them owns it: it holds the volume's lock, and orders
-//! the requests of all. The others forward. Where the owner is lost (it was killed, stands still,
-//! or is cut off), each server looks for it anew and tries the lock, until one gets it. Requests
-//! that have no answer wait meanwhile and are sent again; those that become too old are not
-//! answered, and their clients are left.
+//! the requests of all. The others forward. The owner may be lost: it was killed, stands still, or
+//! is cut off. Then each server looks for the owner anew and tries the lock, until one server gets
+//! it. Requests without an answer wait meanwhile and are sent again. Requests that become too old
+//! are not answered, and their clients are disconnected.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

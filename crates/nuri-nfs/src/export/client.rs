@@ -1,5 +1,5 @@
-//! Clients as people write them, after exports(5): an address, a network, a host's name or all, and
-//! in brackets what they may: `10.0.0.0/8(rw,all_squash,anonuid=1000,anongid=1000)`.
+//! Clients as people write them, after exports(5): an address, a network, a host's name or all.
+//! Their rights follow in brackets: `10.0.0.0/8(rw,all_squash,anonuid=1000,anongid=1000)`.
 
 use std::fmt;
 use std::net::IpAddr;

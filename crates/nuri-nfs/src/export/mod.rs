@@ -1,4 +1,5 @@
-//! Exports: directories of the space that clients may mount, who they are, and what they may.
+//! Exports: directories of the space that clients may mount, with their clients and the clients'
+//! rights.
 
 mod client;
 mod store;

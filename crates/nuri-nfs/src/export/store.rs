@@ -1,5 +1,5 @@
-//! Where exports are kept: small files beside the volumes, which no mount sees. Each holds one
-//! export, and is there as a whole or not at all; so is the key for handles.
+//! Where exports are kept: small files beside the volumes, which no mount sees. Each file holds one
+//! export, and is there as a whole or not at all. The key for handles is kept in the same way.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The exports as a server knows them: read again every second, so that what is added or removed
-//! by any machine counts within a second everywhere.
+//! The exports as a server knows them. The server reads them again every second, so a change by any
+//! machine counts everywhere within a second.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};

@@ -1,8 +1,9 @@
-//! Who has a floating address: the server with its lock, for as long as it is sure of the lock.
+//! Which server has a floating address: the server that holds the address's lock, for as long as it
+//! is sure of the lock.
 //!
 //! The metadata server gives the lock to another server when the session of this one ended, 6 s
-//! after it was heard last. This one doubts its leases after 3.5 s already, and leaves the address
-//! then: both never have it at once.
+//! after it was heard last. This server doubts its leases after 3.5 s already, and gives the
+//! address up then. So both never have it at once.
 
 use nuri_rules::broken;
 

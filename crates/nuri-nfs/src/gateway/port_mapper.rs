@@ -1,5 +1,6 @@
-//! The port mapper (RFC 1833): tells at which port a program is. All are at one. Version 2 speaks
-//! of ports, versions 3 and 4 of addresses as text: port 2049 of 192.0.2.1 is `192.0.2.1.8.1`.
+//! The port mapper (RFC 1833): tells at which port a program is. All programs of this server are at
+//! one port. Version 2 speaks of ports, versions 3 and 4 of addresses as text: port 2049 of
+//! 192.0.2.1 is `192.0.2.1.8.1`.
 
 use std::net::IpAddr;
 

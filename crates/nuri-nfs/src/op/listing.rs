@@ -1,4 +1,4 @@
-//! READDIR and READDIRPLUS. Cookies are positions that stay true while names come and go.
+//! READDIR and READDIRPLUS. Cookies are positions that stay valid while names come and go.
 
 use nuri_client::ListingEntry;
 use nuri_proto::op::meta::WithAttrs;

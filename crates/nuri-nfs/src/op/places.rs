@@ -1,4 +1,4 @@
-//! FSSTAT, FSINFO and PATHCONF: what the space is like.
+//! FSSTAT, FSINFO and PATHCONF: the properties of the space.
 
 use nuri_proto::limit::{MAX_FILE, MAX_LINKS};
 

@@ -1,4 +1,5 @@
-//! What clients are told of a file, and what they want changed (RFC 1813, 2.5 and 2.6).
+//! Attributes on the wire: what clients are told of a file, and what they want changed (RFC 1813,
+//! 2.5 and 2.6).
 
 use crate::rpc::xdr::{Garbage, Reader, Writer};
 

@@ -1,4 +1,4 @@
-//! What clients ask: the arguments of the 22 procedures of NFS version 3, which borrow from the
+//! Calls on the wire: the arguments of the 22 procedures of NFS version 3. They borrow from the
 //! message that they came in.
 
 use super::attributes::{self, NewAttributes, NfsTime};

@@ -1,5 +1,5 @@
-//! NFS version 3 (RFC 1813) and what goes with it, as they lie on the wire: [`call`] is what
-//! clients ask, [`attributes`] what they are told of files, [`status`] why they do not get it.
+//! NFS version 3 (RFC 1813) on the wire, with the parts that belong to it. [`call`] is what clients
+//! ask, [`attributes`] what they are told of files, and [`status`] why a call fails.
 
 use std::ops::RangeInclusive;
 

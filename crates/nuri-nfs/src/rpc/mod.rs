@@ -1,5 +1,5 @@
-//! Remote procedure calls as NFS uses them: values ([`xdr`]), messages ([`message`]) and where one
-//! ends and the next begins ([`record`]).
+//! Remote procedure calls as NFS uses them: values ([`xdr`]), messages ([`message`]), and the
+//! records that separate messages ([`record`]).
 
 pub mod message;
 pub mod record;

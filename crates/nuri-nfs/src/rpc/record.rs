@@ -1,9 +1,9 @@
-//! Records on a TCP connection (RFC 5531, 11): each comes in fragments, which say how long they are
-//! and whether another one follows.
+//! Records on a TCP connection (RFC 5531, 11). A record comes in fragments; each fragment says how
+//! long it is and whether another one follows.
 //!
-//! Bytes are received into one buffer, in which nearly every record is one piece: it leaves as it
-//! lies there, without a copy. At most the record that is coming is held, and no more than so much
-//! of it as came.
+//! Bytes are received into one buffer, in which nearly every record is one piece. Such a record
+//! leaves as it lies there, without a copy. At most the record that is coming is held, and no more
+//! than the part of it that came.
 
 use super::xdr::Writer;
 

@@ -1,5 +1,5 @@
 //! XDR (RFC 4506): numbers of four or eight bytes, and bytes with their length, in multiples of
-//! four. Nothing is allocated while reading: a length that is not there is refused.
+//! four. Reading allocates nothing: a length beyond the message is refused.
 
 /// What came is not what it says it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,5 @@
-//! Buffers for messages, which are used again: a large one is not made and filled with zeros for
-//! every call. A connection has one only while a message comes, so that idle clients cost nothing.
+//! Buffers for messages, which are used again. So a large buffer is not made and filled with zeros
+//! for every call. A connection has one only while a message comes, so idle clients cost nothing.
 
 use parking_lot::Mutex;
 

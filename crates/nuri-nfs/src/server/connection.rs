@@ -1,7 +1,8 @@
-//! A client's connection: what comes, what goes, and what bounds both.
+//! A client's connection: the bytes that come, the bytes that go, and the bounds of both.
 //!
-//! Nobody waits for a client. What came is kept until it is a whole message; what the client does
-//! not take is kept until it does, and nothing more is read from it meanwhile.
+//! No thread waits for a client. Bytes that came are kept until they are a whole message. Bytes
+//! that the client does not take are kept until it takes them, and meanwhile nothing more is read
+//! from it.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};

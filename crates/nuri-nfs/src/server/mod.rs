@@ -1,9 +1,9 @@
 //! Serves calls over TCP: few threads, many connections.
 //!
-//! A connection is watched by the kernel (`epoll`), which wakes one thread when something comes.
-//! That thread takes one message, lets the kernel watch again, and carries the call out; the answer
-//! goes as soon as it is there. So an idle client costs memory alone, a slow one nobody's time, and
-//! calls of one client pass each other.
+//! The kernel watches each connection (`epoll`), and wakes one thread when something comes. That
+//! thread takes one message, lets the kernel watch again, and carries the call out. The answer goes
+//! out as soon as it is there. So an idle client costs only memory, a slow client costs no thread's
+//! time, and calls of one client may overtake each other.
 
 mod buffers;
 mod connection;

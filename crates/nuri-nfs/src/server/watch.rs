@@ -1,4 +1,4 @@
-//! Looks after clients that stand still, and after what is held for them.
+//! Watches clients that stand still, and frees what is held for them.
 
 use std::sync::Arc;
 use std::time::Duration;

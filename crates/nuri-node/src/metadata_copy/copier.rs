@@ -1,4 +1,5 @@
-//! The first node's side: finds another node, makes a copy there under load, follows it.
+//! The first node's side: it finds another node, makes a copy there under load, and keeps the copy
+//! up to date.
 //!
 //! 1 a generation above all that were ever seen, kept first  crash: a number is left out
 //! 2 the copy begins, every change goes there from now on    crash: half made, never used
@@ -6,8 +7,8 @@
 //! 4 the copy is told that it is whole, and syncs             crash: whole or half made
 //! 5 what is synced is synced in both places; the status says two copies
 //!
-//! Whatever fails on the way ends the copy's life, never the first node's. Then another one is
-//! begun, on another node if there is one.
+//! A failure on the way ends the copy, never the first node. Then the first node begins another
+//! copy, on another node if there is one.
 
 use std::io;
 use std::path::{Path, PathBuf};

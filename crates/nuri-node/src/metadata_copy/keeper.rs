@@ -1,4 +1,4 @@
-//! The node that has the copy: answers the calls of `op::copy`.
+//! The node that keeps the copy: it answers the calls of `op::copy`.
 //!
 //! 1 a directory for the new generation      crash: half made, removed by the next copy
 //! 2 its files are filled, and followed      crash: as above
@@ -6,8 +6,8 @@
 //! 4 copies of earlier generations go
 //! 5 changes go on, each sync is a sync here crash: what a crash there could have left
 //!
-//! A restarted keeper takes nothing more for the old generation: it may lack what was sent last,
-//! and stays what it is, a whole copy as of then.
+//! A restarted keeper accepts nothing more for the old generation, because it may lack what was
+//! sent last. The copy stays what it is: a whole copy as of then.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
-//! Copies of the metadata on other nodes: who sends them, who keeps them, what lies where.
+//! Copies of the metadata on other nodes: which node sends them, which nodes keep them, and in
+//! which files.
 //!
-//! [`copier`] runs on the first node, [`keeper`] on every node, [`restore`] where the first node's
-//! disk was lost.
+//! [`copier`] runs on the first node, [`keeper`] on every node, and [`restore`] where the first
+//! node's disk was lost.
 //!
 //! A copy is a directory `meta-copy.GENERATION` in the keeper's node directory. `whole.json` in it
-//! says that it is whole; without that file it is half made and never used.
+//! says that the copy is whole. Without that file the copy is half made and never used.
 
 pub mod copier;
 pub mod keeper;

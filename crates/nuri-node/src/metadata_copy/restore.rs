@@ -5,7 +5,8 @@
 //! 3 the store is opened, checked, and its numbers rise above all that may have been given since
 //! 4 the mark goes                      crash: as above, or done
 //!
-//! Callers: `nuri doctor --restore-metadata`, and whoever opens the store, to see that mark.
+//! Callers: `nuri doctor --restore-metadata`, and code that opens the store and has to see that
+//! mark.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -70,7 +70,7 @@ pub struct NodeReach {
 }
 call!(NodeReach => bool);
 
-/// A node lives, and how full its targets are.
+/// Reports that a node lives, and how full its targets are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub node: NodeId,
@@ -85,7 +85,7 @@ pub struct Heartbeat {
 }
 call!(Heartbeat => HeartbeatReply);
 
-/// How far the bringing up to date of a target is.
+/// How far the resync of a target is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resync {
     pub target: TargetId,
@@ -98,7 +98,7 @@ pub struct Resync {
     pub seconds: u64,
 }
 
-/// How far a node is with the scrub, or what its last one found.
+/// How far a node is with the scrub, or what its last scrub found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Scrub {
     /// As in the map's [`ScrubPolicy`].
@@ -155,14 +155,14 @@ pub struct TargetReport {
     pub why: String,
 }
 
-/// Sets the shape of files where no directory says another, from now on.
+/// Sets the shape of new files in directories without a layout of their own.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SpaceSet {
     pub shape: Shape,
 }
 call!(SpaceSet => ());
 
-/// A mount tells that it is there (every heartbeat).
+/// Reports a mount to the authority (every heartbeat).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountReport {
     pub host: String,
@@ -176,7 +176,7 @@ pub struct MountReport {
 }
 call!(MountReport => ());
 
-/// What went between a mount and programs past the kernel.
+/// The traffic between a mount and programs that bypass the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Programs {
     /// Connections now; a program has some for its threads.
@@ -186,7 +186,7 @@ pub struct Programs {
     pub copied: u64,
 }
 
-/// What a mount and a server sent each other.
+/// The traffic between a mount and a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     pub address: String,
@@ -196,7 +196,7 @@ pub struct Link {
     pub copied: u64,
 }
 
-/// How payloads get to the other end.
+/// How payloads reach the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Path {
@@ -227,7 +227,7 @@ pub struct ClusterState {
     pub usable: (u64, u64),
 }
 
-/// A member that was `Syncing` holds everything now, as seen while its group was at `epoch`.
+/// Reports that a `Syncing` member holds everything now, as seen while its group was at `epoch`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberSynced {
     pub group: GroupId,
@@ -236,7 +236,7 @@ pub struct MemberSynced {
 }
 call!(MemberSynced => ());
 
-/// Puts a target in the place of another in all groups.
+/// Replaces a target by another one in all groups.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetReplace {
     pub old: TargetId,
@@ -244,7 +244,7 @@ pub struct TargetReplace {
 }
 call!(TargetReplace => ());
 
-/// New files avoid the target from now on, or no longer.
+/// Makes new files avoid the target from now on, or use it again.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TargetRetire {
     pub target: TargetId,
@@ -252,15 +252,15 @@ pub struct TargetRetire {
 }
 call!(TargetRetire => ());
 
-/// A target that is gone for ever leaves the map.
+/// Removes from the map a target that is gone for ever.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TargetRemove {
     pub target: TargetId,
 }
 call!(TargetRemove => ());
 
-/// A target whose machine was started anew was compared with the other members of some of its
-/// groups, as these were in the epochs named.
+/// Reports that a target whose machine was started anew was compared with the other members of some
+/// of its groups, as these were in the named epochs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetProved {
     pub target: TargetId,
@@ -272,7 +272,8 @@ pub struct TargetProved {
 }
 call!(TargetProved => ());
 
-/// The group, which is at `epoch`, takes the next one: what nobody finished in this one is settled.
+/// Makes the group, which is at `epoch`, take the next one. Then writes that nobody finished in
+/// this one can be settled.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GroupRenew {
     pub group: GroupId,
@@ -280,7 +281,7 @@ pub struct GroupRenew {
 }
 call!(GroupRenew => ());
 
-/// A target that has a copy of what another one holds of the group takes its place. It may have
+/// Moves a place of the group to a target that has a copy of the data. The new target may have
 /// missed writes from the epoch `since` on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MemberMove {
@@ -291,14 +292,15 @@ pub struct MemberMove {
 }
 call!(MemberMove => ());
 
-/// How fast targets are brought up to date, from now on.
+/// Sets how fast targets are brought up to date, from now on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ResyncSet {
     pub pace: Pace,
 }
 call!(ResyncSet => ());
 
-/// Begins a scrub, ends it, or says when the next ones begin. Answered with what holds then.
+/// Begins a scrub, ends it, or sets when the next ones begin. Answered with the policy that holds
+/// then.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ScrubSet {
     pub change: ScrubChange,

@@ -1,8 +1,8 @@
 //! Calls that keep a copy of the metadata on another node.
 //!
-//! The first node begins a copy under a generation of its own, sends what there is and what
-//! changes, and says when all of it was sent: from then on the copy is whole, and what is durable
-//! at the first node is durable there.
+//! The first node begins a copy under a new generation, and sends what there is and what changes.
+//! Then it says that all of it was sent. From then on the copy is whole, and what is durable at the
+//! first node is durable in the copy.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +16,14 @@ use crate::map::Map;
 pub struct CopyLatest {}
 call!(CopyLatest => u64);
 
-/// Begins a copy. A whole one of an earlier generation stays until this one is whole.
+/// Begins a copy. A whole copy of an earlier generation stays until the new one is whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CopyBegin {
     pub origin: Origin,
 }
 call!(CopyBegin => ());
 
-/// Whose metadata a copy holds.
+/// The space whose metadata a copy holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
     pub cluster: ClusterId,
@@ -34,8 +34,8 @@ pub struct Origin {
     pub address: String,
 }
 
-/// Changes of one file, in order; the bytes of all writes are the payload. Without changes it asks
-/// whether the copy of this generation is still there.
+/// Sends changes of one file, in order; the bytes of all writes are the payload. Without changes,
+/// the call asks whether the copy of this generation is still there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CopyWrite {
     pub generation: u64,
@@ -69,7 +69,7 @@ pub enum Change {
     },
 }
 
-/// The authority's map, durable before the answer.
+/// Sends the authority's map, which is durable before the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CopyMap {
     pub generation: u64,
@@ -77,7 +77,7 @@ pub struct CopyMap {
 }
 call!(CopyMap => ());
 
-/// Everything was sent: the copy is marked whole, durably.
+/// Says that everything was sent: the copy is marked whole, durably.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CopyWhole {
     pub generation: u64,

@@ -25,7 +25,7 @@ pub enum Durability {
     Stable,
 }
 
-/// Which room a write may take.
+/// Which space a write may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Room {
     /// That which its session was promised ([`DataRoom`]).
@@ -115,8 +115,8 @@ pub struct DataDelete {
 }
 call!(DataDelete => ());
 
-/// Asks that the calling session be promised room, in the place of what it was promised before:
-/// bytes that it must have for what it accepted, and as many as it would like.
+/// Asks for a promise of space to the calling session, in place of its promise before. The call
+/// names the bytes that the session needs for what it accepted, and as many as it would like.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataRoom {
     pub target: TargetId,
@@ -135,8 +135,8 @@ pub struct RoomReply {
     pub left: u64,
 }
 
-/// Frees the whole blocks of a range that hold nothing but zeros. No byte changes: it may come late
-/// or twice.
+/// Frees the whole blocks of a range that hold nothing but zeros. No byte changes, so the call may
+/// come late or twice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataTrim {
     pub target: TargetId,
@@ -146,7 +146,7 @@ pub struct DataTrim {
 }
 call!(DataTrim => PunchReply);
 
-/// Which ranges of the chunk hold data, as (offset, length), ascending.
+/// Asks which ranges of the chunk hold data, as (offset, length), ascending.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataExtents {
     pub target: TargetId,

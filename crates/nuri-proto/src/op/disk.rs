@@ -1,4 +1,4 @@
-//! Raw disks of a node, which it gives to NBD servers on other machines.
+//! Calls about raw disks of a node, which the node gives to NBD servers on other machines.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ pub enum DiskOpenReply {
     Refused(String),
 }
 
-/// A disk that waits for some seconds until who asked for it connects.
+/// A disk that is open and waits some seconds for the server that asked for it to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpenedDisk {
     /// Of the node's door for NBD servers.

@@ -1,10 +1,11 @@
-//! Locks of programs on files: calls to the metadata server.
+//! Calls to the metadata server about locks of programs on files.
 //!
-//! A lock that must wait is parked there: the call is answered at once, and its end comes as an
-//! event. The caller numbers what may wait, so that every message may come twice.
+//! A lock that must wait is parked at the server: the call is answered at once, and the end of the
+//! wait comes as an event. The caller numbers each call that may wait, so every message may come
+//! twice.
 //!
-//! A client that has the only locks of a file may be handed all decisions about them, until an
-//! event asks for them back ([`LockRecall`], [`LockTell`]).
+//! A client that has the only locks of a file may be handed all decisions about them. An event asks
+//! for the decisions back ([`LockRecall`], [`LockTell`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +84,7 @@ pub enum LockOutcome {
     Waits,
 }
 
-/// The end of a wait, told as an event.
+/// The end of a wait, sent as an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockEnd {
     pub request: u64,
@@ -99,14 +100,16 @@ pub enum Granted {
     Deadlock,
 }
 
-/// Gives up waits. Answered in order: whether it was still waiting. If not, its end was told.
+/// Gives up waits. Answered for each wait, in order: whether it was still waiting. If not, its end
+/// was sent before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LockCancel {
     pub requests: Vec<u64>,
 }
 call!(LockCancel => Vec<bool>);
 
-/// Another client asks for locks of a file that this one decides about: answered by [`LockTell`].
+/// Asks for the decisions about a file's locks back, because another client wants locks of the
+/// file. Answered by [`LockTell`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockRecall {
     pub ino: Ino,
@@ -114,7 +117,8 @@ pub struct LockRecall {
     pub number: u64,
 }
 
-/// Gives the decisions about a file's locks back. Asked or not, and any number of times.
+/// Gives the decisions about a file's locks back. A client may call it asked or unasked, and any
+/// number of times.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LockTell {
     pub ino: Ino,
@@ -126,7 +130,7 @@ pub struct LockTell {
 }
 call!(LockTell => ());
 
-/// Asks who would be in the way.
+/// Asks which owner would be in the way of a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LockTest {
     pub ino: Ino,
@@ -145,7 +149,7 @@ pub struct LockHolder {
     pub pid: u32,
 }
 
-/// A lock that a session holds: before the server restarted, or by its own decision.
+/// A lock that a session holds: from before the server restarted, or by its own decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HeldLock {
     pub ino: Ino,

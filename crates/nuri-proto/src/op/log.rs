@@ -1,4 +1,5 @@
-//! Calls of the client log: what a client did alone, under leases that it holds, told in batches.
+//! Calls that flush a client's journal: operations that the client answered by itself, under leases
+//! that it holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,16 +17,16 @@ pub struct Reserve {
 }
 call!(Reserve => Reserved);
 
-/// The session's own from here on; the server gives them to nobody again.
+/// Numbers that belong to the session from now on; the server gives them to no other session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reserved {
     pub first: Ino,
     pub count: u32,
 }
 
-/// Steps in the order in which they were done, all or none. The session holds the write lease of
-/// every inode that they change. Payload: the inline data of all publications, one after the
-/// other.
+/// Applies steps of a journal in the order in which they were done, all or none. The session holds
+/// the write lease of every inode that they change. Payload: the inline data of all publications,
+/// one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Apply {
     pub steps: Vec<Step>,
@@ -40,7 +41,7 @@ pub struct Applied {
     pub placed: Vec<FileRecord>,
 }
 
-/// One operation of the log.
+/// One operation of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// By the server's clock, as the client keeps it.
@@ -77,8 +78,8 @@ pub enum Fate {
     Open,
 }
 
-/// Takes a directory's write lease for a turn: others that ask for it so wait until the turn is
-/// over, everything else takes it back at once.
+/// Takes a directory's write lease for a turn. Other clients that ask for a turn wait until this
+/// one is over. Everything else takes the lease back at once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TakeDirectory {
     pub ino: Ino,
@@ -98,8 +99,8 @@ pub struct DirectoryTaken {
     pub changes: Option<Vec<NameChange>>,
 }
 
-/// Asks for inodes of a directory that the caller has alone, each alone too where nobody else has
-/// it. Nobody is waited for.
+/// Asks for inodes of a directory that the caller holds exclusively. Each inode is granted
+/// exclusively too, where no other client has it. The call waits for no other client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Children {
     pub dir: Ino,
@@ -108,14 +109,14 @@ pub struct Children {
 }
 call!(Children => ChildrenReply);
 
-/// Those that are there and not being written elsewhere; none where the directory is somebody
-/// else's by now.
+/// The inodes that exist and are not being written elsewhere. None, where another client has the
+/// directory by now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChildrenReply {
     pub inodes: Vec<InodeReply>,
 }
 
-/// What a name of a directory became.
+/// A change of one name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameChange {
     pub name: Vec<u8>,

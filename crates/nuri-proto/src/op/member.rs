@@ -7,7 +7,7 @@ use super::data::Room;
 use crate::id::{ChunkKey, Epoch, GroupId, TargetId};
 use crate::stripe::{Change, Covers, Held, Stage, StageReply, Version, WriteId};
 
-/// Holds the payload durably beside what is there.
+/// Stages a write: the member holds the payload durably beside the base.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberStage {
     pub target: TargetId,
@@ -20,7 +20,7 @@ pub struct MemberStage {
 }
 call!(MemberStage => StageReply);
 
-/// These staged writes are decided: they become the base. Durable with the next flush.
+/// Says that these staged writes are decided: they become the base. Durable with the next flush.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberCommit {
     pub target: TargetId,
@@ -28,8 +28,8 @@ pub struct MemberCommit {
 }
 call!(MemberCommit => ());
 
-/// Nothing of the stripe up to this version will be staged any more, durably. Answered with what
-/// the member holds then: a version that was committed stays.
+/// Makes the member promise, durably, that it stages nothing of the stripe up to this version any
+/// more. Answered with what the member holds then: a committed version stays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberAbort {
     pub target: TargetId,
@@ -42,7 +42,7 @@ pub struct MemberAbort {
 }
 call!(MemberAbort => Held);
 
-/// What the member holds of the stripe.
+/// Asks what the member holds of the stripe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberHeld {
     pub target: TargetId,
@@ -67,7 +67,7 @@ pub struct MemberRead {
 }
 call!(MemberRead => MemberReadReply);
 
-/// Who reads.
+/// The purpose of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Purpose {
     /// A program: not from a member that may have missed writes, not beside an undecided one.
@@ -82,8 +82,8 @@ pub struct MemberReadReply {
     pub covers: Covers,
 }
 
-/// A part of a chunk's whole content (at most a frame), computed from the other members. The last
-/// part makes it real, where its versions are newer than the member's.
+/// Installs a part of a chunk's whole content (at most a frame), computed from the other members.
+/// With the last part, the content becomes the base, if its versions are newer than the member's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberInstall {
     pub target: TargetId,
@@ -116,8 +116,9 @@ pub enum Reason {
     Found { last: WriteId },
 }
 
-/// Stripes of the group that changed in `since` or later, ascending from after `after`, with what
-/// the member's bytes stand for, what is staged included.
+/// Asks for stripes of the group that changed in epoch `since` or later, ascending from after
+/// `after`. Each comes with the versions that the member's bytes stand for, those of a staged write
+/// included.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberChanged {
     pub target: TargetId,
@@ -130,8 +131,9 @@ pub struct MemberChanged {
 }
 call!(MemberChanged => Vec<(ChunkKey, Covers)>);
 
-/// The member drops its chunk, durably: it is of a time before a truncation. `Status::RETRY`
-/// where the chunk is not what the caller saw, or a write of the present epoch is staged.
+/// Makes the member drop its chunk, durably, because the chunk is from before a truncation.
+/// `Status::RETRY` where the chunk is not what the caller saw, or a write of the present epoch is
+/// staged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberForget {
     pub target: TargetId,

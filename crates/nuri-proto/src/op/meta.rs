@@ -76,8 +76,8 @@ impl Grant {
     /// The upper bits of a number are the epoch of the server that granted it.
     pub const EPOCH_SHIFT: u32 = 40;
 
-    /// Whether the server that granted it is the one with this boot. A stored reply repeated after
-    /// a restart carries a grant of the earlier server: it is void.
+    /// Whether the grant comes from the server with this boot id. A stored reply that is repeated
+    /// after a restart carries a grant of the earlier server, and is void.
     pub fn is_of(self, server_boot: u64) -> bool {
         Grant::is_number_of(self.number, server_boot)
     }
@@ -123,7 +123,7 @@ pub struct SessionReply {
     pub granted: u64,
 }
 
-/// Waits for events, at most `clock::SESSION_RENEW`; also renews the session. Events come again
+/// Waits for events, at most `clock::SESSION_RENEW`, and renews the session. Events come again
 /// until a later call acknowledges them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Events {
@@ -171,7 +171,7 @@ pub struct Recall {
     pub part: Option<Span>,
 }
 
-/// A recall was obeyed. `number` and `part` repeat the recall's.
+/// Says that a recall was obeyed. `number` and `part` repeat those of the recall.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecallDone {
     pub ino: Ino,
@@ -183,15 +183,15 @@ pub struct RecallDone {
 }
 call!(RecallDone => ());
 
-/// Leases to write that are leases to read from now on, nobody having asked: grants up to the
-/// number count. With each, whether it is `settled` as in [`RecallDone`].
+/// Turns write leases into read leases, without a recall; grants up to the number count. Each one
+/// says whether it is `settled`, as in [`RecallDone`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Downgrade {
     pub leases: Vec<(Ino, u64, bool)>,
 }
 call!(Downgrade => ());
 
-/// After a restart of the server: what this session still holds.
+/// Reclaims what this session still holds, after a restart of the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reclaim {
     /// The start of the server that is told: what an earlier one heard counts no more.
@@ -207,7 +207,7 @@ pub struct Reclaim {
 }
 call!(Reclaim => ReclaimReply);
 
-/// In the order of the call.
+/// The outcomes, in the order of the call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReclaimReply {
     /// `None` where another holder came first.
@@ -276,8 +276,8 @@ pub struct SetAttrReply {
     pub punch_from: Option<u64>,
 }
 
-/// A writer is about to put data on the targets beyond the size that the server knows. If it dies
-/// before it publishes, the next writer punches from that size first.
+/// Says that a writer is about to put data on the targets beyond the size that the server knows. If
+/// the writer dies before it publishes, the next writer punches from that size first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Extend {
     pub ino: Ino,
@@ -286,7 +286,7 @@ pub struct Extend {
 }
 call!(Extend => ());
 
-/// The data beyond the last truncation is gone from the targets.
+/// Says that the data beyond the last truncation is gone from the targets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TruncateDone {
     pub ino: Ino,
@@ -340,7 +340,7 @@ pub struct UnnamedReply {
     pub file: Option<FileRecord>,
 }
 
-/// When inodes were read last. Neither a change nor worth a lease: what is not newer is left.
+/// Sets when inodes were read last: no change, without a lease. Only newer times count.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Accessed {
     pub at: Vec<(Ino, Time)>,
@@ -380,7 +380,7 @@ pub struct FileRecord {
     pub punch_from: Option<u64>,
 }
 
-/// A further name for a file.
+/// Gives a file a further name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
     pub ino: Ino,
@@ -524,7 +524,7 @@ pub struct Release {
 }
 call!(Release => ());
 
-/// A writer's report under its write lease: what `stat` elsewhere and a crash shall show.
+/// A writer's publication under its write lease: what others see of the file, also after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publish {
     pub ino: Ino,
@@ -564,7 +564,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What becomes of set-group-id when an access control list is set.
+/// What happens to set-group-id when an access control list is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SetGroupId {
     Keep,
@@ -605,7 +605,7 @@ pub struct XattrRemove {
 }
 call!(XattrRemove => ());
 
-/// Sets what a directory's new files inherit, or how a file will lie that has no data yet.
+/// Sets the layout that a directory's new files inherit, or the layout of a file without data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LayoutSet {
     pub ino: Ino,
@@ -613,8 +613,8 @@ pub struct LayoutSet {
 }
 call!(LayoutSet => ());
 
-/// Exchanges what two files hold, with their layouts. Both have the same bytes: one is a copy that
-/// was made to lie in another way.
+/// Exchanges the content of two files, with their layouts. Both have the same bytes: one is a copy
+/// with another layout.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SwapData {
     pub ino: Ino,
@@ -625,7 +625,7 @@ pub struct SwapData {
 }
 call!(SwapData => ());
 
-/// Reads a file's layout, or what a directory's new files inherit.
+/// Reads a file's layout, or the layout that a directory's new files inherit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LayoutGet {
     pub ino: Ino,
@@ -639,7 +639,7 @@ pub enum LayoutReply {
     Directory(LayoutPolicy),
 }
 
-/// Counts of the whole space.
+/// Asks for counts of the whole space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatFs {}
 call!(StatFs => StatFsReply);
@@ -651,7 +651,7 @@ pub struct StatFsReply {
     pub allocated: u64,
 }
 
-/// How much of all files lies on some groups. Looks at every file.
+/// Asks how much of all files lies on some groups. The server looks at every file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupUse {
     pub groups: Vec<GroupId>,
@@ -667,7 +667,7 @@ pub struct GroupUseReply {
     pub is_cut_short: bool,
 }
 
-/// Unlinked inodes that this session no longer has open.
+/// Names unlinked inodes that this session no longer has open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OrphanRelease {
     pub inos: Vec<Ino>,

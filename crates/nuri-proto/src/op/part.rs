@@ -1,4 +1,4 @@
-//! Parts of a file that several sessions write at the same time.
+//! Calls about ranges of a file that several sessions write at the same time.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,10 @@ use super::meta::{FileRecord, InodeReply};
 use crate::id::Ino;
 use crate::range_map::Span;
 
-/// Asks to write some bytes of a file. The answer is the write lease of the whole file, or, where
-/// several sessions write it, of these bytes only: its holder knows neither size nor times, and
-/// reads nothing under it. Who asks for the whole gives up its parts before.
+/// Asks to write some bytes of a file. The answer is the write lease of the whole file or, where
+/// several sessions write it, of these bytes only. The holder of such a range knows neither size
+/// nor times, and reads nothing under it. A session that asks for the whole file gives up its
+/// ranges before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AcquirePart {
     pub ino: Ino,
@@ -20,7 +21,8 @@ pub struct AcquirePart {
 }
 call!(AcquirePart => AcquirePartReply);
 
-/// What will likely be asked for next: spans of `len` bytes, each `step` after the one before.
+/// The bytes that the client will likely ask for next: spans of `len` bytes, each `step` after the
+/// one before.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Ahead {
     pub start: u64,
@@ -30,7 +32,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Those that a file can have.
+    /// The spans that lie within the largest possible file.
     pub fn spans(self) -> impl Iterator<Item = Span> {
         let span = move |n: u32| {
             let start = self.start.checked_add(self.step.checked_mul(n.into())?)?;
@@ -51,7 +53,7 @@ pub struct AcquirePartReply {
     pub file: Option<FileRecord>,
 }
 
-/// Bytes that may be written: what was needed, and the first `count` spans of what lies ahead.
+/// Bytes that may be written: the requested ones, and the first `count` spans ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PartGrant {
     pub number: u64,

@@ -1,6 +1,8 @@
-//! A client with a channel to each server, and a program for each block. What has no answer when a
-//! channel is lost is sent on another one: at once, as clients do that connect anew by themselves,
-//! or after a time of its own, as Linux does for `nuri volume attach`.
+//! A client with a channel to each server, and a program for each block.
+//!
+//! When a channel is lost, the client sends the requests without an answer on another one. It does
+//! so at once, like clients that connect anew by themselves. Or it does so after a time of its own,
+//! like Linux for `nuri volume attach`.
 
 use std::collections::BTreeMap;
 

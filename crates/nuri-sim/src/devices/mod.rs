@@ -1,9 +1,9 @@
 //! A volume that several servers give to a client with a channel to each (`cargo sim devices`).
 //!
 //! Servers are killed and stand still, connections are cut and deliver what was sent long before,
-//! targets lose their memory. The client repeats on another channel what has no answer. It reads
-//! each block's last answered value, whatever was served late (NBD-1); what a FLUSH covers is
-//! durable, or the FLUSH fails (NBD-2). Time goes in steps of a few milliseconds.
+//! and targets lose their memory. The client repeats on another channel the requests that have no
+//! answer. It must read each block's last answered value, whatever was served late (NBD-1). What a
+//! FLUSH covers is durable, or the FLUSH fails (NBD-2). Time goes in steps of a few milliseconds.
 
 mod client;
 mod server;

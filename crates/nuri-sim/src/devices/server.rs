@@ -1,6 +1,8 @@
-//! A server of the volume, as `nuri-nbd`'s `connection.rs`, `ways.rs`, `link.rs`, `door.rs` and
-//! `volume/` play it together. What they decide with is theirs: the order of requests, their age,
-//! the gates for who forwards, and what the volume says of its targets' memory.
+//! A server of the volume. It plays what `nuri-nbd`'s `connection.rs`, `ways.rs`, `link.rs`,
+//! `door.rs` and `volume/` do together.
+//!
+//! The parts that decide are the real ones: the order of requests, their age, the gates for
+//! forwarders, and what the volume says of its targets' memory.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What the volume's bytes lie on: targets with memory, and the metadata server that hands out the
+//! Where the volume's bytes lie: targets with memory. Also the metadata server that hands out the
 //! volume's lock.
 
 use std::collections::BTreeMap;

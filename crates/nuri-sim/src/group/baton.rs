@@ -1,6 +1,6 @@
 //! The baton: actors are real threads that run blocking code, and exactly one of them, or the
-//! world, runs at a time. An actor that wants something of the outside hands the baton to the
-//! world and waits until the world gives it back with the answer.
+//! world, runs at a time. An actor that needs something from outside hands the baton to the world.
+//! It waits until the world gives the baton back with the answer.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,4 +1,5 @@
-//! What the members of a stripe hold, compared: copies are equal, parity is that of the data.
+//! Compares what the members of a stripe hold: copies must be equal, and parity must be that of the
+//! data.
 
 use std::fmt::Display;
 

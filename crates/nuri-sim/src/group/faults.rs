@@ -1,4 +1,4 @@
-//! What goes wrong in a run, and how often: drawn from the seed, or set by a scenario.
+//! Which faults happen in a run, and how often: drawn from the seed, or set by a scenario.
 
 use nuri_io::rng::Rng;
 use nuri_proto::id::SessionId;

@@ -1,4 +1,4 @@
-//! What all actors of a run share: the stripes, what was written to them, and the rules of play.
+//! What all actors of a run share: the stripes, what was written to them, and the rules of the run.
 
 use std::collections::BTreeSet;
 

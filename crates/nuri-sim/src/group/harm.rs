@@ -1,8 +1,8 @@
-//! What happens to disks and to the authority, and who makes it good: an operator replaces lost
-//! targets; scrubs, readers and writers repair the rest.
+//! Faults of disks and of the authority, and their repair. An operator replaces lost targets;
+//! scrubs, readers and writers repair the rest.
 //!
-//! While a disk is harmed, no more members may be harmed or kept from their work than every shape
-//! bears ([`Budget::Kept`]): then nothing is lost and nothing stays away.
+//! While a disk is harmed, the number of members that are harmed or kept from their work is bounded
+//! by what every shape bears ([`Budget::Kept`]). Then nothing is lost, and no member stays away.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! What programs wrote and read, cell by cell, and whether one order of it all explains it.
+//! What programs wrote and read, cell by cell, and whether one order explains all of it.
 //!
 //! A cell is 512 bytes of one place of a stripe. Every write has a number that its cells carry, so
-//! a reader's bytes tell which write they are of. Each cell must be a register: all operations that
-//! ended, and some of those that did not, have an order that agrees with their times and in which
-//! every read gives the write before it. With unique values that is decided by the zones of
-//! Gibbons and Korach: per value, from the first end of an operation on it to the last beginning.
+//! a reader's bytes tell which write they come from. Each cell must be a register. All operations
+//! that ended, and some of those that did not, must have an order. The order agrees with their
+//! times, and every read gives the write before it. With unique values, the zones of Gibbons and
+//! Korach decide that: per value, from the first end of an operation on it to the last beginning.
 //!
-//! Beyond that a write that failed, or whose writer died, must not come after a write that began
+//! Beyond that, a write that failed, or whose writer died, must not come after a write that began
 //! later and was acknowledged.
 
 use std::collections::BTreeMap;

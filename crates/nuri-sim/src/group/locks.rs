@@ -1,5 +1,5 @@
-//! Sole rights to stripes, as the leases of the metadata server give them: the next one has it
-//! when the one before gave it up, or is dead and fenced.
+//! Exclusive rights to stripes, as the leases of the metadata server give them. The next client
+//! gets the right when the one before gave it up, or is dead and fenced.
 
 use std::collections::VecDeque;
 

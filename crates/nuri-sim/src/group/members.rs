@@ -1,5 +1,5 @@
-//! The life of nodes: starting, joining, heartbeats, falling. As `nuri`'s node does it, with every
-//! call drawn from the network.
+//! The life of nodes: they start, join, send heartbeats, and crash. They do so as `nuri-node` does,
+//! with every call drawn from the network.
 
 use std::time::Duration;
 

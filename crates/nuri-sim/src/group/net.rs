@@ -1,4 +1,4 @@
-//! The network: what it does to a packet is drawn from the seed.
+//! The network: the seed decides what happens to each packet.
 
 use std::rc::Rc;
 

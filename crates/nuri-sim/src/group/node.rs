@@ -1,5 +1,5 @@
-//! A node with one target: the real server over the real store, on a memory disk that crashes,
-//! with a clock of its own that runs a little too fast or too slow.
+//! A node with one target: the real server over the real store, on a memory disk that crashes. The
+//! node has a clock of its own, which runs a little too fast or too slow.
 
 use std::sync::Arc;
 use std::time::Duration;

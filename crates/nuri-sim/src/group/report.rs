@@ -1,4 +1,4 @@
-//! What a run did, for those who want to see that it did something.
+//! What a run did, so that a reader sees that it did something.
 
 /// Counts of one run; add them up over many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! One run: the space is made, clients work while things go wrong, all heals, all is checked.
+//! One run: the space is made, clients work while faults happen, all faults are healed, and
+//! everything is checked.
 
 use std::sync::Arc;
 

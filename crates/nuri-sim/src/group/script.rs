@@ -1,5 +1,5 @@
-//! A run that somebody wrote: clients that do what a scenario says, packets that are lost, held and
-//! copied by rule, nodes that fall at a named point. What is checked is what every run checks.
+//! A scripted run: clients do what a scenario says, packets are lost, held and copied by rule, and
+//! nodes crash at a named point. The checks are those of every run.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One line per packet, for whoever looks for the reason of a failure: set `NURI_SIM_TRACE`.
+//! One line per packet, to find the reason of a failure: set `NURI_SIM_TRACE`.
 
 use std::fmt::Debug;
 

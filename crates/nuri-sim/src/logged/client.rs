@@ -1,4 +1,5 @@
-//! A client: the leases that it believes to hold, its log, and what it still has to say.
+//! A simulated client: the leases that it believes to hold, its journal, and what it still has to
+//! send.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -1,13 +1,17 @@
-//! Clients that work by themselves in directories under write leases: the real queue of logged
-//! steps (`nuri_client::queue`) against the real metadata server, from one seed.
+//! Clients that work by themselves in directories under write leases. The real queue of journal
+//! steps (`nuri_client::queue`) runs against the real metadata server, from one seed.
 //!
-//! Everything is on one thread, so the server never waits: it sends its recalls and says that the
-//! caller should ask again. [`wire`] loses calls and answers and repeats them late, [`talk`] says
-//! what clients say, [`work`] does what programs do. [`tree`] is what must be there, and
-//! [`oracle`] compares it with what somebody else reads. Checked: after a hand-over all that its
-//! holder did is seen, exactly; of a client that dies, or whose session ends, a beginning of its
-//! log is left that has all it was told is durable; no two clients believe to hold leases or locks
-//! that exclude each other.
+//! Everything is on one thread, so the server never waits: it sends its recalls and answers that
+//! the caller should ask again. [`wire`] loses calls and answers and repeats them late. [`talk`]
+//! sends what clients send, and [`work`] does what programs do. [`tree`] is what must be there, and
+//! [`oracle`] compares it with what another client reads.
+//!
+//! These facts are checked:
+//!
+//! - After a hand-over, all that its holder did is seen, exactly.
+//! - Of a client that dies, or whose session ends, a beginning of its journal is left. It has all
+//!   that the client was told is durable.
+//! - No two clients believe to hold leases or locks that exclude each other.
 
 mod client;
 mod locks;

@@ -1,4 +1,4 @@
-//! What others read is compared with what must be there.
+//! Compares what other clients read with what must be there.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};

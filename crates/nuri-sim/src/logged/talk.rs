@@ -1,4 +1,4 @@
-//! What a client says to the server: its log, its leases, its errands. The order in which it does
+//! The calls of a client to the server: its journal, its leases, and its other reports. Their order
 //! is that of `nuri-client`'s `journal/tell.rs` and `lease/give_back.rs`.
 
 use std::collections::BTreeSet;

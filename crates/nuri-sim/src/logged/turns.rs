@@ -1,4 +1,5 @@
-//! Directories that clients take by turns: who takes one again is told what changed since.
+//! Directories that clients take by turns: a client that takes one again is told what changed
+//! since.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The way to the server: calls get lost, answers get lost, what was sent once arrives again much
+//! The way to the server. Calls and answers get lost, a call that was sent once arrives again much
 //! later, and the server loses power in the middle.
 
 use nuri_proto::Status;

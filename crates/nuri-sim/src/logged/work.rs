@@ -1,4 +1,5 @@
-//! What programs on the clients do: in directories that their client has alone, by the log.
+//! What programs on the clients do, in directories that their client holds exclusively, by the
+//! journal.
 
 use nuri_client::lease::state::LeaseState;
 use nuri_io::clock::Clock;

@@ -1,9 +1,10 @@
 //! Which data blocks are free: a bitmap with next-fit runs.
 //!
-//! In memory only, rebuilt from the index at opening. A request is served by one run where one is
-//! found nearby, else by several, so that it fails only when too few blocks are free at all. A
-//! second bitmap tells which free blocks were written and so have their room on the device: they
-//! are taken first, because a file system is slower where it must find room.
+//! The bitmap is in memory only, and rebuilt from the index at opening. A request is served by one
+//! run where one is found nearby, else by several. So it fails only when there are too few free
+//! blocks in all. A second bitmap tells which free blocks were written before and so have their
+//! space on the device. These are taken first, because a file system is slower where it must find
+//! space.
 
 /// Neighbouring data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

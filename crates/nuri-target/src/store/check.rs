@@ -1,7 +1,8 @@
 //! Checks a stopped store: superblocks, log, index image, block ownership, every checksum.
 //!
-//! Reads only. Each problem is one sentence for a person. Blocks that the log shadows are not
-//! verified on the disk: the next opening rewrites them, and the log's own checksums cover them.
+//! The check only reads. Each problem is one sentence for a person. Blocks that the log shadows are
+//! not verified on the disk: the next opening rewrites them, and the log's own checksums cover
+//! them.
 
 use std::collections::BTreeSet;
 

@@ -13,11 +13,11 @@
 //! 7 memory: cut the log to L, free the old image
 //! ```
 //!
-//! Where the device has no room for new places in 3 or for the image in 5, they are taken from the
-//! reserve instead, which has it (`room.rs`).
+//! The device may have no space for new places in 3 or for the image in 5. Then they are taken from
+//! the reserve, which has its space (`room.rs`).
 //!
-//! In place is safe in 3 because the log holds the block until 6. The lock is held in 1, 4 and 7
-//! only. Between 1 and 4 no freed block finds a new owner, else 3 could write over it.
+//! Writing in place is safe in 3, because the log holds the block until 6. The lock is held in 1, 4
+//! and 7 only. Between 1 and 4 no freed block gets a new owner: otherwise 3 could overwrite it.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What the store holds, apart from I/O: index and overlay, and how each record changes them.
 //!
 //! The same functions run when a request is accepted and when the log is replayed, so the two
-//! cannot differ. Replay may begin before the index image was taken: every change is idempotent
-//! and sets what it touches regardless of what was there.
+//! cannot differ. Replay may begin before the index image was taken. So every change is idempotent:
+//! it sets what it touches, regardless of what was there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

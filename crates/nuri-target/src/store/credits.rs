@@ -1,16 +1,16 @@
-//! Room that was promised to sessions: what a client accepted from its programs and has not sent
-//! yet finds its place. Pure; in blocks.
+//! Space that was promised to sessions: bytes that a client accepted from its programs, and has not
+//! sent yet, find their place. Pure; in blocks.
 //!
-//! RESERVE-1 A session takes room only beside what others were promised; who was promised nothing,
-//!    beside all that was promised to anybody.
+//! RESERVE-1 A session takes space only beside what others were promised. A session without a
+//!    promise takes space only beside all promises.
 //! RESERVE-2 What a session takes comes out of what it was promised.
-//! RESERVE-3 More is promised only of what nobody was promised beyond the margin: as much as is
-//!    needed, or nothing.
-//! RESERVE-4 What makes a store fuller leaves the margin. A write over blocks that are there
-//!    already takes new ones for a moment, and finds them in the margin: so it never lacks room,
-//!    however full the store is, and `fallocate` can promise that.
+//! RESERVE-3 Only space that is promised to nobody, beyond the margin, can be promised. A session
+//!    gets as much as it needs, or nothing.
+//! RESERVE-4 A write that makes a store fuller leaves the margin. A write over existing blocks
+//!    takes new ones for a moment, and finds them in the margin. So it never lacks space, however
+//!    full the store is, and `fallocate` can promise that.
 //!
-//! Promises are in memory: a client repeats its own several times a second, and they end with its
+//! Promises are in memory. A client repeats its own several times a second, and they end with its
 //! session.
 
 use std::collections::HashMap;

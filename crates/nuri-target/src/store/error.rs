@@ -1,7 +1,7 @@
 //! What can go wrong in a chunk store, and what the caller should do about it.
 //!
-//! One enum per operation: [`StoreError`] for calls on an open store, [`FormatError`] and
-//! [`OpenError`] for making and opening one. Mapped to wire statuses in one place, here.
+//! There is one enum per operation: [`StoreError`] for calls on an open store, [`FormatError`] and
+//! [`OpenError`] for making and opening one. They are mapped to wire statuses in one place, here.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What the target keeps of stripes of redundant groups: a small entry per stripe, in memory,
-//! written out with the index.
+//! What the target keeps of stripes of redundant groups: a small entry per stripe, in memory. The
+//! entries are written out with the index.
 
 use nuri_proto::id::{ChunkKey, Epoch, GroupId, ObjectId, SessionId};
 use nuri_proto::limit::MAX_MEMBERS;

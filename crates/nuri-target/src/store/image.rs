@@ -1,7 +1,7 @@
 //! The checkpoint's image of the index: a chain of runs in the data region.
 //!
-//! Each run starts with a head that names the next one; its CRC covers the run and is bound to the
-//! checkpoint's generation and the run's place, so that a stale or misplaced run does not pass.
+//! Each run starts with a head that names the next one. The head's CRC covers the run, and is bound
+//! to the checkpoint's generation and the run's place. So a stale or misplaced run does not pass.
 
 use std::io;
 

@@ -1,8 +1,9 @@
 //! Where each chunk's blocks lie: chunk key to extents, in memory, written out at checkpoints.
 //!
-//! Extents of a chunk are ascending and never overlap. An extent is at most 1 MiB. It costs at most
-//! 64 bytes of memory, the only one of a chunk with all that belongs to the chunk (`leaves.rs`). A
-//! chunk's version is the sequence number of the last record that touched it.
+//! Extents of a chunk are ascending and never overlap. An extent is at most 1 MiB. An extent costs
+//! at most 64 bytes of memory; for a chunk with only one extent, this includes all that belongs to
+//! the chunk (`leaves.rs`). A chunk's version is the sequence number of the last record that
+//! touched it.
 
 use nuri_proto::id::{ChunkKey, ObjectId};
 use smallvec::SmallVec;

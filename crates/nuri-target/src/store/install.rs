@@ -1,13 +1,13 @@
-//! Installing what others computed: a chunk's whole content comes in parts and becomes the base
-//! with the last of them.
+//! Installs content that others computed: a chunk's whole content comes in parts, and becomes the
+//! base with the last part.
 //!
 //! ```text
 //! 1 write each part beside the base, as any unsynced write   crash: dropped at the next opening
 //! 2 with the last one: a record that makes them the base     crash: the old base or the new
 //! 3 sync data, then the log
 //! ```
-//! One part of a chunk is written at a time. Truncation ends an install at any moment. 2 is never
-//! done while a checkpoint is between its first and fourth step (`shadow.rs`).
+//! One part of a chunk is written at a time. Truncation ends an install at any moment. Step 2 is
+//! never done while a checkpoint is between its first and fourth step (`shadow.rs`).
 
 use nuri_io::disk::Disk;
 use nuri_proto::id::{ChunkKey, Epoch};

@@ -1,7 +1,7 @@
-//! The log as it grows: records gather in memory, a batch is written by one write and one sync.
+//! The log as it grows: records gather in memory, and a batch is written by one write and one sync.
 //!
-//! Positions are those of `log.rs`. The journal lives under the store's lock and does no I/O; who
-//! flushes takes a batch out, writes it without the lock and reports back.
+//! Positions are those of `log.rs`. The journal lives under the store's lock and does no I/O. The
+//! thread that flushes takes a batch out, writes it without the lock, and reports back.
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::{Disk, DiskOp};

@@ -1,9 +1,9 @@
 //! An ordered map for millions of small values: sorted leaves that are nearly full.
 //!
 //! The standard tree keeps an entry in a node that ascending insertion leaves half empty. Here the
-//! tree holds leaves of many entries: insertion at the end of a full leaf begins a new one and
-//! leaves the old one full, insertion elsewhere splits it, capacity grows and shrinks with the
-//! entries, and neighbours that became small are joined. Caller: the index.
+//! tree holds leaves of many entries. Insertion at the end of a full leaf begins a new leaf and
+//! leaves the old one full. Insertion elsewhere splits the leaf. Capacity grows and shrinks with
+//! the entries, and neighbours that became small are joined. Caller: the index.
 
 use std::collections::BTreeMap;
 

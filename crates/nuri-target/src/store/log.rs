@@ -1,10 +1,10 @@
 //! The log's records: encoding, and the scan that finds them again.
 //!
 //! The log region is a window of an endless byte stream: stream position `p` lies at `p % length`.
-//! A batch is written by one write and made durable by one sync before the next begins; it starts
-//! on a 4 KiB boundary and durable blocks are never rewritten. Every record carries its sequence
-//! number and its batch's position, and its CRC is bound to log generation and position, so that
-//! remains of earlier laps and openings never pass for records. Pure: fuzzable by [`scan`].
+//! A batch is written by one write and made durable by one sync before the next begins. It starts
+//! on a 4 KiB boundary, and durable blocks are never rewritten. Every record carries its sequence
+//! number and its batch's position. Its CRC is bound to log generation and position, so remains of
+//! earlier laps and openings never pass for records. Pure: fuzzable by [`scan`].
 
 use nuri_proto::checksum::{crc64, mix};
 use nuri_proto::id::{ChunkKey, ObjectId};

@@ -1,7 +1,7 @@
 //! Chunks of redundant groups: writes staged beside the base, committed or aborted later.
 //!
-//! What may happen is decided by `nuri_stripe::member`. Order of a stage; the lock is held in 1
-//! and 4 only, and nothing is locked per chunk:
+//! `nuri_stripe::member` decides what may happen. This is the order of staging a write. The lock is
+//! held in 1 and 4 only, and nothing is locked per chunk:
 //! ```text
 //! 1 decide; where the write before is known to be decided, commit that first
 //! 2 make whole blocks: merge parts of blocks, or add, with what the base holds
@@ -10,7 +10,8 @@
 //! 5 sync data, then the log                 crash: nothing staged before, all of it after
 //! ```
 //! A commit moves the blocks in memory and appends a record. An answer that tells what is held
-//! leaves when that is durable, a commit excepted: who asks for one knows what was decided.
+//! leaves when that is durable. The answer to a commit does not wait, because its caller knows what
+//! was decided.
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;

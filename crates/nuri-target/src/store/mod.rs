@@ -1,13 +1,14 @@
 //! The chunk store: chunks of objects on one disk, checksummed, crash-safe, bounded.
 //!
 //! One lock guards the memory (index, overlay, free map, journal); data moves without it. Writes
-//! from 64 KiB go once to new places, then a record makes them real (`write.rs`). Smaller ones go
-//! into the log as whole blocks and shadow the disk from the overlay until a checkpoint applies
-//! them (`checkpoint.rs`, with the write order). Every block read from the disk is verified
+//! from 64 KiB go once to new places, and then a record makes them valid (`write.rs`). Smaller
+//! writes go into the log as whole blocks. They shadow the disk from the overlay until a checkpoint
+//! applies them (`checkpoint.rs`, with the write order). Every block read from the disk is verified
 //! (`read.rs`). Any failed write or sync takes the store out of service until it is reopened.
-//! Chunks of redundant groups keep staged writes beside their base (`member.rs`). Callers: the
-//! target's server, `nuri target check`, tests. Lock order: install shard, merge shard, moving,
-//! checkpoint, state.
+//! Chunks of redundant groups keep staged writes beside their base (`member.rs`).
+//!
+//! Callers: the target's server, `nuri target check`, tests. Lock order: install shard, merge
+//! shard, moving, checkpoint, state.
 
 mod alloc;
 mod bytes;

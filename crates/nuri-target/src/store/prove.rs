@@ -1,4 +1,4 @@
-//! Proving chunks while the store is in use: every block through its checksum.
+//! Proves chunks while the store is in use: reads every block and verifies its checksum.
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;

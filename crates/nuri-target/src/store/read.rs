@@ -1,7 +1,7 @@
 //! Reading: plan under the lock, transfer without it, verify every block from the disk.
 //!
-//! Between plan and transfer a block may be overwritten or find another owner. Then its checksum
-//! fails; the read is planned anew if the chunk has changed since, and only a chunk that has not
+//! Between plan and transfer a block may be overwritten or get another owner. Then its checksum
+//! fails. The read is planned anew if the chunk has changed since. Only a chunk that has not
 //! changed is corrupt.
 
 use std::io;

@@ -1,6 +1,7 @@
-//! Reading a store back: index image, then every log record since. Changes nothing on the disk.
+//! Reads a store back: the index image, then every log record since. It changes nothing on the
+//! disk.
 //!
-//! Shared by opening and by `check`, so that what check proves is what opening sees.
+//! Opening and `check` share this code, so what the check proves is what opening sees.
 
 use nuri_io::disk::Disk;
 

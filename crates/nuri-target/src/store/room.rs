@@ -1,10 +1,11 @@
-//! Room on the device under the store: what must never lack it has it beforehand.
+//! Space on the device under the store: what must never lack space gets it beforehand.
 //!
 //! A store in a file is sparse, and the file system under it may fill up at any time. Then a large
-//! write is refused; but what was accepted into the log must find its place, and a checkpoint must
-//! find room for the index, else the log could never be cut again. So some free blocks are kept as
-//! a reserve that was written once and has its room. It is used only when other free blocks turn
-//! out to have none. Log, checksum table and superblocks have theirs since the store was made.
+//! write is refused. But what was accepted into the log must find its place, and a checkpoint must
+//! find space for the index. Otherwise the log could never be cut again. So some free blocks are
+//! kept as a reserve that was written once and has its space. The reserve is used only when other
+//! free blocks turn out to have no space. Log, checksum table and superblocks have theirs since the
+//! store was made.
 //!
 //! ```text
 //! 1 take free blocks out of the map        crash: free
@@ -14,9 +15,9 @@
 //!                                          crash: zeros and record are durable, or none counts
 //! ```
 //!
-//! The other way round, free blocks that were written give their room back, so that deleting in the
-//! store makes room on the file system. Blocks come into the free map only when the record that
-//! freed them, or the superblock that replaced their image, is durable:
+//! The other way round, free blocks that were written give their space back, so that deleting in
+//! the store frees space on the file system. Blocks come into the free map only when the record
+//! that freed them, or the superblock that replaced their image, is durable:
 //!
 //! ```text
 //! 1 take a long run out of the map     crash: free and written, found again at opening
@@ -24,10 +25,11 @@
 //! 3 put it back, as never written
 //! ```
 //!
-//! Between 1 and 3 nobody can own the run. Who read it before it was freed finds a checksum that
-//! fails and plans anew, as after any other reuse.
+//! Between 1 and 3 no chunk can own the run. A read that was planned before the run was freed finds
+//! a checksum that fails. It is planned anew, as after any other reuse.
 //!
-//! A file system that copies what is overwritten can promise nothing: a full one stops the store.
+//! A file system that copies what is overwritten can promise nothing. If it is full, the store
+//! stops.
 
 use nuri_io::buf::AlignedBuf;
 use nuri_io::disk::Disk;

@@ -1,9 +1,10 @@
-//! What lies beside the base of a chunk of a redundant group: a staged write, parts of an install.
+//! What lies beside the base of a chunk of a redundant group: a staged write, or parts of an
+//! install.
 //!
-//! Both are chunks of their own under the base's key with a bit of the component set, which no
-//! layout uses. Their blocks have the numbers and checksums that they will have in the base, so
-//! that they become the base by moving in memory. Like everything in `contents.rs` the functions
-//! here run live and at replay.
+//! Each of them is a chunk of its own, under the base's key with a bit of the component set that no
+//! layout uses. Its blocks have the numbers and checksums that they will have in the base. So the
+//! blocks become the base by moving in memory. As in `contents.rs`, the functions here run live and
+//! at replay.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! What the store's one lock guards, and the accounting over it. No I/O here.
 //!
 //! Invariant: free blocks >= blocks that the overlay will need + blocks for the next index image
-//! beside the present one, so that applying and checkpointing never fail for want of space. In a
-//! sparse file as many of them have their room already: the reserve (`room.rs`).
+//! beside the present one. So applying and checkpointing never fail for want of space. In a sparse
+//! file as many free blocks have their space already: the reserve (`room.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Checksums of data blocks: a flat table on the disk behind a bounded page cache.
 //!
-//! Eight bytes per data block: CRC-64 of the content mixed with the block's address and birth, so
-//! that a lost or misdirected write does not pass. The log carries every checksum since the last
-//! checkpoint, so changed pages need only be written by checkpoints; unchanged ones may be dropped
-//! at any time. An entry of a block that no extent holds means nothing.
+//! There are eight bytes per data block: the CRC-64 of the content, mixed with the block's address
+//! and birth. So a lost or misdirected write does not pass. The log carries every checksum since
+//! the last checkpoint, so only checkpoints need to write changed pages. Unchanged pages may be
+//! dropped at any time. An entry of a block that no extent holds means nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

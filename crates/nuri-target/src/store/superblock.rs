@@ -1,9 +1,10 @@
-//! The superblock: whose store this is, where its regions lie, where its checkpoint and log start.
+//! The superblock: whose store this is, where its regions lie, and where its checkpoint and log
+//! start.
 //!
-//! Two copies of 4 KiB at bytes 0 and 4096, each with a CRC-64 and a sequence number; the newest
-//! whole copy wins. An update writes and syncs one copy, then the other, before anything that the
-//! older copy points to is reused, so either copy alone opens the store. Damage of both is an
-//! error, never a reason to format.
+//! Two copies of 4 KiB lie at bytes 0 and 4096, each with a CRC-64 and a sequence number. The
+//! newest whole copy wins. An update writes and syncs one copy, then the other, before anything
+//! that the older copy points to is reused. So either copy alone opens the store. Damage of both is
+//! an error, never a reason to format.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Giving back the room of blocks that hold nothing but zeros. No byte changes by it, so it may
+//! Gives back the space of blocks that hold nothing but zeros. No byte changes by it, so it may
 //! come late, twice, or beside any other change.
 
 use nuri_io::buf::AlignedBuf;

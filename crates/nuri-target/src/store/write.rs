@@ -1,4 +1,4 @@
-//! Writing, punching, deleting.
+//! Writes, punches and deletes chunks.
 //!
 //! Order of a large write; the lock is held only in 1 and 4:
 //! ```text
@@ -9,9 +9,9 @@
 //! 5 (stable) sync data, then log    crash: old content before the log's sync, new content after
 //! ```
 //!
-//! The blocks that held the old content are taken again only when the record is durable. A small
-//! write merges its partial blocks with what the chunk holds, then does 4 and 5 with the bytes in
-//! the record. Two writers of one chunk are ordered by step 4.
+//! The blocks that held the old content are reused only when the record is durable. A small write
+//! merges its partial blocks with what the chunk holds. Then it does 4 and 5 with the bytes in the
+//! record. Step 4 orders two writers of one chunk.
 
 use nuri_io::disk::{Disk, DiskOp};
 use nuri_proto::id::{ChunkKey, ObjectId};

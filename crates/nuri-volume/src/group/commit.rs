@@ -1,5 +1,7 @@
-//! Lazy commits (rule MEMBER-4): members are told what is decided by the next write of the stripe,
-//! by a read, or from here a little later. One that is lost is found out by settling.
+//! Lazy commits (rule MEMBER-4): how members learn that a write is decided.
+//!
+//! Members learn it from the next write of the stripe, from a read, or a little later from this
+//! file. If a commit is lost, settling finds out what was decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use super::port::{Ask, Port};
 /// Commits told in one call.
 const BATCH: usize = 1024;
 
-/// What is decided and not told yet, by member.
+/// Decided writes that members were not told of yet, by member.
 #[derive(Default)]
 pub(super) struct Commits {
     /// In an order, so that the simulator plays the same again.
@@ -34,7 +36,7 @@ impl Commits {
 }
 
 impl<P: Port> Groups<P> {
-    /// Waits until something is to be told, at most so long.
+    /// Waits until there is a decision to tell members, at most so long.
     pub fn wait_commits(&self, at_most: Duration) -> bool {
         let mut waiting = self.commits.waiting.lock();
         if waiting.is_empty() {

@@ -1,4 +1,4 @@
-//! Reading one member's bytes from the others.
+//! Reads one member's bytes from the other members.
 
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
@@ -16,7 +16,8 @@ use super::sources::{Source, Sources};
 use super::{Groups, Stripe};
 
 impl<P: Port> Groups<P> {
-    /// Reads what a place holds where the stripe stands for `covers`, from itself or from others.
+    /// Reads the content of a place where the stripe stands for `covers`, from its member or from
+    /// others.
     pub(super) fn read_base(
         &self,
         group: &Group,
@@ -81,7 +82,7 @@ impl<P: Port> Groups<P> {
     }
 
     /// Computes a place's bytes from those of `sources` other than itself, all of one state of the
-    /// stripe; says what the stripe stood for.
+    /// stripe. Returns what the stripe stood for.
     ///
     /// # Errors
     /// [`Status::RETRY`] where they were caught between two states; [`Status::UNDECIDED`];

@@ -1,13 +1,17 @@
-//! Giving members back what their disks lost with the power, stripe by stripe, while they serve
-//! nobody (rule SETTLE-5 of `nuri-stripe/src/settle.rs`).
+//! Gives members back what their disks lost with the power, stripe by stripe, while the members
+//! serve nobody (rule SETTLE-5 of `nuri-stripe/src/settle.rs`).
 //!
-//! No member is right as a whole: one lost an acknowledged write, another one never got a write
-//! that was under way, and nothing tells which is which. So each stripe goes forward, for all its
-//! members: what was cut off and came back goes first; then what somebody has committed or all have
-//! is committed; then those that stand for less get their content from the others; then what is
-//! staged goes forward where the others can give it to those that lack it. What cannot go forward
-//! was never acknowledged, as long as no more disks lied than the shape bears: it is settled as
-//! usual once all have been compared.
+//! No member is right as a whole. One member lost an acknowledged write, and another one never got
+//! a write that was under way. Nothing tells the two apart. So each stripe goes forward, for all
+//! its members, in this order:
+//!
+//! - what was truncated and came back is dropped first;
+//! - then a write is committed that some member has committed, or that all members have;
+//! - then the members that stand for less get their content from the others;
+//! - then a staged write goes forward where the others can give it to the members that lack it.
+//!
+//! A write that cannot go forward was never acknowledged, as long as no more disks lied than the
+//! shape bears. It is settled as usual once all members have been compared.
 
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
@@ -23,8 +27,8 @@ use super::{Groups, Stripe};
 const STEPS: usize = 16;
 
 impl<P: Port> Groups<P> {
-    /// Brings the stripe forward for all of its live members, of which those in `doubt` may have
-    /// lost something.
+    /// Brings the stripe forward for all its live members. Members in `doubt` may have lost
+    /// something.
     ///
     /// # Errors
     /// One of them does not answer; [`Status::RETRY`] where others change the stripe.
@@ -50,7 +54,7 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// Drops what members in doubt hold of the stripe although it was cut off.
+    /// Drops what members in doubt still hold of the stripe although it was truncated.
     ///
     /// # Errors
     /// As [`Groups::bring_forward`].

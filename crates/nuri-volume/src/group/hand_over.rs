@@ -1,12 +1,13 @@
-//! Moving a place of a group to another target while its present one still serves.
+//! Moves a place of a group to another target while the present target still serves.
 //!
-//! MOVE-1 The new target gets a copy of every chunk before it is a member, read from the present
-//!    one: the group keeps its redundancy. Only while the others hold the data too: the group has
-//!    to go on without the present one when the place moves.
-//! MOVE-2 Then it takes the place as one that missed what was written since the copy began: that
-//!    little is brought to it as to any returning member (`resync.rs`).
-//! MOVE-3 What a target holds of a group in which it has no place is taken away, whoever left it
-//!    there, but only while all members are live.
+//! MOVE-1 The new target gets a copy of every chunk before it is a member. The copy is read from
+//!    the present target, so the group keeps its redundancy. This happens only while the other
+//!    members hold the data too: the group has to go on without the present target when the place
+//!    moves.
+//! MOVE-2 Then the new target takes the place, as a member that missed what was written since the
+//!    copy began. These few writes are brought to it as to any returning member (`resync.rs`).
+//! MOVE-3 What a target holds of a group in which it has no place is removed, whatever left it
+//!    there. This happens only while all members are live.
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -21,7 +22,7 @@ use super::repair::Anew;
 use super::settle::Whose;
 use super::{Groups, Stripe};
 
-/// A place that moves.
+/// A place of a group that moves to another target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
     pub group: GroupId,
@@ -115,7 +116,7 @@ impl<P: Port> Groups<P> {
         self.port.exchange(SessionId(0), vec![ask]).pop().ok_or(Status::IO)?
     }
 
-    /// Takes away what a target that has no place in the group holds of it (MOVE-3).
+    /// Removes what a target without a place in the group holds of the group (MOVE-3).
     ///
     /// # Errors
     /// [`Status::BUSY`] where it has a place, or holds something while a member is not live; the

@@ -1,5 +1,5 @@
-//! What each member of a group gets of a write: bytes for data members and copies, parity or a
-//! change of it for parity members.
+//! What each member of a group gets of a write. Data members and copies get bytes. Parity members
+//! get parity, or a change of it.
 
 use std::borrow::Cow;
 
@@ -109,8 +109,8 @@ pub(super) fn full_parity<'a>(
     Ok(shares(shape, parity, change, participants))
 }
 
-/// What parity members get where old and new bytes of the parts differ: the new parity where the
-/// old one is known, else its change.
+/// What parity members get where old and new bytes of the parts differ. They get the new parity
+/// where the old one is known, else its change.
 pub(super) fn parity_change<'a>(
     buffers: &BufPool,
     shape: Shape,
@@ -157,8 +157,8 @@ fn blank(buffers: &BufPool, shape: Shape, hull: &Hull) -> Vec<PooledBuf> {
     (shape.data()..shape.members()).map(one).collect()
 }
 
-/// Of the same range of chunks, by place, those that do not fit the others: copies unlike the
-/// first, parity unlike what follows from the data.
+/// Finds, by place, the chunks of one range that do not fit the others: copies unlike the first, or
+/// parity unlike what follows from the data.
 pub(super) fn misfits(shape: Shape, chunks: &[(usize, &[u8])]) -> Result<Members, Status> {
     let Some((_, first)) = chunks.first() else { return Ok(Members::default()) };
     let Shape::Parity { .. } = shape else {

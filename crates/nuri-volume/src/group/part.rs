@@ -1,6 +1,6 @@
-//! Ranges of chunks: with data to write, and without.
+//! Ranges of chunks, with data to write or without.
 
-/// Bytes of one data member's chunk; those of one write lie within one frame of the chunk.
+/// A range of one data member's chunk. The parts of one write lie within one frame of the chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     pub place: usize,

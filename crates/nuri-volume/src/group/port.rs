@@ -1,4 +1,4 @@
-//! What the stripe code needs of the outside.
+//! What the code for stripes needs from the outside: calls to members, and time.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub struct Ask<'a, C> {
 }
 
 impl<C> Ask<'_, C> {
-    /// One without payloads.
+    /// A call without payloads.
     pub fn plain(target: TargetId, call: C) -> Ask<'static, C> {
         Ask { target, call, payload: &[], into: &mut [] }
     }
 }
 
-/// Members, map and time.
+/// The outside of the code for stripes: members, map and time.
 pub trait Port: Send + Sync {
     /// The group as last heard.
     fn group(&self, id: GroupId) -> Option<Group>;

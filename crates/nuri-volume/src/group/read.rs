@@ -1,4 +1,4 @@
-//! Reading a piece: from the member that has it, else from the others.
+//! Reads a piece from the member that has it, or else from the other members.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl<P: Port> Groups<P> {
         self.read_until(stripe, place, offset, out, self.port.now() + REQUEST)
     }
 
-    /// As [`Groups::read`]; what cannot be had now is tried again until the time `end`.
+    /// As [`Groups::read`]; a read that is not possible now is tried again until the time `end`.
     ///
     /// # Errors
     /// As [`Groups::read`].
@@ -117,7 +117,7 @@ impl<P: Port> Groups<P> {
         }
     }
 
-    /// Settles a stripe that a member would not show: nobody but this client may be writing it.
+    /// Settles a stripe that a member would not show. No client but this one may be writing it.
     pub(super) fn settle_for_read(&self, stripe: &Stripe, limit: Duration) -> Result<(), Status> {
         let seen = self.seen.entry(stripe.key);
         let knowledge = seen.state.try_lock_for(limit);

@@ -1,5 +1,5 @@
-//! What a write that is no whole row has to know first: the bytes it replaces and, where that is
-//! little, the parity over them. All of it is read at once.
+//! Reads what a write of less than a whole row has to know first. That is the bytes that it
+//! replaces and, where that is less, the parity over them. All reads run at once.
 
 use nuri_io::buf::PooledBuf;
 use nuri_proto::Status;

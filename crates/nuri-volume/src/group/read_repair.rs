@@ -1,5 +1,7 @@
-//! Reads repair in passing: a stripe where a program's read met a damaged block, and was answered
-//! from the others, waits here until a background thread repairs it.
+//! Read repair: a background thread repairs stripes in which a program's read met a damaged block.
+//!
+//! The read itself is answered from the other members. The stripe then waits here until the thread
+//! repairs it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +45,7 @@ impl<P: Port> Groups<P> {
         !waiting.is_empty()
     }
 
-    /// Looks after the stripes that wait; says what was found of each.
+    /// Repairs the stripes that wait; returns what was found of each.
     pub fn repair_damaged(&self) -> Vec<(Stripe, Verdict)> {
         let waiting = std::mem::take(&mut *self.damaged.waiting.lock());
         let repair = |stripe: Stripe| {

@@ -1,4 +1,4 @@
-//! Bringing one member's chunk what it should hold, from the others.
+//! Brings one member's chunk to the content that it should have, from the other members.
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -38,7 +38,7 @@ pub(super) struct Anew {
 }
 
 impl Anew {
-    /// That of the place's member, from these.
+    /// The chunk of the place's member, from these sources.
     pub(super) fn of_member(group: &Group, place: usize, why: Reason, others: Members) -> Anew {
         let from = Members(others.0 | Members::of([place]).0);
         Anew { place, target: group.members[place].target, why, from }
@@ -76,9 +76,9 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// Brings a member that is behind its content. A chunk of a time before a truncation goes
-    /// first: it is behind although nothing newer will ever replace it. None of those that are
-    /// behind is a source: two of them that read each other would stay so.
+    /// Brings its content to a member that is behind. A chunk from before a truncation is removed
+    /// first: it is behind, although nothing newer will ever replace it. No member that is behind
+    /// is a source: two such members that read each other would stay behind.
     pub(super) fn bring_back(
         &self,
         session: SessionId,
@@ -114,8 +114,9 @@ impl<P: Port> Groups<P> {
         self.replace(session, group, stripe, anew, read).map(|(bytes, _)| bytes)
     }
 
-    /// Installs what `read` says, all of one state of the stripe, as the chunk. Returns the bytes
-    /// moved to its target and what that holds then, which tells whether it took them.
+    /// Installs what `read` returns, all of one state of the stripe, as the chunk. Returns the
+    /// bytes moved to the chunk's target, and what the target holds then, which tells whether it
+    /// accepted them.
     pub(super) fn replace(
         &self,
         session: SessionId,
@@ -202,9 +203,9 @@ impl<P: Port> Groups<P> {
         Ok(all.concat())
     }
 
-    /// Ranges of the place's chunk that hold data, ascending. Where its member is not live, ranges
-    /// of which any other holds some: one alone does not tell, because the parity of equal data is
-    /// zero, and zeros that were installed are holes.
+    /// Ranges of the place's chunk that hold data, ascending. Where its member is not live, these
+    /// are ranges of which any other member holds some. One other member alone does not tell,
+    /// because the parity of equal data is zero, and installed zeros are holes.
     ///
     /// # Errors
     /// One of those that are asked does not answer for too long.

@@ -1,18 +1,21 @@
-//! Bringing a returned or new member of a group up to date, under live load.
+//! Resync: brings a returned or new member of a group up to date, under live load.
 //!
-//! RESYNC-1 Writes of the present epoch include the member; what it missed are stripes written from
-//!    `since` on, and those that stand for something else at the others: a write of an earlier
-//!    epoch that nobody finished while the member was there may have been settled without it.
-//!    Every chunk's version tells, also what is staged. Only those are looked at.
+//! RESYNC-1 Writes of the present epoch include the member. The member missed the stripes that were
+//!    written from `since` on, and those that stand for something else at the other members. The
+//!    reason for the second kind: a write of an earlier epoch that nobody finished while the member
+//!    was there may have been settled without it. Every chunk's version tells, also the versions of
+//!    staged writes. Only these stripes are looked at.
 //! RESYNC-2 A stripe is settled first where a writer of an earlier epoch left it undecided.
-//! RESYNC-3 What the member holds and no live member has was truncated meanwhile: it goes first, so
-//!    that it is never taken for data again. That is a stripe, or a chunk of one that was written
-//!    again.
-//! RESYNC-4 The group's epoch is taken before the look: whoever wants to call the member live names
-//!    it. Who is asked what it holds answers in that epoch only, so that no write of an earlier
-//!    one, in which the member took no part, comes after the answer.
-//! RESYNC-5 A write of the present epoch is its writer's to end. Where one that nobody ends keeps a
-//! stripe from the member, the group takes a new epoch: then it can be settled.
+//! RESYNC-3 What the member holds and no live member has was truncated meanwhile. It is removed
+//!    first, so that it is never taken for data again. It is a stripe, or a chunk of a stripe that
+//!    was written again.
+//! RESYNC-4 The group's epoch is read before the stripes are looked at. A caller that wants to call
+//!    the member live names that epoch. A member that is asked what it holds answers in that epoch
+//!    only. So no write of an earlier epoch, in which the returning member took no part, comes
+//!    after the answer.
+//! RESYNC-5 A write of the present epoch is its writer's to end. Where nobody ends such a write and
+//!    it keeps a stripe from the member, the group takes a new epoch. Then the write can be
+//!    settled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -35,12 +38,13 @@ use super::repair::Found;
 /// A writer ends its write, or gives it up, within this time.
 const PATIENCE: Duration = REQUEST;
 
-/// Groups in which something is kept from a member, since when.
+/// Groups in which an unfinished write keeps a stripe from a member, and since when.
 #[derive(Default)]
 pub struct Kept(HashMap<GroupId, (Epoch, Duration)>);
 
 impl Kept {
-    /// A round left something of the group, at that epoch. Returns whether to renew it (RESYNC-5).
+    /// Notes that a round left something of the group, at that epoch. Returns whether the group
+    /// should take a new epoch (RESYNC-5).
     pub fn is_for_long(&mut self, group: GroupId, epoch: Epoch, now: Duration) -> bool {
         let (of, since) = self.0.entry(group).or_insert((epoch, now));
         if *of != epoch {
@@ -49,7 +53,7 @@ impl Kept {
         now.saturating_sub(*since) > PATIENCE
     }
 
-    /// Nothing is left of the group.
+    /// Notes that nothing of the group is left to do.
     pub fn forget(&mut self, group: GroupId) {
         self.0.remove(&group);
     }
@@ -58,7 +62,7 @@ impl Kept {
 /// Stripes by their keys, with what a member's bytes stand for.
 pub(super) type List = BTreeMap<ChunkKey, Covers>;
 
-/// What a member must hold of a stripe, as the others tell.
+/// What a member must hold of a stripe, according to the others.
 pub(super) fn should_hold(
     shape: Shape,
     place: usize,
@@ -73,7 +77,7 @@ pub(super) fn should_hold(
     (covers_at(shape, place, &stripe), stripe.newest())
 }
 
-/// What is left to do for one member of a group.
+/// The stripes that one member of a group has missed.
 pub struct Missed {
     pub group: Group,
     pub target: TargetId,
@@ -81,15 +85,15 @@ pub struct Missed {
 }
 
 impl Missed {
-    /// The epoch to name when all of it is done (RESYNC-4).
+    /// The epoch to name when all stripes are done (RESYNC-4).
     pub fn epoch(&self) -> Epoch {
         self.group.epoch
     }
 }
 
 impl<P: Port> Groups<P> {
-    /// Lists the stripes that a `Syncing` member may have missed, and takes away what is no more
-    /// (RESYNC-3). `None` where it is not syncing.
+    /// Lists the stripes that a `Syncing` member may have missed, and removes those that exist no
+    /// more (RESYNC-3). `None` where the member is not syncing.
     ///
     /// # Errors
     /// [`Status::RETRY`] and the like: ask again later.
@@ -155,7 +159,7 @@ impl<P: Port> Groups<P> {
         self.lists([(group, target)]).pop().ok_or(Status::IO)?
     }
 
-    /// What targets hold of groups, all asked side by side.
+    /// Asks targets side by side what they hold of groups.
     pub(super) fn lists<'g>(
         &self,
         of: impl IntoIterator<Item = (&'g Group, TargetId)>,
@@ -172,7 +176,7 @@ impl<P: Port> Groups<P> {
         }
     }
 
-    /// Drops a chunk that is of a time before a truncation, if it still is what was seen.
+    /// Drops a chunk from before a truncation, if it is still the chunk that was seen.
     pub(super) fn forget_chunk(
         &self,
         group: &Group,

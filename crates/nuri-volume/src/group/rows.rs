@@ -1,10 +1,12 @@
-//! What was read of groups that miss a member: in a stream the chunks of a row are wanted twice,
-//! for themselves and to decode the lost one. A few frames, never believed by themselves: a parity
-//! chunk that is read to decode says for what state of each chunk it stands, and who wants a kept
-//! chunk alone asks its member with a call of no bytes.
+//! Keeps what was read of groups that miss a member. A stream needs the chunks of a row twice: for
+//! themselves, and to decode the lost chunk.
 //!
-//! A stream's reads run side by side. Who wants what another one is reading already waits for that
-//! one, after all that is its own to read: so nobody waits in a circle.
+//! Only a few frames are kept, and none is believed by itself. A parity chunk that is read to
+//! decode says for which state of each chunk it stands. A reader that wants only a kept chunk asks
+//! the chunk's member with a call of no bytes.
+//!
+//! The reads of a stream run side by side. A reader that wants what another one is already reading
+//! waits for that one. It first ends all reads of its own, so no readers wait in a circle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,7 +71,7 @@ pub(super) struct Rows {
     changed: Condvar,
 }
 
-/// Who reads a span.
+/// Which reader reads a span.
 pub(super) enum Claim<'a> {
     Kept(Arc<Frame>),
     Mine(Reading<'a>),
@@ -99,7 +101,7 @@ impl Rows {
         Claim::Mine(Reading { rows: self, id, span })
     }
 
-    /// Waits until nobody else reads the span; what was read is kept then, if all went well.
+    /// Waits until no other reader reads the span. The bytes are kept then, if all went well.
     pub(super) fn wait(&self, span: Span) -> Option<Arc<Frame>> {
         let mut state = self.state.lock();
         while state.is_read(&span) {
@@ -110,7 +112,7 @@ impl Rows {
         state.find(&span)
     }
 
-    /// What is being read now is not kept either.
+    /// Forgets what is kept; bytes that are being read now are not kept either.
     pub(super) fn forget(&self, object: ObjectId) {
         let mut state = self.state.lock();
         state.frames.retain(|f| f.span.key.object != object);

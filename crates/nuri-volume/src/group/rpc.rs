@@ -1,4 +1,4 @@
-//! The stripe code's outside, over the network.
+//! The outside of the code for stripes, over the network: the [`Port`] of real clients and nodes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ enum Start<'a> {
     Sent(Result<Started<'a>, Status>),
 }
 
-/// Members over the network.
+/// Calls to members over the network.
 pub struct RpcPort {
     cluster: Cluster,
     /// Number of the attempt that changes are sent under: raised when one got no answer, so that
@@ -70,7 +70,7 @@ impl RpcPort {
         }
     }
 
-    /// Sends a change on behalf of a session: targets refuse those of one that ended.
+    /// Sends a change on behalf of a session. Targets refuse changes of a session that ended.
     pub fn send_change<C: Call>(
         &self,
         session: SessionId,
@@ -97,7 +97,8 @@ impl RpcPort {
         outcome
     }
 
-    /// Asks on behalf of a session what changes no data: no answer leaves nothing behind.
+    /// Sends a call that changes no data, on behalf of a session. A call without an answer leaves
+    /// nothing behind.
     pub fn ask_for<C: Call>(
         &self,
         session: SessionId,

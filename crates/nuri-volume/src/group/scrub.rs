@@ -1,12 +1,14 @@
-//! The scrub of one stripe: reads all that its members hold and holds it against each other.
+//! The scrub of one stripe: reads all that its members hold, and compares the members with each
+//! other.
 //!
-//! SCRUB-1 A checksum or a version, both kept apart from the bytes, says which member is bad; then
-//!    the others repair it. Where all of them are right and the bytes do not fit nevertheless,
-//!    nobody knows: that is reported, and nothing is touched.
-//! SCRUB-2 Nothing is found while somebody writes: what the members hold is the same before and
-//!    after the look. A repair happens only on the very write that was looked at (rule MEMBER-8).
-//! SCRUB-3 A member that knows no version at all where others know one is reported and left alone:
-//!    what looks like a loss may be a truncation or a deletion, and would be undone.
+//! SCRUB-1 A checksum or a version says which member is bad; both are kept apart from the bytes.
+//!    Then the other members repair it. Where all checksums and versions are right and the bytes
+//!    still do not fit, nobody knows which member is bad. This is reported, and nothing is changed.
+//! SCRUB-2 A finding does not count while a client writes: what the members hold must be the same
+//!    before and after the look. A repair happens only on the very write that was looked at (rule
+//!    MEMBER-8).
+//! SCRUB-3 A member that knows no version at all where others know one is reported and left alone.
+//!    What looks like a loss may be a truncation or a deletion, which a repair would undo.
 
 use nuri_proto::Status;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
@@ -44,7 +46,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// For people.
+    /// The flaw as a sentence for people.
     pub fn sentence(&self, key: ChunkKey) -> String {
         let ChunkKey { object, stripe, .. } = key;
         let what = match self.flaw {
@@ -62,7 +64,7 @@ impl Finding {
     }
 }
 
-/// What looks at a stripe found so far.
+/// What the looks at a stripe found so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     pub findings: Vec<Finding>,
@@ -78,8 +80,8 @@ struct Look {
 }
 
 impl<P: Port> Groups<P> {
-    /// Proves that what the live members hold is whole and of one state, and repairs what is not.
-    /// What is repaired is in the verdict also where the look did not end.
+    /// Proves that the chunks of the live members are whole and of one state, and repairs those
+    /// that are not. Repairs are in the verdict even where the look did not end.
     ///
     /// # Errors
     /// [`Status::RETRY`] and the like, also where somebody writes the stripe: look again later.

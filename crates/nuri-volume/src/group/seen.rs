@@ -1,5 +1,5 @@
-//! What a client knows of stripes that it wrote or read: a bounded cache of hints. What is wrong
-//! or forgotten is found out by a refusal.
+//! A bounded cache of what a client knows of stripes that it wrote or read. The entries are hints:
+//! a member refuses a call that rests on a wrong or missing one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl SeenTable {
         stripes.entry(key).or_default().clone()
     }
 
-    /// Forgets what is known of an object's stripes: it belongs to the right to the file, which
-    /// others had since. (Versions begin anew where they truncated.)
+    /// Forgets what is known of an object's stripes. The knowledge belongs to the right to the
+    /// file, which other clients had since. (Versions begin anew where they truncated the file.)
     pub(super) fn forget(&self, object: ObjectId) {
         let first = ChunkKey { object, component: 0, stripe: 0 };
         let end = ChunkKey { object: ObjectId(object.0 + 1), component: 0, stripe: 0 };
@@ -73,7 +73,7 @@ impl SeenTable {
         own.iter().for_each(|key| drop(stripes.remove(key)));
     }
 
-    /// What is known as decided at a place of the stripe.
+    /// The version that is known as decided at a place of the stripe.
     pub(super) fn decided(&self, key: ChunkKey, place: usize) -> Version {
         self.stripes.lock().get(&key).map_or(Version::NONE, |seen| seen.decided(place))
     }

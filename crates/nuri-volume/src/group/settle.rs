@@ -1,7 +1,8 @@
-//! Finding out what a stripe stands for, and settling what nobody finished.
+//! Finds out what a stripe stands for, and settles writes that nobody finished.
 //!
-//! A staged write goes forward where it is committed somewhere or all that take part hold it; else
-//! the others promise never to take it, then it is dropped. Who may settle what:
+//! A staged write goes forward where it is committed somewhere, or where all members that take part
+//! hold it. Otherwise the members that lack it promise never to take it, and then it is dropped.
+//! Who may settle what:
 //!
 //! | who asks | staged in an epoch that is over | in the present one |
 //! |---|---|---|
@@ -9,7 +10,8 @@
 //! | [`Whose::Bygone`]: who repairs, copies or scrubs | yes | forward only |
 //!
 //! A member that takes part and does not answer may hold or have committed anything. Where its
-//! answer would decide, the first one waits; the second one looks at bygone writes alone.
+//! answer would decide, [`Whose::Anyones`] waits for it. [`Whose::Bygone`] looks only at writes of
+//! epochs that are over.
 
 use nuri_proto::Status;
 use nuri_proto::id::{Epoch, SessionId};
@@ -85,8 +87,8 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// What all members that take part hold. Every live one must answer (rule SETTLE-1), and where
-    /// not `in_doubt` must be beyond doubt (rule SETTLE-5).
+    /// Asks all members that take part what they hold. Every live one must answer (rule SETTLE-1).
+    /// Unless `in_doubt`, each one must be beyond doubt (rule SETTLE-5).
     pub(super) fn ask_all(
         &self,
         group: &Group,
@@ -113,7 +115,7 @@ impl<P: Port> Groups<P> {
         Ok(all)
     }
 
-    /// What the live members hold; as [`Groups::ask_all`].
+    /// Asks the live members what they hold; as [`Groups::ask_all`].
     pub(super) fn ask_live(
         &self,
         group: &Group,

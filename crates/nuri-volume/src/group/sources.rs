@@ -1,4 +1,4 @@
-//! Reading one range of several members at once, with what is kept of them (`rows.rs`).
+//! Reads one range from several members at once, and uses what is kept of them (`rows.rs`).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) enum Source {
     Frame { frame: Arc<Frame>, kept: bool },
 }
 
-/// What a look at several members gave.
+/// The result of reading from several members.
 pub(super) enum Sources {
     /// By place.
     All(Vec<(usize, Source)>),
@@ -65,8 +65,9 @@ impl Source {
 }
 
 impl<P: Port> Groups<P> {
-    /// Reads the range of these places at once, but for what is kept of them: who takes that must
-    /// know that it is of the present state, from a member that says for what all stand.
+    /// Reads the range of these places at once, except for what is kept of them. A caller that uses
+    /// kept bytes must know that they are of the present state, from a member that says for what
+    /// all stand.
     pub(super) fn read_sources(
         &self,
         group: &Group,

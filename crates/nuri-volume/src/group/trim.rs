@@ -1,5 +1,5 @@
-//! Giving the room of zeros back at members of a stripe. What they hold does not change, nor of
-//! which version it is.
+//! Gives back, at the members of a stripe, the space of blocks that hold only zeros. The content
+//! that a member holds does not change, and neither does its version.
 
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::SessionId;
@@ -12,7 +12,7 @@ use super::{Groups, Stripe};
 
 impl<P: Port> Groups<P> {
     /// Frees blocks of zeros within a range of these members' chunks. Returns the bytes of the file
-    /// that gave room back. A member that is not reached keeps its own.
+    /// that gave space back. A member that is not reached keeps its blocks.
     pub fn trim(
         &self,
         session: SessionId,

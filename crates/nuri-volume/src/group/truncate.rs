@@ -1,4 +1,4 @@
-//! Deleting the end of an object at all members of a group.
+//! Deletes the end of an object at all members of a group.
 
 use nuri_proto::Status;
 use nuri_proto::clock::{MEMBER_TIMEOUT, REQUEST};
@@ -11,10 +11,10 @@ use super::port::Port;
 impl<P: Port> Groups<P> {
     /// Deletes the object's stripes of the group from `from` on, durably. Returns bytes given back.
     ///
-    /// At all members that take part, in one epoch: one that the map at hand does not know as such
-    /// keeps nothing. One that is absent drops the chunks when it is brought up to date: no other
-    /// member has them any more. Who is being brought up to date comes last, after all that
-    /// its chunks could be computed from.
+    /// The stripes are deleted at all members that take part, in one epoch. So a member that the
+    /// map at hand does not know as such keeps nothing. An absent member drops the chunks when it
+    /// is brought up to date, because no other member has them any more. A member that is being
+    /// brought up to date comes last, after all members that its chunks could be computed from.
     ///
     /// # Errors
     /// Where not all that take part were reached: then some have the chunks and some have not, and

@@ -1,4 +1,5 @@
-//! Members that did not answer a moment ago: they are not waited for again and again.
+//! Remembers members that did not answer a moment ago, so that calls do not wait for them again and
+//! again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use super::port::Port;
 /// Reads avoid an unresponsive member for so long: then the authority has noticed too.
 const AVOIDED: Duration = FAILURE_DETECTION;
 
-/// Until when which target is avoided.
+/// The targets that are avoided, and until when.
 #[derive(Default)]
 pub(super) struct Unresponsive(Mutex<HashMap<TargetId, Duration>>);
 
 impl<P: Port> Groups<P> {
-    /// A target that was asked at `asked` could not be reached. One that refused at once is not
-    /// worth avoiding: it costs no time.
+    /// Notes that a target that was asked at `asked` could not be reached. A target that refused at
+    /// once is not worth avoiding, because it costs no time.
     pub fn note_unreachable(&self, target: TargetId, asked: Duration) {
         let now = self.port.now();
         if now.saturating_sub(asked) >= MEMBER_TIMEOUT / 2 {

@@ -1,4 +1,4 @@
-//! Writing a stripe: rules WRITER-1 to WRITER-4 of `nuri_stripe::writer`, carried out.
+//! Writes a stripe: carries out rules WRITER-1 to WRITER-4 of `nuri_stripe::writer`.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ struct Attempt<'a> {
 }
 
 impl<P: Port> Groups<P> {
-    /// As [`Groups::write_into`], into room that nobody was promised.
+    /// As [`Groups::write_into`], into space that is promised to nobody.
     ///
     /// # Errors
     /// The same.

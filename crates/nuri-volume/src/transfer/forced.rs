@@ -1,6 +1,7 @@
-//! What may be forced of a mount, within which bounds, and how it is written: the value of the
-//! attribute `nuri.flow`. Pure. The front end parses what is set, `nuri fs tune` and
-//! `nuri lab tune` write it.
+//! The settings of a mount that may be forced, their bounds, and their form as text: the value of
+//! the attribute `nuri.flow`. Pure.
+//!
+//! The front end parses the value that is set. `nuri fs tune` and `nuri lab tune` write it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,26 +12,26 @@ use nuri_proto::limit::MAX_PAYLOAD;
 /// Bytes of a flow buffer, at least and at most.
 pub const SMALLEST: u32 = 64 << 10;
 pub const LARGEST: u32 = MAX_PAYLOAD as u32;
-/// Buffers on their way to the targets at once: unless forced, and at most. Measured: with four,
-/// the copies of one hide the waiting for another; more only wait for processors.
+/// Buffers in flight to the targets at once: the default, and the most. Measured: with four,
+/// copying one buffer hides the wait for another. More buffers only wait for processors.
 pub const STREAMS: u8 = 4;
 pub const MOST_STREAMS: u8 = 8;
-/// Bytes that the kernel reads ahead of a program: unless forced, in what steps, and at most (as
-/// the handshake with the kernel says). Measured: two requests ahead feed the stream; more only
-/// pushes data out of the processors' caches.
+/// Bytes that the kernel reads ahead of a program: the default, the step, and the most (as the
+/// handshake with the kernel says). Measured: two requests ahead feed the stream. More only evicts
+/// data from the processors' caches.
 pub const READ_AHEAD: u32 = 2 << 20;
 pub const AHEAD_STEP: u32 = 64 << 10;
 pub const MOST_AHEAD: u32 = 8 << 20;
-/// Bytes that a mount buffers for writing: unless forced, at least and at most. What is buffered
-/// has to leave before a lease that another mount wants goes, so more would only wait there.
+/// Bytes that a mount buffers for writing: the default, the least and the most. The mount must
+/// flush buffered bytes before it gives a recalled lease back, so more would only wait there.
 pub const WRITE_BEHIND: u64 = 96 << 20;
 pub const LEAST_BEHIND: u64 = 4 << 20;
 pub const MOST_BEHIND: u64 = 256 << 20;
-/// Threads that fetch ahead for programs that bypass the kernel's cache: unless forced, at most.
+/// Threads that read ahead for programs that bypass the kernel's cache: the default, and the most.
 pub const THREADS: u8 = 3;
 pub const MOST_THREADS: u8 = 8;
 
-/// What is not left to the mount.
+/// The forced settings of a mount; `None` is left to the mount.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Forced {
     /// Bytes, a power of two from [`SMALLEST`] to [`LARGEST`].
@@ -50,7 +51,7 @@ pub fn is_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && (SMALLEST..=LARGEST).contains(&bytes)
 }
 
-/// Whether so many may be on their way.
+/// Whether so many buffers may be in flight.
 pub fn is_count(streams: u8) -> bool {
     (1..=MOST_STREAMS).contains(&streams)
 }
@@ -65,7 +66,7 @@ pub fn is_behind(bytes: u64) -> bool {
     (LEAST_BEHIND..=MOST_BEHIND).contains(&bytes)
 }
 
-/// Whether so many threads may fetch ahead.
+/// Whether so many threads may read ahead.
 pub fn is_crew(threads: u8) -> bool {
     (1..=MOST_THREADS).contains(&threads)
 }

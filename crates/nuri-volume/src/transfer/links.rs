@@ -1,10 +1,10 @@
-//! What the links from this machine to the nodes carry: round trip, and bytes per second each way,
-//! by calls that mean nothing (`Echo`). One look at a time; a front end begins it for
-//! `nuri lab watch`, on a thread of its own.
+//! Measures the links from this machine to the nodes: the round trip, and bytes per second each
+//! way. The measurement uses calls whose bytes mean nothing (`Echo`).
 //!
-//! A look takes about a third of a second for each node and at most [`LIMIT`] and one call; a node
-//! that does not answer is named. The nodes are looked at one after the other: at once they would
-//! share this machine's cable.
+//! One measurement runs at a time. A front end begins it for `nuri lab watch`, on a thread of its
+//! own. It takes about a third of a second for each node, and at most [`LIMIT`] and one call. A
+//! node that does not answer is named. The nodes are measured one after the other: at once they
+//! would share this machine's cable.
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ const MOST_BYTES: u64 = 32 << 20;
 const FIRST: usize = 64 << 10;
 const LONG: Duration = Duration::from_millis(20);
 
-/// A node as seen from here.
+/// A node, as seen from this machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Link {
     pub node: NodeId,
@@ -47,7 +47,7 @@ pub struct Link {
     pub found: Result<Carries, Untold>,
 }
 
-/// What a link carries.
+/// The measured round trip and rates of a link.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Carries {
     pub path: Path,
@@ -57,7 +57,7 @@ pub struct Carries {
     pub receiving: u64,
 }
 
-/// Why nothing is told of a link.
+/// Why there is no measurement of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Untold {
     /// The node is down, or did not answer in time.
@@ -68,7 +68,7 @@ pub enum Untold {
     Unasked,
 }
 
-/// What the last look found.
+/// The result of the last measurement.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct LinksView {
     pub is_running: bool,
@@ -77,12 +77,12 @@ pub struct LinksView {
     pub links: Vec<Link>,
 }
 
-/// The looks at a space's links. See the module's text.
+/// The measurements of a space's links. See the module's text.
 #[derive(Default)]
 pub struct Links(Mutex<LinksView>);
 
 impl Links {
-    /// Begins a look unless one is under way: `start` is given what is to run on a thread.
+    /// Begins a measurement unless one is under way. `start` gets the function to run on a thread.
     ///
     /// # Errors
     /// Those of `start`.
@@ -96,13 +96,13 @@ impl Links {
         begun
     }
 
-    /// What the last look found, and whether one is under way.
+    /// The result of the last measurement, and whether one is under way.
     pub fn view(&self) -> LinksView {
         self.0.lock().clone()
     }
 
-    /// Looks at the link to each node of the space. Nodes that remain when `stops` says so are not
-    /// asked.
+    /// Measures the link to each node of the space. Once `stops` says so, the remaining nodes are
+    /// not asked.
     pub fn look(&self, cluster: &Cluster, stops: impl Fn() -> bool) {
         // Without an authority the old map is the best there is.
         let map = cluster.state().map_or_else(|_| cluster.map(), |state| state.map);

@@ -1,6 +1,9 @@
-//! Flow buffers: bulk data moves in calls of at most so many bytes, so many of them at once. Both
-//! are the mount's, and may be forced, as may how far it reads ahead and how much it writes behind
-//! ([`forced`]); else the buffers fit themselves to what the path carries ([`path`]).
+//! Flow buffers: a mount moves bulk data in calls of a bounded size, with a bounded number of calls
+//! in flight.
+//!
+//! Both bounds belong to the mount and may be forced. So may the bytes that the mount reads ahead,
+//! and the bytes that it buffers for writing ([`forced`]). Bounds that are not forced fit
+//! themselves to what the path carries ([`path`]).
 
 mod forced;
 mod links;
@@ -20,7 +23,7 @@ pub use forced::{
 pub use links::{Carries, Link, Links, LinksView, Untold};
 use path::Path;
 
-/// How data moves now.
+/// The flow buffers in use now.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FlowView {
     pub forced: Forced,
@@ -29,7 +32,7 @@ pub struct FlowView {
     pub read: PathView,
 }
 
-/// One direction.
+/// One direction of a path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PathView {
     /// Bytes of a flow buffer.
@@ -93,7 +96,7 @@ impl Flow {
         usize::from(self.forced().streams.unwrap_or(MOST_STREAMS))
     }
 
-    /// Runs a transfer of so many bytes, and learns from it where it fills a buffer: smaller ones
+    /// Runs a transfer of so many bytes, and learns from it if it fills a buffer. Smaller transfers
     /// tell how long a call takes, not what the path carries.
     pub fn carry<T>(
         &self,

@@ -1,8 +1,9 @@
-//! What one direction carries, and the flow buffer that fits it.
+//! Measures what one direction of a path carries, and chooses the flow buffer that fits it.
 //!
-//! All buffers on their way together should pass in [`HOLD`]: on a slow path large ones only make
-//! all else wait (a cached name, a lock, a proof of life of a group member), as nothing overtakes
-//! a call on a connection. Where the path is fast, the largest cost the least processor time.
+//! All buffers in flight together should pass in [`HOLD`]. On a slow path large buffers only make
+//! everything else wait: a cached name, a lock, a proof of life of a group member. The reason:
+//! nothing overtakes a call on a connection. On a fast path the largest buffers cost the least
+//! processor time.
 
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ impl Path {
         self.active += 1;
     }
 
-    /// A transfer ended; one that failed carried nothing.
+    /// Notes the end of a transfer; a failed transfer carried nothing.
     pub(super) fn end(&mut self, now: Duration, bytes: u64, streams: u8) {
         self.pass(now);
         self.active = self.active.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! `nuri disk ...`: what it can be told.
+//! The command-line arguments of `nuri disk`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use super::nbd::NbdServer;
 pub(crate) enum Disk {
     /// List the block devices of this machine, or of all nodes of a space, and what uses them
     List(DiskList),
-    /// Serve disks of this machine or of nodes to NBD clients until it is stopped
+    /// Serve disks of this machine or of nodes to NBD clients until stopped
     Serve(DiskServe),
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct DiskList {
     /// Print the documented JSON form
     #[arg(long)]
     pub(crate) json: bool,
-    /// Those of all nodes, not of this machine
+    /// List the disks of all nodes instead of this machine's
     #[arg(long)]
     pub(crate) nodes: bool,
     #[command(flatten)]
@@ -32,11 +32,11 @@ pub(crate) struct DiskList {
 
 #[derive(Args)]
 pub(crate) struct DiskServe {
-    /// Disks, partitions, optical drives or loop devices, such as /dev/sdb; those of a node as
-    /// NODE:/dev/sdb
+    /// Disks, partitions, optical drives or loop devices, such as /dev/sdb; NODE:/dev/sdb is a disk
+    /// of a node
     #[arg(required = true, value_name = "[NODE:]DISK")]
     pub(crate) disks: Vec<DiskName>,
-    /// Clients may also write
+    /// Let clients write too
     #[arg(long)]
     pub(crate) writable: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) struct DiskServe {
     pub(crate) whence: Whence,
 }
 
-/// Which disks are given to other machines, as it was said.
+/// Checks the value of `--export-disks` and returns it as it was typed.
 pub(super) fn exported(text: &str) -> Result<String, NoPath> {
     text.parse::<Allowed>().map(|_| text.to_owned())
 }
@@ -60,7 +60,7 @@ pub(crate) struct DiskName {
 impl FromStr for DiskName {
     type Err = std::convert::Infallible;
 
-    /// A path of this machine may have a colon too.
+    /// Reads `NODE:PATH`, or a path of this machine. The path of this machine may have a colon too.
     fn from_str(text: &str) -> Result<DiskName, Self::Err> {
         let of_node = text.split_once(':').and_then(|(node, path)| {
             let node = NodeId(node.parse().ok()?);

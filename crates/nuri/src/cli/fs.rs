@@ -1,4 +1,4 @@
-//! `nuri fs ...`: what it can be told.
+//! The command-line arguments of `nuri fs`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) enum Fs {
     Mount(Mount),
     /// Unmount
     Umount(Umount),
-    /// Show or set how files are spread
+    /// Show or set how files are spread over targets
     #[command(subcommand)]
     Layout(Layout),
     /// Show or force how a mount moves bulk data: flow buffers, reading ahead, writing behind
@@ -26,9 +26,9 @@ pub(crate) enum Fs {
     Tune(Tune),
     /// Show capacity by target
     Df(Df),
-    /// Files below a path on a mount that cannot be read whole now, and how many bytes of each
+    /// List files below a path that cannot be read whole now, and how many bytes of each
     Lost(Lost),
-    /// Make files that are there lie as new ones would, while programs use them
+    /// Convert existing files to the layout of new files, while programs use them
     Convert(Convert),
 }
 
@@ -36,43 +36,45 @@ pub(crate) enum Fs {
 pub(crate) struct Mount {
     /// The space: the directory given to `up`, or HOST:PORT of its first node
     pub(crate) space: OsString,
-    /// An empty directory; made where it does not exist
+    /// An empty directory; created if it does not exist
     pub(crate) mountpoint: PathBuf,
     /// File with the space's secret (needed with HOST:PORT)
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// How the kernel hands requests over: auto (uring where it can be had), classic, uring
+    /// How the kernel passes requests to the mount: auto (uring where available), classic, uring
     ///
-    /// uring is FUSE over io_uring: quicker, needs Linux 6.14 and fuse.enable_uring=Y, which
-    /// auto and uring set themselves (as root). Mounts that `up` made take the variable.
+    /// uring is FUSE over io_uring. It is quicker, and needs Linux 6.14 and fuse.enable_uring=Y.
+    /// auto and uring set that parameter themselves (as root). Mounts that `up` makes take the
+    /// environment variable.
     #[arg(long, env = "NURI_TRANSPORT", default_value = "auto", verbatim_doc_comment)]
     pub(crate) transport: Transport,
-    /// Files and directories that the mount remembers, at most, beside those that programs use
+    /// Files and directories that the mount caches, at most, beside those that programs use
     ///
-    /// Each costs about half a KiB of memory here and one in the kernel. Needs Linux 6.18; before,
-    /// the kernel forgets by its own need of memory. Mounts that `up` made take the variable.
+    /// Each one costs about half a KiB of memory in the mount and one KiB in the kernel. The bound
+    /// needs Linux 6.18; an earlier kernel forgets inodes only when it needs memory. Mounts that
+    /// `up` makes take the environment variable.
     #[arg(long, value_name = "N", env = "NURI_INODES", default_value_t = 200_000,
         value_parser = clap::value_parser!(u32).range(100..))]
     pub(crate) inodes: u32,
-    /// Programs there may run with the rights of their owner (setuid)
+    /// Let programs on the mount run with the rights of their owner (setuid)
     #[arg(long)]
     pub(crate) suid: bool,
-    /// Device files there may be opened
+    /// Let programs open device files on the mount
     #[arg(long)]
     pub(crate) dev: bool,
-    /// No program there may be started
+    /// Refuse to start programs on the mount
     #[arg(long)]
     pub(crate) noexec: bool,
-    /// Reads leave access times as they are
+    /// Do not change access times on reads
     #[arg(long)]
     pub(crate) noatime: bool,
-    /// What the table of mounts shows as its source
+    /// Source that the table of mounts shows
     #[arg(long, value_name = "TEXT", default_value = "nuri", hide = true)]
     pub(crate) source: String,
-    /// Nothing can be changed through this mount
+    /// Refuse all changes through this mount
     #[arg(long)]
     pub(crate) ro: bool,
-    /// How long to wait for the first node to answer, seconds
+    /// Seconds to wait for the first node to answer
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) wait: u16,
     /// Stay in the foreground
@@ -85,7 +87,7 @@ impl Mount {
         Duration::from_secs(self.wait.into())
     }
 
-    /// The same with absolute paths, said in this directory.
+    /// The same options with absolute paths; relative ones are taken from `dir`.
     pub(crate) fn said_in(self, dir: &Path) -> Mount {
         let absolute = |path: &Path| {
             let path = dir.join(path);
@@ -101,26 +103,26 @@ impl Mount {
 #[derive(Args)]
 pub(crate) struct Umount {
     pub(crate) mountpoint: PathBuf,
-    /// Detach at once, also while programs use it
+    /// Detach at once, even while programs use the mount
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Layout {
-    /// Show the layout of a file, or what a directory's new files inherit
+    /// Show the layout of a file, or the layout that a directory's new files inherit
     Get {
         path: PathBuf,
         #[arg(long)]
         json: bool,
     },
-    /// Set what a directory's new files inherit
+    /// Set the layout that a directory's new files inherit
     Set {
         path: PathBuf,
         /// Bytes per chunk, a power of two from 64K to 64M
         #[arg(long, value_parser = parse_size)]
         chunk_size: Option<u64>,
-        /// Over how many groups a file rotates (0: all)
+        /// Number of groups over which a file's stripes rotate (0: all)
         #[arg(long)]
         width: Option<u16>,
         /// stripe, mirror:N (N copies) or parity:K+M (K data and M parity members)
@@ -131,7 +133,7 @@ pub(crate) enum Layout {
 
 #[derive(Subcommand)]
 pub(crate) enum Tune {
-    /// Show what is forced, what is used now, and what the paths carry
+    /// Show the forced settings, the settings in use, and what the network paths carry
     Get {
         /// A mount, or anything in it
         path: PathBuf,
@@ -140,8 +142,9 @@ pub(crate) enum Tune {
     },
     /// Force a setting, until it is set to auto or the mount ends
     ///
-    /// A mount fits its flow buffers to what the path carries, and the rest suits most programs; to
-    /// force it is for measuring (nuri lab tune) and for programs that differ.
+    /// A mount fits its flow buffers to what the network path carries, and the other settings suit
+    /// most programs. Force a setting to measure (nuri lab tune), or for a program with other
+    /// needs.
     Set(TuneSet),
 }
 
@@ -158,7 +161,7 @@ pub(crate) struct Overrides {
     /// Bytes of a flow buffer, a power of two from 64K to 1M, or auto
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
     pub(crate) buffer: Option<Override>,
-    /// Flow buffers on their way at once, and so threads that write, from 1 to 8, or auto
+    /// Flow buffers in flight at once, and so the number of writing threads, from 1 to 8, or auto
     #[arg(long, value_name = "N", value_parser = parse_streams)]
     pub(crate) streams: Option<Override>,
     /// Bytes to read ahead, a multiple of 64K up to 8M, or auto; for files opened later
@@ -172,7 +175,7 @@ pub(crate) struct Overrides {
     pub(crate) threads: Option<Override>,
 }
 
-/// A number that is forced, or none.
+/// A forced number; `None` is the word `auto`.
 #[derive(Clone, Copy)]
 pub(crate) struct Override(pub(crate) Option<u64>);
 
@@ -188,10 +191,10 @@ pub(crate) struct Lost {
 pub(crate) struct Convert {
     /// A directory or file on a mounted space
     pub(crate) path: PathBuf,
-    /// stripe, mirror:N or parity:K+M; without it as each file's directory says for new ones
+    /// stripe, mirror:N or parity:K+M (default: what each file's directory sets for new files)
     #[arg(long)]
     pub(crate) shape: Option<Shape>,
-    /// Bytes per second that are copied, at most
+    /// Bytes per second to copy, at most
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub(crate) rate: u64,
     #[arg(long)]
@@ -212,7 +215,7 @@ pub(crate) struct Df {
 
 const AUTO: &str = "auto";
 
-/// Why a text cannot force a setting of a mount.
+/// Why the value of an option of `nuri fs tune set` is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 enum OverrideError {
     #[error(transparent)]

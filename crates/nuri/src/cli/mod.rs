@@ -1,4 +1,5 @@
-//! The command line: nouns and verbs. What needs no disk is checked here.
+//! The command line of `nuri`: its nouns, verbs and options. Arguments that can be checked without
+//! a disk are checked here.
 
 mod disk;
 mod fs;
@@ -52,7 +53,7 @@ pub(crate) enum Command {
     Top(Whence),
     /// Check a stopped space (metadata and targets), or this machine's readiness
     Doctor(Doctor),
-    /// What holds for a whole space
+    /// Settings of a whole space
     #[command(subcommand)]
     Space(SpaceVerb),
     /// Nodes of a space
@@ -76,11 +77,11 @@ pub(crate) enum Command {
     /// Measure a cluster as five published studies did (`nuri lab --help` tells how)
     #[command(disable_help_flag = true)]
     Lab {
-        /// For the program nuri-lab
+        /// Arguments of the program nuri-lab
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
-    /// Keeps a space's processes running (started by `up`)
+    /// Keep a space's processes running (started by `up`)
     #[command(hide = true)]
     Supervise(Dir),
 }
@@ -97,7 +98,8 @@ pub(crate) struct Up {
     /// Directory of the space: its settings, logs and, unless --target is given, its targets
     #[arg(long, default_value = DEFAULT_DIR)]
     pub(crate) dir: PathBuf,
-    /// Make what is not there yet: the space, targets. Without it `up` only starts what there is
+    /// Create the space and its targets where they do not exist yet. Without this option `up` only
+    /// starts what exists
     #[arg(long)]
     pub(crate) create: bool,
     /// How many targets to make in the directory (default 4)
@@ -106,13 +108,13 @@ pub(crate) struct Up {
     /// A directory or whole block device to use as a target; repeat for more
     #[arg(long, value_name = "PATH")]
     pub(crate) target: Vec<PathBuf>,
-    /// Where to mount the space; made where it does not exist
+    /// Directory to mount the space on; created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) mount: Option<PathBuf>,
-    /// Programs on the mount may run with the rights of their owner (setuid)
+    /// Let programs on the mount run with the rights of their owner (setuid)
     #[arg(long)]
     pub(crate) suid: bool,
-    /// Device files on the mount may be opened
+    /// Let programs open device files on the mount
     #[arg(long)]
     pub(crate) dev: bool,
     /// How many node processes to run
@@ -122,20 +124,21 @@ pub(crate) struct Up {
     /// free space)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) target_size: Option<u64>,
-    /// How files are kept: stripe, mirror:N (N copies) or parity:K+M (K data and M parity members).
-    /// Default: parity:3+1 with four targets or more, mirror:2 with two or three
+    /// Redundancy of files: stripe (none), mirror:N (N copies) or parity:K+M (K data and M parity
+    /// members). Default: parity:3+1 with four targets or more, mirror:2 with two or three
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
-    /// How the members of mirrors and parity lie over targets: declustered (default; a lost
-    /// target's data comes back from all others), rotated, chained or orthogonal
+    /// How the members of mirror and parity groups are placed on targets: declustered (default),
+    /// rotated, chained or orthogonal. With declustered, all other targets rebuild a lost target's
+    /// data
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<Placement>,
-    /// Address to listen on (default 127.0.0.1:0, a free loopback port); others than loopback open
-    /// the space to the network. Further nodes take free ports of the same host
+    /// Address to listen on (default 127.0.0.1:0, a free loopback port). Any other than a loopback
+    /// address opens the space to the network. Further nodes take free ports of the same host
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
     /// Raw disks of this machine that `nuri disk serve` on other machines may use: all, none, or
-    /// paths with commas between them (default: as before, at first none)
+    /// paths separated by commas (default: as before; none for a new space)
     #[arg(long, value_name = "DISKS", value_parser = disk::exported)]
     pub(crate) export_disks: Option<String>,
 }
@@ -144,15 +147,15 @@ pub(crate) struct Up {
 pub(crate) struct Down {
     #[command(flatten)]
     pub(crate) dir: Dir,
-    /// Detach the mount even while programs use it; they will see errors
+    /// Detach the mount even while programs use it; these programs will see errors
     #[arg(long)]
     pub(crate) force: bool,
-    /// Also while other machines have mounted the space
+    /// Stop the space even while other machines have it mounted
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
-/// Which space, and how to ask it.
+/// The space that a command asks, and how the command reaches it.
 #[derive(Args)]
 pub(crate) struct Whence {
     /// Directory of the space, or of any node
@@ -161,7 +164,7 @@ pub(crate) struct Whence {
     /// Ask the first node at this address
     #[arg(long, value_name = "HOST:PORT", requires = "token_file", conflicts_with = "dir")]
     pub(crate) at: Option<String>,
-    /// Ask the node that this mount asks
+    /// Ask the first node of the space that is mounted here
     #[arg(long, value_name = "PATH", requires = "token_file", conflicts_with_all = ["dir", "at"])]
     pub(crate) mount: Option<PathBuf>,
     /// File with the space's secret, for --at and --mount
@@ -182,25 +185,25 @@ pub(crate) struct Status {
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) dir: Dir,
-    /// Put the newest whole copy of the metadata back, where the first node's disk was lost
+    /// Restore the newest whole copy of the metadata after the first node's disk was lost
     ///
-    /// --dir is a space made by `up`: its other nodes' directories are searched. Or it is the first
-    /// node's own directory, and --from says where a copy is.
+    /// If --dir is a space made by `up`, its other nodes' directories are searched for a copy.
+    /// If --dir is the first node's own directory, --from says where a copy is.
     #[arg(long, verbatim_doc_comment)]
     pub(crate) restore_metadata: bool,
-    /// Mend a stopped space's metadata and map, keeping what was there before
+    /// Repair a stopped space's metadata and map, and keep the state from before
     ///
-    /// --dir is a space made by `up`, or the first node's own directory. Names that were lost are
-    /// found in /lost+found of the space.
+    /// --dir is a space made by `up`, or the first node's own directory. Files that lost their
+    /// names get new ones in /lost+found of the space.
     #[arg(long, verbatim_doc_comment, conflicts_with = "restore_metadata")]
     pub(crate) repair: bool,
-    /// A node's directory, or a meta-copy.N of one, to restore from; repeat for more
+    /// A node's directory, or a meta-copy.N in one, to restore from; repeat for more
     #[arg(long, value_name = "DIR", requires = "restore_metadata")]
     pub(crate) from: Vec<PathBuf>,
-    /// File with the space's secret: makes --dir a space that `nuri up` starts
+    /// File with the space's secret; with it --dir becomes a space that `nuri up` can start
     #[arg(long, value_name = "FILE", requires = "restore_metadata")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Overwrite metadata that is there
+    /// Overwrite existing metadata
     #[arg(long, requires = "restore_metadata")]
     pub(crate) force: bool,
     /// Print JSON
@@ -210,7 +213,7 @@ pub(crate) struct Doctor {
 
 #[derive(Subcommand)]
 pub(crate) enum SpaceVerb {
-    /// Set how new files are kept where no directory says otherwise
+    /// Set the redundancy of new files in directories without a layout of their own
     Set(SpaceSetting),
 }
 
@@ -236,7 +239,7 @@ pub(crate) struct NodeRun {
     /// Directory of the node: its settings and, for the first node, the metadata
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// Make what is not there yet: a new space or node, targets
+    /// Create the space or node and its targets where they do not exist yet
     #[arg(long)]
     pub(crate) create: bool,
     /// Address to listen on (default: the one used before, else a free loopback port)
@@ -257,14 +260,14 @@ pub(crate) struct NodeRun {
     /// Bytes of each target (from `up`, which knows what other nodes put on the same disks)
     #[arg(long, hide = true, value_delimiter = ',')]
     pub(crate) target_sizes: Vec<u64>,
-    /// (first node) What new files get where no directory says otherwise
+    /// (first node) Redundancy of new files in directories without a layout of their own
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
-    /// (first node) How groups that are made from now on lie over targets
+    /// (first node) How new groups are placed on targets
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<Placement>,
-    /// Raw disks that `nuri disk serve` on other machines may use: all, none, or paths with commas
-    /// between them (default: as before, at first none)
+    /// Raw disks that `nuri disk serve` on other machines may use: all, none, or paths separated by
+    /// commas (default: as before; none for a new node)
     #[arg(long, value_name = "DISKS", value_parser = disk::exported)]
     pub(crate) export_disks: Option<String>,
 }
@@ -275,7 +278,7 @@ pub(crate) enum Target {
     List(Status),
     /// Check a stopped target: log, index, slots and every checksum
     Check(TargetCheck),
-    /// Put a target in the place of another in all groups; what it lacks is brought to it
+    /// Replace a target by another one in all groups; the new target is brought up to date
     Replace(TargetReplace),
     /// Empty a target: others take its places in all groups while it still serves
     Drain(TargetDrain),
@@ -283,19 +286,20 @@ pub(crate) enum Target {
     Remove(TargetRemove),
     /// Spread the places of groups evenly, after targets were added
     Rebalance(TargetRebalance),
-    /// Say how fast targets that missed writes are brought up to date
+    /// Set how fast targets that missed writes are brought up to date
     Resync(TargetResync),
-    /// Read all that the targets hold, prove it, and repair what others can repair
+    /// Read and verify all data on the targets, and repair it from other targets where possible
     Scrub(TargetScrub),
 }
 
 #[derive(Args)]
 pub(crate) struct TargetReplace {
-    /// The number of the target that goes, as in `nuri target list`
+    /// Number of the target to replace, as in `nuri target list`
     pub(crate) old: u32,
-    /// The number of the target that comes
+    /// Number of the target that takes its place
     pub(crate) new: u32,
-    /// Also where the old one still serves: what it holds has less redundancy until all is copied
+    /// Replace the old target even while it still serves; its data has less redundancy until all of
+    /// it is copied
     #[arg(long)]
     pub(crate) force: bool,
     /// Directory of the space
@@ -305,7 +309,7 @@ pub(crate) struct TargetReplace {
 
 #[derive(Args)]
 pub(crate) struct TargetDrain {
-    /// The number of the target, as in `nuri target list`
+    /// Number of the target, as in `nuri target list`
     pub(crate) target: u32,
     /// Let new files use it again
     #[arg(long)]
@@ -317,9 +321,9 @@ pub(crate) struct TargetDrain {
 
 #[derive(Args)]
 pub(crate) struct TargetRemove {
-    /// The number of the target, as in `nuri target list`
+    /// Number of the target, as in `nuri target list`
     pub(crate) target: u32,
-    /// Also where it held bytes when it was last heard of
+    /// Remove the target even if it held data when it was last heard from
     #[arg(long)]
     pub(crate) force: bool,
     /// Directory of the space
@@ -343,7 +347,7 @@ pub(crate) struct Pace {
     /// Bytes per second to each target, at most, e.g. 50M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) rate: Option<u64>,
-    /// Stop until told otherwise
+    /// Pause until --gentle or --rate is given
     #[arg(long)]
     pub(crate) pause: bool,
 }
@@ -362,14 +366,14 @@ pub(crate) struct TargetScrub {
     /// Bytes that each node reads per second, at most (default 32M)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) rate: Option<u64>,
-    /// Begin one every so many days, or never (default 7); none begins now
+    /// Begin a scrub every DAYS days, or never (default 7); does not begin one now
     #[arg(long, value_name = "DAYS", value_parser = parse_days)]
     #[arg(conflicts_with_all = ["rate", "wait"])]
     pub(crate) every: Option<Days>,
-    /// End the one that runs
+    /// End the scrub that runs
     #[arg(long, conflicts_with_all = ["rate", "every", "wait"])]
     pub(crate) stop: bool,
-    /// Wait for its end; the exit code is 1 where something could not be repaired
+    /// Wait for the end of the scrub; the exit code is 1 if something could not be repaired
     #[arg(long)]
     pub(crate) wait: bool,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `nuri volume ...`: what it can be told.
+//! The command-line arguments of `nuri volume`.
 
 use clap::{Args, Subcommand};
 use nuri_proto::layout::Shape;
@@ -8,35 +8,35 @@ use super::Whence;
 
 #[derive(Subcommand)]
 pub(crate) enum Volume {
-    /// Make a volume: a block device that the space keeps
+    /// Create a volume: a block device that the space keeps
     Create(VolumeCreate),
     /// List the volumes
     List(VolumeList),
-    /// Give a volume another size
+    /// Change the size of a volume
     Resize(VolumeResize),
-    /// Give a volume another name
+    /// Rename a volume
     Rename(VolumeRename),
-    /// Remove a volume with all that it holds
+    /// Remove a volume with all its data
     Rm(VolumeRm),
-    /// Use a volume again although a target lost bytes of it that were answered and not flushed
+    /// Use a volume again although a target lost acknowledged bytes that were not flushed
     AcceptLoss(VolumeRm),
-    /// Make a volume a device of this machine, with channels to servers until it is detached
+    /// Attach a volume as a device of this machine, with channels to servers
     Attach(VolumeAttach),
-    /// Take the device of a volume away
+    /// Detach the device of a volume
     Detach(VolumeDetach),
-    /// List the volumes that are devices of this machine
+    /// List the volumes that are attached to this machine
     Attached(VolumeAttached),
-    /// Serve volumes to NBD clients (qemu, nbdcopy, the kernel) until it is stopped
+    /// Serve volumes to NBD clients (qemu, nbdcopy, the kernel) until stopped
     Serve(VolumeServe),
 }
 
 #[derive(Args)]
 pub(crate) struct VolumeCreate {
     pub(crate) name: String,
-    /// Its size; it costs no room until it is written
+    /// Size of the volume; it takes space only as it is written
     #[arg(long, value_parser = parse_size)]
     pub(crate) size: u64,
-    /// How it is kept: stripe, mirror:N or parity:K+M (default: as the space's files)
+    /// Redundancy: stripe, mirror:N or parity:K+M (default: as for the space's files)
     #[arg(long)]
     pub(crate) shape: Option<Shape>,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) struct VolumeResize {
     pub(crate) name: String,
     #[arg(value_parser = parse_size)]
     pub(crate) size: u64,
-    /// Also make it smaller: what lies beyond is lost
+    /// Allow a smaller size; data beyond the new end is lost
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -82,7 +82,8 @@ pub(crate) struct VolumeRm {
 #[derive(Args)]
 pub(crate) struct VolumeAttach {
     pub(crate) name: String,
-    /// A server of volumes (nuri volume serve); repeat for more: requests go on while one lives
+    /// A server of volumes (nuri volume serve); repeat for more. Requests go on while one server
+    /// lives
     #[arg(long = "server", required = true, value_name = "HOST:PORT")]
     pub(crate) servers: Vec<String>,
 }
@@ -91,7 +92,7 @@ pub(crate) struct VolumeAttach {
 pub(crate) struct VolumeDetach {
     /// The volume, or its device
     pub(crate) name: String,
-    /// Also while it is used: what was not flushed is lost
+    /// Detach the device even while it is used; data that was not flushed is lost
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -105,9 +106,9 @@ pub(crate) struct VolumeAttached {
 
 #[derive(Args)]
 pub(crate) struct VolumeServe {
-    /// Only this volume, which clients then also get without a name (default: all volumes)
+    /// Serve only this volume, which clients then also get without a name (default: all volumes)
     pub(crate) name: Option<String>,
-    /// Clients may not write
+    /// Refuse writes of clients
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! One line for each thing that happened: when, how bad, in which process, what.
+//! The form of a log line: when, how bad, in which process, and what happened.
 //!
 //! ```text
 //! 2026-11-26T05:12:03.418205Z  WARN node0[4711] node 2 at 10.0.0.2:7000 is not heard from
@@ -39,11 +39,11 @@ const FORMAT: &str = "NURI_LOG_FORMAT";
 /// How much is logged, and how lines look.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LogOptions {
-    /// What is logged: this level and worse ones
+    /// Log this level and more severe ones
     #[arg(long, global = true, env = LEVEL, value_name = "LEVEL", default_value = "info")]
     #[arg(hide_env = true, help_heading = "Logs")]
     log_level: Level,
-    /// How lines of logs look: for people or for programs
+    /// Form of log lines: text for people, json for programs
     #[arg(long, global = true, env = FORMAT, value_name = "FORMAT", default_value = "text")]
     #[arg(hide_env = true, help_heading = "Logs")]
     log_format: Format,

@@ -1,5 +1,6 @@
-//! A log that has grown long makes room: `node0.log` becomes `node0.log.1`, that `node0.log.2`, and
-//! so on; the oldest goes. What does not come by this writer (a panic) goes to the same file.
+//! Rotation of logs: when `node0.log` has grown long, it becomes `node0.log.1`, that becomes
+//! `node0.log.2`, and so on. The oldest file is removed. Output that does not come by this writer
+//! (a panic) goes to the same file.
 
 use std::fs::rename;
 use std::io::{self, Write};

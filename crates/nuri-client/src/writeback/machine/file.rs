@@ -1,4 +1,4 @@
-//! A file's bytes, size and times, as far as the servers may not have them.
+//! The bytes, the size and the times of a file that the servers may not have yet.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use nuri_rules::broken;
 use super::sync::{Goal, SyncScope};
 use crate::writeback::buffer::{BLOCK, OLDEST, PAGE, PushedBytes, WriteBuffer};
 
-/// A file's bytes, size and times, as far as the servers may not have them.
+/// The bytes, the size and the times of a file that the servers may not have yet.
 #[derive(Default)]
 pub struct FileWriteback {
     /// What targets may not have durably.
@@ -46,7 +46,7 @@ pub struct FileWriteback {
     has_failed: bool,
 }
 
-/// Whether there is something that the metadata server is to be told.
+/// Whether there is something to publish to the metadata server.
 pub enum Told {
     Nothing,
     /// There is, and bytes must leave before: the sync goes on.
@@ -54,7 +54,7 @@ pub enum Told {
     Call(Box<Publication>),
 }
 
-/// What the metadata server is to be told.
+/// What is published to the metadata server.
 pub struct Publication {
     pub call: Publish,
     pub inline: Vec<u8>,
@@ -65,8 +65,8 @@ pub struct Publication {
 }
 
 impl FileWriteback {
-    /// Of a file whose data is taken over with these attributes. An empty file begins inline, as
-    /// the server says; one with data elsewhere never returns to it.
+    /// The state of a file whose data is taken over with these attributes. An empty file begins
+    /// inline if the server says so. A file with data elsewhere never becomes inline again.
     pub fn new(inline: Option<Vec<u8>>, attr: &Attr, now: Instant) -> FileWriteback {
         let (size, allocated) = (attr.size, attr.allocated);
         let mut file =
@@ -89,13 +89,13 @@ impl FileWriteback {
         file
     }
 
-    /// An empty file that was made or cut to nothing here.
+    /// The state of an empty file that was made or truncated to 0 here.
     pub fn empty() -> FileWriteback {
         FileWriteback { inline: Some(Vec::new()), ..FileWriteback::default() }
     }
 
-    /// Others write other parts of the file from here on. The server knows of so many bytes on the
-    /// targets.
+    /// Notes that other clients write other ranges of the file from now on. The server knows of so
+    /// many bytes on the targets.
     pub fn write_beside(&mut self, allocated: u64) {
         self.beside = Some(allocated);
     }
@@ -124,7 +124,7 @@ impl FileWriteback {
         self.version
     }
 
-    /// Whether others may write other parts of it now.
+    /// Whether other clients may write other ranges of the file now.
     pub fn is_written_beside(&self) -> bool {
         self.beside.is_some()
     }
@@ -134,27 +134,27 @@ impl FileWriteback {
         self.unpublished.is_some()
     }
 
-    /// Whether that is so for long, or there is only something else to do.
+    /// Whether the file has been unpublished for long, or only something else is left to publish.
     pub fn is_due(&self, now: Instant, age: Duration) -> bool {
         self.unpublished.is_none_or(|since| now.saturating_duration_since(since) >= age)
     }
 
-    /// Whether programs write it on: the last time was a moment ago.
+    /// Whether programs still write the file: the last write was a moment ago.
     pub fn is_written_on(&self, now: Instant, moment: Duration) -> bool {
         self.written_at.is_some_and(|at| now.saturating_duration_since(at) < moment)
     }
 
-    /// Whether something here is not durable at the servers.
+    /// Whether some state of the file is not durable at the servers.
     pub fn is_dirty(&self) -> bool {
         self.unpublished.is_some() || !self.buffer.is_empty()
     }
 
-    /// Whether a writer leaves no bytes beyond the published size.
+    /// Whether the writer left no bytes beyond the published size.
     pub fn left_nothing(&self) -> bool {
         !self.has_failed && !self.is_dirty()
     }
 
-    /// Whether nothing changed since it was cut.
+    /// Whether nothing changed since the file was truncated.
     pub fn was_just_cut(&self) -> bool {
         self.untold_cut.is_some() && self.mtime.is_none()
     }
@@ -163,8 +163,9 @@ impl FileWriteback {
         self.untold_cut
     }
 
-    /// Bytes that the file holds, with those that wait to be pushed: programs take a file without
-    /// any for a hole. Bytes that replace others count twice until then, within the size.
+    /// Allocated bytes of the file, with those that wait to be pushed, because programs take a file
+    /// without any for a hole. Bytes that replace others count twice until they are pushed, within
+    /// the size.
     pub fn shown_allocated(&self) -> u64 {
         let inline = self.inline.as_ref().map_or(0, |data| data.len() as u64);
         let most = self.allocated.max(self.size.next_multiple_of(4096));
@@ -185,33 +186,34 @@ impl FileWriteback {
 
 /// What programs do.
 impl FileWriteback {
-    /// A change of data.
+    /// Notes a change of data.
     pub fn touch(&mut self, mtime: Time, now: Instant) {
         self.mtime = Some(mtime);
         self.written_at = Some(now);
         self.changed(now);
     }
 
-    /// Something that has no time of its own.
+    /// Notes a change that has no time of its own.
     pub fn changed(&mut self, now: Instant) {
         self.version += 1;
         self.unpublished.get_or_insert(now);
     }
 
-    /// What was fetched of it may be old: nothing else changed.
+    /// Notes that fetched bytes of the file may be old; nothing else changed.
     pub fn outdate(&mut self) {
         self.version += 1;
     }
 
-    /// Bytes were written up to here.
+    /// Notes that bytes were written up to this offset.
     pub fn reached(&mut self, end: u64) {
         self.size = self.size.max(end);
     }
 
-    /// Takes a write into what lies inline.
+    /// Takes a write into the inline data.
     ///
     /// # Errors
-    /// It does not fit there. What lay there is in the buffer now, and so many bytes are charged.
+    /// The write does not fit there. The inline data is in the buffer now, and so many bytes are
+    /// charged.
     pub fn write_inline(&mut self, at: u64, data: &[u8]) -> Result<(), u64> {
         let end = at as usize + data.len();
         let Some(inline) = &mut self.inline else { return Err(0) };
@@ -233,7 +235,8 @@ impl FileWriteback {
         self.buffer.move_in(&moved)
     }
 
-    /// The file is about to have this size. Bytes charged for what does not fit inline any more.
+    /// Called before the file gets this size. Returns bytes charged for inline data that does not
+    /// fit any more.
     pub fn spill(&mut self, size: u64, now: Instant) -> u64 {
         if size <= MAX_INLINE {
             return 0;
@@ -244,7 +247,7 @@ impl FileWriteback {
         self.leave_inline()
     }
 
-    /// Zeros in what lies inline; whether the file does.
+    /// Writes zeros into the inline data. Returns whether the file is inline.
     pub fn zero_inline(&mut self, bytes: std::ops::Range<u64>) -> bool {
         let Some(inline) = &mut self.inline else { return false };
         if !bytes.is_empty() {
@@ -253,8 +256,8 @@ impl FileWriteback {
         true
     }
 
-    /// Sets the size where nothing but what is buffered here changes: no target was given bytes
-    /// beyond it. Returns bytes that are not buffered any more.
+    /// Sets the size where only buffered bytes change, because no target was given bytes beyond it.
+    /// Returns bytes that are not buffered any more.
     pub fn resize_unsent(&mut self, size: u64) -> Option<u64> {
         if self.beside.is_some() || self.has_failed {
             return None;
@@ -302,7 +305,7 @@ impl FileWriteback {
         self.synced_size.max(self.published_size)
     }
 
-    /// Bytes were written past the buffer: targets have the whole file.
+    /// Notes bytes that were written through, past the buffer: targets have the whole file.
     pub fn written_through(&mut self, allocated: u64) {
         self.inline = None;
         self.allocated += allocated;
@@ -316,7 +319,7 @@ impl FileWriteback {
         self.allocated = self.allocated.saturating_sub(bytes).max(least);
     }
 
-    /// The times were set by hand.
+    /// Notes that a program set the times.
     pub fn mtime_is_set(&mut self) {
         self.mtime = None;
     }
@@ -334,31 +337,32 @@ impl FileWriteback {
         self.allocated = (self.allocated + allocated).max(least);
     }
 
-    /// Targets refused bytes, which are gone. Bytes that are not buffered any more; `None`: these
-    /// were given up before.
+    /// Notes that targets refused bytes, which are lost. Returns bytes that are not buffered any
+    /// more. `None`: they were given up before.
     pub fn push_failed(&mut self, bytes: PushedBytes) -> Option<u64> {
         self.has_failed = true;
         self.buffer.discard(bytes)
     }
 
-    /// A write past the buffer ended in the middle, and nothing took away what it left.
+    /// Notes that a write past the buffer ended in the middle, and that what it left was not
+    /// removed.
     pub fn note_failed(&mut self) {
         self.has_failed = true;
     }
 
-    /// Forgets what is not kept. Bytes that are not buffered any more.
+    /// Forgets what could not be kept. Returns bytes that are not buffered any more.
     pub fn lose(&mut self) -> u64 {
         self.has_failed = true;
         self.forget()
     }
 
-    /// Forgets what nobody wants any more. Bytes that are not buffered any more.
+    /// Forgets what is not wanted any more. Returns bytes that are not buffered any more.
     pub fn forget(&mut self) -> u64 {
         self.unpublished = None;
         self.buffer.clear()
     }
 
-    /// Targets took off what lay beyond a cut, which has this number.
+    /// Notes that targets removed the bytes beyond the truncation with this number.
     pub fn cut_on_targets(&mut self, from: u64, number: u64, now: Instant) {
         self.buffer.note_cut(from);
         self.changed(now);
@@ -366,7 +370,8 @@ impl FileWriteback {
         self.untold_cut = Some(number).filter(|_| !broken!("cut_stays_untold"));
     }
 
-    /// Whoever writes it next takes it over anew, and finishes what is not told.
+    /// Forgets a truncation: the next writer takes the file over anew, and finishes what was not
+    /// reported.
     pub fn forget_cut(&mut self) {
         self.untold_cut = None;
     }
@@ -380,19 +385,19 @@ impl FileWriteback {
         (block + 1) * BLOCK > self.published_size && is_unknown
     }
 
-    /// The server knows that the file grows.
+    /// Notes that the server knows that the file grows.
     pub fn growth_is_known(&mut self) {
         self.is_growth_known = true;
     }
 
-    /// The server knows that what lay beyond this cut is gone.
+    /// Notes that the server knows that the bytes beyond this truncation are gone.
     pub fn cut_is_told(&mut self, told: Option<u64>) {
         self.untold_cut = self.untold_cut.filter(|cut| told != Some(*cut));
     }
 
-    /// What the server is to be told now. While bytes are left here, no size beyond `durable_to` is
-    /// told (WRITEBACK-1). What left the inode a moment ago is on the targets before the server may
-    /// forget it.
+    /// What to publish to the server now. While bytes are left here, no size beyond `durable_to` is
+    /// published (WRITEBACK-1). Data that was inline a moment ago is on the targets before the
+    /// server may forget it.
     pub fn publication(&self, ino: Ino, scope: SyncScope, durable_to: u64) -> Told {
         let lies_as_known = self.inline.is_none() && !self.has_left_inline;
         let unchanged = lies_as_known && self.size == self.published_size;
@@ -429,8 +434,8 @@ impl FileWriteback {
         Publish { ino, size, allocated: self.allocated, mtime, data }
     }
 
-    /// The server has it. What it does not have yet came since the sync began, or is left for the
-    /// next one.
+    /// Notes that the server has the publication. What it does not have yet came since the sync
+    /// began, or is left for the next sync.
     pub fn published(&mut self, told: &Publication, now: Instant) {
         let call = &told.call;
         self.published_size = call.size;
@@ -443,7 +448,7 @@ impl FileWriteback {
         self.unpublished = self.unpublished.filter(|_| !is_all).map(|_| now);
     }
 
-    /// The server took it with the journal, as it was at this version.
+    /// Notes that the server got the file with the journal, as it was at this version.
     pub fn published_inline(&mut self, size: u64, version: u64) {
         self.published_size = size;
         if self.version == version {
@@ -451,12 +456,12 @@ impl FileWriteback {
         }
     }
 
-    /// The file is gone at the server: nothing is left to be kept.
+    /// Notes that the file is gone at the server, so nothing is left to keep.
     pub fn has_nothing_to_publish(&mut self) {
         self.unpublished = None;
     }
 
-    /// The server told how the file is, while nothing of it was unpublished here.
+    /// Takes over the file's state from the server, while nothing of it was unpublished here.
     pub fn told(&mut self, attr: &Attr) {
         // One that was just cut to nothing here has no other size.
         let fits = self.inline.as_ref().is_none_or(|data| data.len() as u64 == attr.size);
@@ -467,7 +472,7 @@ impl FileWriteback {
         }
     }
 
-    /// The server cut the file or made it longer.
+    /// Notes that the server truncated the file or made it longer.
     pub fn resized(&mut self, size: u64, now: Instant) {
         if size == 0 {
             // Whatever it was: nothing of this object is on the targets.
@@ -491,7 +496,7 @@ impl FileWriteback {
         self.unpublished = (!is_clean).then_some(now);
     }
 
-    /// All of it is gone, and a later version begins. Bytes that are not buffered any more.
+    /// Drops all data, and begins a later version. Returns bytes that are not buffered any more.
     pub fn begin_anew(&mut self) -> u64 {
         let freed = self.buffer.clear();
         *self = FileWriteback { version: self.version + 1, ..FileWriteback::empty() };

@@ -1,4 +1,4 @@
-//! What a sync does, step by step.
+//! The steps of a sync: which step comes next. Pure.
 
 use nuri_proto::op::data::Durability;
 use nuri_rules::broken;
@@ -28,7 +28,7 @@ pub enum Step {
     Publish { durable_to: u64 },
 }
 
-/// How far it goes.
+/// How far a sync goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
     /// Targets have the bytes.

@@ -1,4 +1,5 @@
-//! The command line: measure a cluster, judge what was measured, make a cluster to measure.
+//! The command line of `nuri-lab`: it measures a cluster, judges results, and makes a cluster to
+//! measure.
 
 use std::path::PathBuf;
 
@@ -39,12 +40,12 @@ pub(crate) enum Lab {
         #[arg(long)]
         json: bool,
     },
-    /// Print a study's plan, a base for one's own
+    /// Print a study's plan, as a base for one of your own
     Show {
-        /// As in `nuri lab list`
+        /// Name of the study, as in `nuri lab list`
         study: String,
     },
-    /// Run a study, or a plan of one's own, and write its results to a file
+    /// Run a study, or a plan of your own, and write the results to a file
     Run(Box<Request>),
     /// Write and read files as IOR does, with its option letters
     Ior(Box<Once<Ior>>),
@@ -52,7 +53,7 @@ pub(crate) enum Lab {
     Mdtest(Box<Once<Mdtest>>),
     /// Write, rewrite and read files by characters and blocks as Bonnie does
     Bonnie(Box<Once<Bonnie>>),
-    /// Write and read blocks of a device or a file, in a row, at random places and durably
+    /// Write and read blocks of a device or a file: in order, at random places, and durably
     Block(Box<Once<Block>>),
     /// Fill a table of a database, then select, update and delete its rows (SQLite or PostgreSQL)
     DbStress(Box<Once<DbStress>>),
@@ -61,13 +62,13 @@ pub(crate) enum Lab {
     Io500(Box<Once<Io500>>),
     /// Send messages between two processes of this machine
     Ipc(Box<Between>),
-    /// Look at places again and again, and say what became slow since when
+    /// Measure directories again and again, and report what became slow and since when
     Watch(Box<Watch>),
-    /// Find out how new files of a directory are best striped, and set it if asked to
+    /// Find the best striping for new files of a directory, and set it if asked to
     Tune(Box<Tune>),
-    /// Tell what runs measured: tables, plots and plain words
+    /// Report what runs measured, as tables, plots and plain words
     Report(Report),
-    /// Find what became slower between two runs; the exit status is 1 where something did
+    /// Find what became slower between two runs; the exit status is 1 if something did
     Compare(Compare),
     /// Make a cluster on this machine: a network namespace per node, links with a rate
     Testbed(Testbed),
@@ -99,8 +100,8 @@ pub(crate) struct Report {
     /// Files that `nuri lab run` wrote
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<PathBuf>,
-    /// Where to write it; repeat for several forms: a page (.html), Markdown (.md), and the drawing
-    /// of runs with one metric (.svg). Default: Markdown on standard output
+    /// File to write the report to; repeat for several forms: a page (.html), Markdown (.md), and
+    /// the drawing of runs with one metric (.svg). Default: Markdown on standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
 }
@@ -136,13 +137,13 @@ pub(crate) struct Make {
     /// How many of the nodes mount the space
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) mounts: u64,
-    /// A new directory for its targets, mounts and logs; it is removed with the testbed
+    /// A new directory for the testbed's targets, mounts and logs; removed with the testbed
     #[arg(long, default_value = "/var/tmp/nuri-testbed")]
     pub(crate) dir: PathBuf,
     /// Bytes that each target may hold
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     pub(crate) target_size: u64,
-    /// How files are kept: stripe, mirror:N or parity:K+M; default as for `nuri up`
+    /// Redundancy of files: stripe, mirror:N or parity:K+M (default: as for `nuri up`)
     #[arg(long, value_name = "SHAPE")]
     pub(crate) shape: Option<Shape>,
     /// What is served beside the mounts
@@ -152,14 +153,14 @@ pub(crate) struct Make {
 
 #[derive(Args)]
 pub(crate) struct Which {
-    /// Its directory, where several run
+    /// Directory of the testbed; needed if several run
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct OneNode {
-    /// The node's number, from 0 (which has the metadata)
+    /// The node's number; node 0 has the metadata
     pub(crate) node: u64,
     #[command(flatten)]
     pub(crate) which: Which,
@@ -167,9 +168,9 @@ pub(crate) struct OneNode {
 
 #[derive(Subcommand)]
 pub(crate) enum Action {
-    /// Take a testbed away: processes, mounts, namespaces, files
+    /// Remove a testbed: its processes, mounts, namespaces and files
     Down(Which),
-    /// Take all testbeds away, also those that a killed command left
+    /// Remove all testbeds, also those that a killed command left
     Clean,
     /// Show the testbeds
     List,
@@ -177,9 +178,9 @@ pub(crate) enum Action {
     Kill(OneNode),
     /// Start a killed node again
     Start(OneNode),
-    /// Stop a node's processes, as by a frozen machine
+    /// Stop a node's processes, as on a frozen machine
     Pause(OneNode),
-    /// Let a paused node go on
+    /// Resume a paused node
     Resume(OneNode),
     /// Pull a node's cable
     Cut(OneNode),

@@ -1,4 +1,4 @@
-//! `nuri lab compare`.
+//! `nuri lab compare`: finds what became slower between two runs.
 
 use std::process::ExitCode;
 

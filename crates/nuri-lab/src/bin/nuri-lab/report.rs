@@ -1,4 +1,4 @@
-//! `nuri lab report`.
+//! `nuri lab report`: writes what runs measured as a page, as Markdown, or as a drawing.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `nuri lab testbed`.
+//! `nuri lab testbed`: makes a cluster on this machine, and removes it.
 
 use nuri_lab::testbed::{Harm, Settings, Testbed, list};
 

@@ -1,4 +1,4 @@
-//! The process that uses the database: a session for each phase.
+//! The process that uses the database: it has a session for each phase.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What the phases ask of a database, whatever program it is.
+//! What the phases ask of a database, independent of the database program.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,6 +1,7 @@
-//! PostgreSQL, a server that the run starts, one for each phase, and that nobody else can reach.
-//! Its files lie where the run measures; its socket and its log lie in a directory for temporary
-//! files, as the path of a socket is short.
+//! PostgreSQL: the run starts a server for each phase, which no other program can reach.
+//!
+//! The server's files lie where the run measures. Its socket and its log lie in a directory for
+//! temporary files, because the path of a socket has to be short.
 
 mod server;
 

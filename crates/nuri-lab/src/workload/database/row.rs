@@ -1,5 +1,5 @@
-//! What the table holds: every column follows from the seed, the row's number and how often it
-//! was updated, so that each row that is read can be checked.
+//! The rows of the table. Every column follows from the seed, the row's number, and how often the
+//! row was updated. So each row that is read can be checked.
 
 use nuri_io::rng::Rng;
 

@@ -1,4 +1,4 @@
-//! SQLite, a library in the measuring process: what is measured is the file system under it.
+//! SQLite, a library in the measuring process. So the run measures the file system under it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What carries messages between the two processes.
+//! The channels that carry messages between the two processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

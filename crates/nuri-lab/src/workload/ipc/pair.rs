@@ -1,6 +1,7 @@
-//! The two processes: the first leads, the second follows. Each message has a number in its first
-//! and last bytes and in every line of the cache between, and the receiver looks at all of them:
-//! no message counts that was not read.
+//! The two processes: the first one leads, the second one follows.
+//!
+//! Each message has a number in its first and last bytes, and in every line of the cache between.
+//! The receiver looks at all of them, so no message counts that was not read.
 
 use std::hint::black_box;
 use std::path::PathBuf;

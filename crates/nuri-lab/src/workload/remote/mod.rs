@@ -1,9 +1,9 @@
-//! Files and devices of servers, reached by the servers' own protocols: the kernel of this machine
-//! may have no client for them.
+//! Files and devices of servers, reached by the servers' own protocols, because the kernel of this
+//! machine may have no client for them.
 //!
-//! [`RankFile`] is a rank's file, here or in a directory. A client here does what a kernel's would:
-//! it sends ahead ([`stream`]), so that a rank that reads or writes one piece after the other does
-//! not wait for each.
+//! [`RankFile`] is a rank's file, at a server or in a directory. A client here does what a kernel's
+//! client would: it sends ahead ([`stream`]). So a rank that reads or writes one piece after the
+//! other does not wait for each.
 
 mod nbd;
 mod nfs;

@@ -1,6 +1,7 @@
-//! Requests sent ahead on one connection, as a kernel's page cache would: what is read in a row is
-//! asked for beforehand, what is written in a row goes in larger pieces, and writes are answered
-//! later. As much is under way as [`WINDOW`] says.
+//! Requests that are sent ahead on one connection, as a kernel's page cache would send them.
+//!
+//! Bytes that are read in order are asked for beforehand. Bytes that are written in order go in
+//! larger pieces, and the writes are answered later. The bytes under way are bounded by [`WINDOW`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Error, ErrorKind, Result as IoResult};

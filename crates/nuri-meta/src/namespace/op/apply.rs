@@ -1,9 +1,10 @@
-//! Running what a client did by itself: the steps of its log, in order, all or none.
+//! Applies a client's journal: the operations that the client answered by itself, in order, all or
+//! none.
 //!
-//! JOURNAL-1 A step changes only what its session holds the write lease of: nobody else saw it
-//!   otherwise.
-//! JOURNAL-2 Steps are one transaction with the reply slot, in the client's order: none survives
-//!    without an earlier one, none is done twice.
+//! JOURNAL-1 A step changes only inodes whose write lease its session holds. Otherwise another
+//!    client might have seen the state from before.
+//! JOURNAL-2 Steps are one transaction together with the reply slot, in the client's order. No step
+//!    survives without an earlier one, and no step is done twice.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;

@@ -1,4 +1,4 @@
-//! Changing attributes: modes, owners, times, and truncation.
+//! Operations that change attributes: modes, owners, times, and truncation.
 
 use nuri_proto::Status;
 use nuri_proto::acl;

@@ -1,4 +1,4 @@
-//! Leases asked for and given back.
+//! Operations that acquire leases and give them back.
 
 use nuri_proto::Status;
 use nuri_proto::change::CAPABILITY;

@@ -1,4 +1,5 @@
-//! How files lie on groups: told, set, and changed by exchanging what two files hold.
+//! Operations on layouts: show and set the layout of files, and change it by exchanging the content
+//! of two files.
 
 use nuri_proto::Status;
 use nuri_proto::op::meta::{LayoutGet, LayoutReply, LayoutSet, SwapData};

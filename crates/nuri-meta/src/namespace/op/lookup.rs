@@ -1,4 +1,4 @@
-//! Finding names and reading attributes.
+//! Operations that find names and read attributes.
 
 use nuri_proto::Status;
 use nuri_proto::op::meta::{GetAttr, InodeReply, Lookup, LookupReply, StatFs, StatFsReply};

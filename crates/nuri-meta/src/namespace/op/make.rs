@@ -1,4 +1,4 @@
-//! Making files, directories, links and special files.
+//! Operations that make files, directories, links and special files.
 
 use nuri_proto::Status;
 use nuri_proto::acl::Inherited;
@@ -205,7 +205,7 @@ fn new_file(txn: &mut Txn<'_>, parent: &Inode) -> Result<Body, Status> {
     }))
 }
 
-/// No name leads from one shard into another: what is hidden stays hidden.
+/// Refuses a name that leads from one shard into another, so that a hidden inode stays hidden.
 pub(super) fn check_same_shard(ino: Ino, dir: Ino) -> Result<(), Status> {
     let is_same = ino.shard() == dir.shard() || broken!("volumes_get_names");
     if is_same { Ok(()) } else { Err(Status::XDEV) }

@@ -1,4 +1,4 @@
-//! A writer's report under its write lease.
+//! The operation with which a writer publishes sizes and times, under its write lease.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;

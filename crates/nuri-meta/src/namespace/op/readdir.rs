@@ -1,4 +1,4 @@
-//! Listing directories by stable positions.
+//! The operation that lists a directory by stable positions.
 
 use nuri_proto::Status;
 use nuri_proto::limit::MAX_READDIR;

@@ -1,4 +1,4 @@
-//! Moving names, replacing and exchanging them.
+//! Operations that move names, replace them, and exchange them.
 
 use nuri_proto::Status;
 use nuri_proto::change::S_IFCHR;

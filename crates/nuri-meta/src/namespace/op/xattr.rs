@@ -1,4 +1,4 @@
-//! Extended attributes.
+//! Operations on extended attributes.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -113,7 +113,7 @@ impl MetaOp for XattrRemove {
     }
 }
 
-/// Who asks knows that it was set.
+/// Removes an attribute that the caller knows to be set.
 pub(super) fn remove_if_set(txn: &mut Txn<'_>, call: &XattrRemove) -> Result<(), Status> {
     txn.delete(xattr_key(call.ino, &call.name));
     note_change(txn, call.ino)

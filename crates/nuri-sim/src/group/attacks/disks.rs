@@ -1,4 +1,4 @@
-//! Attacks by disks: full ones and rotten ones.
+//! Attacks by disks: full disks and rotten disks.
 
 use nuri_proto::Status;
 use nuri_volume::group::{Finding, Flaw, Guess, Verdict};

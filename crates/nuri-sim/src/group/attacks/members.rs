@@ -1,4 +1,4 @@
-//! Attacks by members that fall, stand still, forget, or come back as they once were.
+//! Attacks by members that crash, stand still, forget, or come back as they once were.
 
 use std::sync::Arc;
 use std::time::Duration;

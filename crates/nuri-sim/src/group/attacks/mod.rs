@@ -1,7 +1,7 @@
 //! Named attacks on the write protocol, each a scenario of its own ([`super::script`]).
 //!
 //! The names are those of the protocol's design. Where the choice of ADR 0017 (the client leads, no
-//! raw log) has nothing of that name, the doc comment says what stands in its place. Those in
+//! raw log) has nothing of that name, the doc comment says what stands in its place. The attacks in
 //! `rules` have names of their own.
 
 mod disks;

@@ -1,5 +1,5 @@
-//! Attacks on single rules: the order of packets in which a build without that rule shows wrong
-//! bytes. Seeds seldom come to these.
+//! Attacks on single rules. Each is the order of packets in which a build without that rule shows
+//! wrong bytes. Seeds seldom reach these orders.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Attacks by who writes, and by what the network does to it.
+//! Attacks by writers, and by what the network does to them.
 
 use std::rc::Rc;
 use std::time::Duration;

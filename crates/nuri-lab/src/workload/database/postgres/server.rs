@@ -1,10 +1,10 @@
-//! The processes of PostgreSQL: found where Debian puts them, run by a user that may not do much,
-//! ended with the process that started them, however that ends.
+//! The processes of PostgreSQL. They are found where Debian installs them, and run by a user with
+//! few rights. They end with the process that started them, however that ends.
 //!
-//! A server listens on a Unix socket only, in a directory that its user and root alone can enter.
-//! It is told to stop (SIGQUIT) by the kernel when our process is gone, and ends by itself within a
-//! minute when its files are. Where that is permitted it has System V shared memory of its own,
-//! which goes with its last process.
+//! A server listens on a Unix socket only, in a directory that only its user and root can enter.
+//! When our process is gone, the kernel tells the server to stop (SIGQUIT). When the server's files
+//! are gone, it ends by itself within a minute. Where that is permitted, the server has System V
+//! shared memory of its own, which goes with its last process.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, chown};
