@@ -1,6 +1,7 @@
 //! Brings the targets of this node up to date where their groups went on without them.
 //!
-//! The map says what is left: a restart begins anew with what is still behind, and nothing else.
+//! The map says which targets are still behind. So after a restart the node begins anew with these,
+//! and with nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use nuri_proto::id::{BootId, ChunkKey, GroupId, TargetId};
 use nuri_proto::map::{Map, Pace, Standing};
 use nuri_proto::op::cluster::{GroupRenew, JoinTarget, MemberSynced, Resync, TargetProved};
 use nuri_target::server::TargetServer;
-use nuri_volume::group::{Compared, Found, Groups, Kept, Missed, RpcPort, Unheard};
+use nuri_volume::group::{Compared, Found, Groups, Kept, Missed, Proofs, RpcPort, Unheard};
 use nuri_volume::{Cluster, DataPlane};
 use parking_lot::Mutex;
 
@@ -101,6 +102,7 @@ impl Worker<'_> {
     fn prove_all(&self, targets: &TargetServer) {
         let is_own = |t: &JoinTarget| t.id.map(|id| (id, t.boot));
         let own: Vec<_> = targets.announce().iter().filter_map(is_own).collect();
+        let mut proofs: HashMap<TargetId, Proofs> = HashMap::new();
         loop {
             let map = self.cluster.map();
             let left: Vec<_> = own.iter().filter(|(id, _)| is_unproven(&map, *id)).collect();
@@ -109,17 +111,22 @@ impl Worker<'_> {
             }
             for (target, boot) in left {
                 // What fails is tried again.
-                let _ = self.prove(&map, (*target, *boot));
+                let _ = self.prove(&map, (*target, *boot), proofs.entry(*target).or_default());
             }
             std::thread::sleep(TRY_PAUSE);
             let _ = self.cluster.refresh();
         }
     }
 
-    fn prove(&self, map: &Map, (target, boot): (TargetId, BootId)) -> Result<(), Status> {
+    fn prove(
+        &self,
+        map: &Map,
+        (target, boot): (TargetId, BootId),
+        proofs: &mut Proofs,
+    ) -> Result<(), Status> {
         let had_time = self.began.elapsed() >= PROOF;
         let unheard = if had_time { Unheard::LeftOut } else { Unheard::Waited };
-        let Compared { proven, behind } = self.groups.prove(target, &map.groups, unheard);
+        let Compared { proven, behind } = self.groups.prove(target, &map.groups, (unheard, proofs));
         if proven.is_empty() && behind.is_empty() {
             return Ok(());
         }

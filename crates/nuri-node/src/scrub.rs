@@ -1,8 +1,10 @@
-//! The scrub: reads all that targets hold, at a bounded rate, while nobody is brought up to date.
+//! The scrub: reads all data on the targets at a bounded rate, while no member is brought up to
+//! date.
 //!
-//! A group's stripes are looked at by the node of its first live member, which repairs what it can.
-//! What belongs to no redundant group is read by the node that holds it, and only reported. The map
-//! says which scrub is due; a node that restarts in the middle begins its part anew.
+//! The node of a group's first live member looks at the group's stripes, and repairs what it can.
+//! Data that belongs to no redundant group is read by the node that holds it, and faults in it are
+//! only reported. The map says which scrub is due. A node that restarts in the middle begins its
+//! part anew.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -210,7 +212,7 @@ impl Worker<'_> {
                 false,
                 format!(
                     "target {target}: {count} blocks of stripe {stripe} of object {object}, from \
-                     block {first} on, fail their checksum: nobody else has them"
+                     block {first} on, fail their checksum: there is no other copy"
                 ),
             );
         }

@@ -12,7 +12,7 @@ use nuri_proto::map::{Group, Standing};
 use nuri_proto::op::cluster::{GroupRenew, MemberSynced, TargetProved};
 use nuri_proto::stripe::Members;
 use nuri_volume::group::{
-    Compared, Groups, Guess, Kept, Missed, Part, Port, Stripe, Unheard, Verdict,
+    Compared, Groups, Guess, Kept, Missed, Part, Port, Proofs, Stripe, Unheard, Verdict,
 };
 
 use super::baton::{Baton, Want};
@@ -246,12 +246,12 @@ impl Worker {
     pub(super) fn run(self, baton: Arc<Baton>) -> Result<(), Wrong> {
         let groups = Groups::new(SimPort::new(baton), self.life << 32);
         let (had_time, mut is_proven) = (groups.port().now() + PROOF, false);
-        let mut kept = Kept::default();
+        let (mut kept, mut proofs) = (Kept::default(), Proofs::default());
         for round in 0.. {
             let port = groups.port();
             port.pause(if is_proven { IDLE } else { TRY_PAUSE });
             port.refresh();
-            is_proven = is_proven || self.prove(&groups, had_time);
+            is_proven = is_proven || self.prove(&groups, had_time, &mut proofs);
             let map = port.map();
             let mine = |g: &&Group| {
                 let place = g.place(self.target);
@@ -268,7 +268,7 @@ impl Worker {
     }
 
     /// As `nuri`'s worker does after a start of the machine. Returns whether nothing is left.
-    fn prove(&self, groups: &Groups<SimPort>, until: Duration) -> bool {
+    fn prove(&self, groups: &Groups<SimPort>, until: Duration, proofs: &mut Proofs) -> bool {
         let port = groups.port();
         let map = port.map();
         // The map that tells of this life.
@@ -279,7 +279,7 @@ impl Worker {
             return true;
         }
         let unheard = if port.now() < until { Unheard::Waited } else { Unheard::LeftOut };
-        let Compared { proven, behind } = groups.prove(self.target, &map.groups, unheard);
+        let Compared { proven, behind } = groups.prove(self.target, &map.groups, (unheard, proofs));
         if !proven.is_empty() || !behind.is_empty() {
             // What fails is tried again.
             let _ = port.ask(&TargetProved { target: self.target, boot: own.boot, proven, behind });

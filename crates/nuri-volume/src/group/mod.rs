@@ -1,12 +1,12 @@
-//! Redundant stripes, seen from who writes and reads them: mirrors and parity.
+//! Redundant stripes (mirrors and parity), as writers and readers see them.
 //!
-//! The client leads: it stages a write on all participants at once, straight to them, and the
-//! write is decided when all hold it (`nuri_stripe::writer`). Nobody relays, so a small write is
-//! one round trip and one flush deep. Safety rests on the members' rules and the settling of what
-//! nobody finished (`settle.rs`), not on who leads or on leases. The same code brings members up
-//! to date (`repair.rs`) and proves what they hold (`scrub.rs`).
+//! The client leads a write. It stages the write on all participants at once, directly, and the
+//! write is decided when all hold it (`nuri_stripe::writer`). No member relays, so a small write
+//! costs one round trip and one flush. Safety rests on the members' rules, and on settling what no
+//! client finished (`settle.rs`). It does not rest on the leader or on leases. The same code brings
+//! members up to date (`repair.rs`) and proves what they hold (`scrub.rs`).
 //!
-//! Everything here blocks; the outside is a [`Port`], which the simulator replaces.
+//! All calls here block. The outside is a [`Port`], which the simulator replaces.
 
 mod commit;
 mod degraded;
@@ -47,7 +47,7 @@ use nuri_proto::stripe::WriteId;
 pub use hand_over::Move;
 pub use part::Part;
 pub use port::{Ask, Port};
-pub use prove::{Compared, Unheard};
+pub use prove::{Compared, Proofs, Unheard};
 pub use repair::Found;
 pub use resync::{Kept, Missed};
 pub use rpc::RpcPort;
@@ -86,7 +86,8 @@ pub struct Groups<P> {
 }
 
 impl<P: Port> Groups<P> {
-    /// `first` tells the numbers of its writes from those of an earlier life of the same session.
+    /// `first` is the number of its first write. It tells its writes from those of an earlier life
+    /// of the same session.
     pub fn new(port: P, first: u64) -> Groups<P> {
         let numbers = AtomicU64::new(first);
         let (seen, commits, rows, unresponsive, damaged) = Default::default();
@@ -94,7 +95,8 @@ impl<P: Port> Groups<P> {
         Groups { port, seen, numbers, commits, rows, buffers, unresponsive, damaged }
     }
 
-    /// Forgets what is known of an object: the right to it is new, or it was truncated.
+    /// Forgets what is known of an object, because the right to it is new or the object was
+    /// truncated.
     pub fn forget_object(&self, object: ObjectId) {
         self.seen.forget(object);
         self.rows.forget(object);

@@ -1,19 +1,22 @@
-//! Whether a member holds what the others say that it held, after its machine was started anew.
+//! Proves, after a member's machine was restarted, that the member still holds what the others say
+//! it held.
 //!
-//! A disk that said more than it kept lost its newest writes with the power, and shows an older
-//! state that is whole in itself: nothing on it tells. The other members' lists do (rule EPOCH-5 of
-//! `nuri-target/src/epochs.rs`). The member takes no write meanwhile, so its own list is complete.
+//! A disk may acknowledge a flush that it did not do. Then it loses its newest writes with the
+//! power, and shows an older state that is consistent in itself. Nothing on the disk tells. The
+//! lists of the other members can tell (rule EPOCH-5 of `nuri-target/src/epochs.rs`). The member
+//! takes no write meanwhile, so its own list is complete.
 //!
-//! Behind is who lacks what another one has. A stripe that nobody else has was truncated, if one
-//! of those that took part in writing it never lost power, or more of these lack it than can have
-//! lost it; else it may be them who lack it. A list tells what is staged in place of what it is
-//! staged on, in which others took part: both must be gone. A write that was under way makes
-//! members differ too.
+//! A member is behind if it lacks what another one has. A stripe that no other member has may have
+//! been truncated, or the others may have lost it. It was truncated if one of the members that took
+//! part in writing it never lost power. It was also truncated if more of these members lack it than
+//! can have lost it. A list names a staged write in place of the base under it, in which other
+//! members took part: both must be gone. A write that was under way makes members differ too.
 //!
-//! Where all others are beyond doubt, who is behind leaves the group and is brought up to date:
-//! programs go on meanwhile. Else nobody knows who lost something: the stripes that differ are
-//! brought forward one by one (`forward.rs`), and nobody leaves. Who is live and does not answer
-//! may be the one that holds what was lost here: it is waited for, or the authority takes it out.
+//! Where all other members are beyond doubt, the member that is behind leaves the group and is
+//! brought up to date. Programs go on meanwhile. Otherwise nobody knows which member lost
+//! something. Then the stripes that differ are brought forward one by one (`forward.rs`), and no
+//! member leaves. A live member that does not answer may be the one that holds what was lost here.
+//! So its answer is awaited, or the authority takes it out of the group.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +44,11 @@ pub enum Unheard {
     LeftOut,
 }
 
-/// What comparing one target with the others told, of the groups in which they all answered.
+/// The groups in which one opening of a target was proven, each as it was in an epoch.
+#[derive(Default)]
+pub struct Proofs(BTreeSet<(GroupId, Epoch)>);
+
+/// The result of comparing one target with the others, for the groups in which all answered.
 #[derive(Default)]
 pub struct Compared {
     /// It may answer for these.
@@ -51,11 +58,22 @@ pub struct Compared {
 }
 
 impl<P: Port> Groups<P> {
-    /// Compares the target in those of the groups where it is live and unproven.
-    pub fn prove(&self, target: TargetId, groups: &[Group], unheard: Unheard) -> Compared {
+    /// Compares the target with the other members, in the groups where it is live and unproven.
+    ///
+    /// What was proven before is proven again without a look: the authority may not have heard of
+    /// it, or the map may not say so yet. Meanwhile the target may take writes, and those that are
+    /// under way would look like differences.
+    pub fn prove(
+        &self,
+        target: TargetId,
+        groups: &[Group],
+        (unheard, proofs): (Unheard, &mut Proofs),
+    ) -> Compared {
         let open = groups.iter().filter_map(|group| Comparison::of(group, target));
-        let open: Vec<_> = open.collect();
-        let mut compared = Compared::default();
+        let is_known = |c: &Comparison<'_>| proofs.0.contains(&(c.group.id, c.group.epoch));
+        let (known, open): (Vec<_>, Vec<_>) = open.partition(is_known);
+        let known = known.iter().map(|c| (c.group.id, c.group.epoch));
+        let mut compared = Compared { proven: known.collect(), behind: Vec::new() };
         for some in open.chunks(AT_ONCE) {
             let mut lists = self.lists(some.iter().flat_map(Comparison::asked)).into_iter();
             for comparison in some {
@@ -72,6 +90,7 @@ impl<P: Port> Groups<P> {
                 }
             }
         }
+        proofs.0.extend(&compared.proven);
         compared
     }
 
