@@ -10,7 +10,7 @@ use nuri_proto::codec;
 use nuri_proto::header::{HEADER, Header};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::op::Op;
-use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, part};
+use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, once, part};
 use nuri_target::store::LogStart;
 use nuri_target::store::log::scan;
 
@@ -79,6 +79,7 @@ fn arguments(op: Op, args: &[u8]) {
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
             Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
+        once: ChangeOnce CallsDone;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel LockTell;
         disk: DiskList DiskOpen;

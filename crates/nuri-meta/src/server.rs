@@ -1,8 +1,9 @@
-//! Runs operations: session and slot, leases, one transaction, durable before the reply.
+//! Runs operations: checks session and slot, takes leases, runs one transaction, and makes it
+//! durable before the reply.
 //!
-//! One lock owns sessions, leases and counters; it is held while an operation reads and changes
-//! the store's memory, never while something is written or another client is waited for.
-//! Callers: the node's service (row 6), the simulator, tests.
+//! One lock owns sessions, leases and counters. The server holds it while an operation reads and
+//! changes the store's memory. It never holds it while something is written, or while it waits for
+//! another client. Callers: the node's service (`nuri-node`), the simulator, tests.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use nuri_proto::op::meta::{
     SessionClose, SessionOpen, SessionReply, SetAttr, StatFs, SwapData, Time, TruncateDone, Unlink,
     XattrAll, XattrGet, XattrList, XattrRemove, XattrSet,
 };
+use nuri_proto::op::once::{CallsDone, ChangeOnce};
 use nuri_proto::op::part::AcquirePart;
 use nuri_proto::{Status, codec};
 use nuri_rpc::{CallContext, Reply, Request, reply_to};
@@ -97,7 +99,8 @@ pub(crate) struct Core {
     pub(crate) turns: DirectoryDelegations,
 }
 
-/// After a restart: nothing is served before every known session came back or is gone.
+/// The grace period after a restart: nothing is served before every known session came back or is
+/// gone.
 pub(crate) struct Grace {
     pub(crate) until: Duration,
     waiting: HashSet<SessionId>,
@@ -109,15 +112,15 @@ impl Grace {
         self.waiting.contains(&session)
     }
 
-    /// The session has reclaimed everything.
+    /// Notes that the session has reclaimed everything.
     pub(crate) fn came_back(&mut self, session: SessionId) {
         self.waiting.remove(&session);
     }
 }
 
 impl MetaServer {
-    /// Opens the namespace in `engine`, creating the root directory at first. Sessions that were
-    /// known have a grace period to reclaim what they held.
+    /// Opens the namespace in `engine`. The first time, it creates the root directory. Known
+    /// sessions have a grace period to reclaim what they held.
     ///
     /// # Errors
     /// [`Status::CORRUPT`] or [`Status::IO`] from the store.
@@ -174,7 +177,7 @@ impl MetaServer {
         Ok(server)
     }
 
-    /// Says whether the store's disk has little room: then what grows is refused.
+    /// Sets whether the store's disk has little space: then operations that need space are refused.
     pub fn set_full(&self, full: bool) {
         self.full.store(full, Ordering::Relaxed);
     }
@@ -222,6 +225,8 @@ impl MetaServer {
             Op::TakeDirectory => self.run::<TakeDirectory>(request),
             Op::Children => self.run::<Children>(request),
             Op::SwapData => self.run::<SwapData>(request),
+            Op::ChangeOnce => self.run::<ChangeOnce>(request),
+            Op::CallsDone => self.run::<CallsDone>(request),
             Op::GroupUse => {
                 self.plain(request, |s, call: GroupUse| s.last_use.of(&*s.engine, call))
             }
@@ -246,7 +251,7 @@ impl MetaServer {
         }
     }
 
-    /// Runs one operation; returns the encoded reply once it may be told.
+    /// Runs one operation; returns the encoded reply once it may be sent.
     pub(crate) fn execute<C: MetaOp>(
         &self,
         context: CallContext,
@@ -328,7 +333,7 @@ impl MetaServer {
         Ok(true)
     }
 
-    /// Leases or sessions changed.
+    /// Wakes waiting calls, because leases or sessions changed.
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
     }
@@ -510,7 +515,7 @@ impl MetaServer {
         self.reap_all(core, SessionId(0), &inos)
     }
 
-    /// Sessions now open: (id, client).
+    /// The open sessions: (id, client).
     pub fn sessions(&self) -> Vec<(SessionId, String)> {
         let core = self.core.lock();
         core.sessions.iter().map(|(id, s)| (*id, s.client.clone())).collect()

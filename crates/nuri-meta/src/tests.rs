@@ -14,6 +14,7 @@ mod leases;
 mod locks;
 mod model;
 mod names;
+mod once;
 mod parts;
 mod reads;
 mod repair;

@@ -1,11 +1,12 @@
 //! A space as an NFS server.
 //!
-//! [`server`] has connections and threads. [`rpc`] reads and writes what goes over them,
-//! [`protocol`] what is in it. [`gateway`] is the service: it takes calls apart, and [`op`] carries
-//! them out on the files of the space. [`export`] says which directories clients may mount and what
-//! they may there, [`handle`] what clients keep of a file, [`permission`] who may do what.
-//! [`floating`] moves an address from one server to another. What a server remembers of its
-//! clients' calls is in [`opened`], [`remembered`] and [`repeated`].
+//! [`server`] has connections and threads. [`rpc`] reads and writes the messages on them, and
+//! [`protocol`] what is in the messages. [`gateway`] is the service: it takes calls apart, and
+//! [`op`] carries them out on the files of the space. [`export`] says which directories clients may
+//! mount and what they may do there. [`handle`] has the names by which clients keep files, and
+//! [`permission`] says which user may do what. [`floating`] moves an address from one server to
+//! another, and [`rpcbind`] tells clients the ports. What a server remembers of its clients' calls
+//! is in [`opened`], [`remembered`] and [`repeated`].
 
 #[cfg(feature = "space")]
 pub mod export;
@@ -28,6 +29,8 @@ mod remembered;
 #[cfg(feature = "space")]
 mod repeated;
 pub mod rpc;
+#[cfg(feature = "space")]
+pub mod rpcbind;
 pub mod server;
 
 pub use fuzz::fuzz;

@@ -90,6 +90,8 @@ statuses! {
     EPOCH = 4105, 5, Later, "the stripe group changed";
     /// The member may have missed writes: ask the others.
     BEHIND = 4106, 5, Never, "member is not up to date";
+    /// The call was done, and answered, in another session.
+    DONE_BEFORE = 4107, 5, Never, "done before";
 }
 
 impl Status {

@@ -1,11 +1,14 @@
-//! The client's API: names. What the log (`log/`) does not answer goes to the server.
+//! The client's API: names. The client sends a call to the server where its journal (`journal/`)
+//! cannot answer it.
 
-use nuri_proto::Status;
 use nuri_proto::id::Ino;
+use nuri_proto::op::Call;
 use nuri_proto::op::meta::{
     Acquire, Attr, Exclusive, FileRecord, GetAttr, InodeReply, LeaseMode, Link, Lookup, Make,
     MakeKind, MakeUnnamed, ReadDir, RemoveKind, Rename, RenameMode, Unlink, WithAttrs,
 };
+use nuri_proto::op::once::{CallDone, CallsDone, ChangeOnce, NameChange, Remember};
+use nuri_proto::{Status, codec};
 use nuri_rules::broken;
 
 use crate::api::file::Access;
@@ -16,7 +19,11 @@ use crate::writeback::machine::SyncScope;
 /// Names that are asked for at once, of all that a directory has.
 const NAMES: u32 = 1024;
 
-/// What has the name that was to be made: of a file that need not be new, maybe what was there.
+/// A name, and the directory that it is in.
+type Place<'a> = (Ino, &'a [u8]);
+
+/// The inode that has the name after a call that makes it. If the file need not be new, this may be
+/// an inode that existed before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Made {
     pub entry: Entry,
@@ -70,7 +77,7 @@ impl Client {
         Ok(Some(entry))
     }
 
-    /// Finds an inode by its number alone, for who kept a handle of it.
+    /// Finds an inode by its number alone, for a caller that kept a handle of it.
     ///
     /// # Errors
     /// `STALE` where it is gone.
@@ -119,6 +126,17 @@ impl Client {
         self.make_or_find(call).map(|made| made.entry)
     }
 
+    /// As [`Client::make`], remembered with the change if `done` says as what.
+    ///
+    /// # Errors
+    /// The server's; `DONE_BEFORE` where it was done under the same key.
+    pub fn make_once(&self, call: &Make, done: Option<Remember>) -> Result<Entry, Status> {
+        match done {
+            Some(done) => self.make_by_server(call, Some(done)).map(|made| made.entry),
+            None => self.make(call),
+        }
+    }
+
     /// As [`Client::make`]; tells whether it was there.
     ///
     /// # Errors
@@ -135,9 +153,13 @@ impl Client {
             }
             return outcome;
         }
+        self.make_by_server(call, None)
+    }
+
+    fn make_by_server(&self, call: &Make, done: Option<Remember>) -> Result<Made, Status> {
         let _direct = self.journal.begin_direct(&[call.parent])?;
         let forgotten = self.forgotten(call.parent);
-        let reply = self.session.change(call, &[])?;
+        let reply = self.change_name(call, done)?;
         self.learn_dir(call.parent, reply.entry.dir_lease);
         self.directory_changed(call.parent, reply.parent, forgotten);
         let inode = &reply.entry.inode;
@@ -151,7 +173,8 @@ impl Client {
         Ok(Made { entry, was_there: reply.existed })
     }
 
-    /// Opens what was just made or found. Where it cannot be opened nothing refers to it.
+    /// Opens the inode that was just made or found. If the open fails, no reference to the inode
+    /// stays.
     ///
     /// # Errors
     /// The server's.
@@ -192,8 +215,8 @@ impl Client {
         });
     }
 
-    /// Makes a file without a name and opens it. [`Client::link`] may give it one; else it goes
-    /// with its last close.
+    /// Makes a file without a name and opens it. [`Client::link`] may give it a name; otherwise the
+    /// file is removed at its last close.
     ///
     /// # Errors
     /// The server's.
@@ -210,6 +233,42 @@ impl Client {
             self.forget(entry.ino, 1);
         }
         Ok((entry, opened?))
+    }
+
+    /// Does it by the journal, where it need not be remembered.
+    fn journalled<T>(
+        &self,
+        done: Option<Remember>,
+        dirs: &[Ino],
+        act: impl Fn() -> Option<T>,
+    ) -> Option<T> {
+        done.is_none().then(|| self.journal.in_turns(dirs, act)).flatten()
+    }
+
+    fn change_name<C: Call + Clone + Into<NameChange>>(
+        &self,
+        call: &C,
+        done: Option<Remember>,
+    ) -> Result<C::Reply, Status> {
+        let Some(done) = done else { return self.session.change(call, &[]) };
+        let call = ChangeOnce { done, change: call.clone().into() };
+        codec::decode(&self.session.change(&call, &[])?.reply)
+    }
+
+    /// Calls that were done at the address that a file stands for.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn calls_done(&self, place: Ino) -> Result<Vec<CallDone>, Status> {
+        let mut all: Vec<CallDone> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.key);
+            let page = self.session.call(&CallsDone { place, after, max: NAMES })?.calls;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            all.extend(page);
+        }
     }
 
     fn forgotten(&self, dir: Ino) -> u64 {
@@ -229,22 +288,35 @@ impl Client {
         self.leases.forget_attr(dir);
     }
 
-    /// A further name for an inode.
+    /// Gives an inode a further name.
     ///
     /// # Errors
     /// The server's.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry, Status> {
+        self.link_once(ino, (parent, name), None)
+    }
+
+    /// As [`Client::link`], remembered as [`Client::make_once`] is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn link_once(
+        &self,
+        ino: Ino,
+        (parent, name): (Ino, &[u8]),
+        done: Option<Remember>,
+    ) -> Result<Entry, Status> {
         let call = Link { ino, parent, name: name.to_vec() };
         let link = || {
             self.journal.take_directory(parent);
             self.journal.take_linked(ino, parent);
             self.journal.link_journalled(&call)
         };
-        if let Some(outcome) = self.journal.in_turns(&[parent], link) {
+        if let Some(outcome) = self.journalled(done, &[parent], link) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[parent])?;
-        let reply = self.session.change(&call, &[])?;
+        let reply = self.change_name(&call, done)?;
         self.learn_dir(parent, reply.dir_lease);
         self.forget_dir_attr(parent);
         // A file that never had a name has one now.
@@ -257,18 +329,31 @@ impl Client {
     /// # Errors
     /// The server's.
     pub fn remove(&self, parent: Ino, name: &[u8], kind: RemoveKind) -> Result<(), Status> {
+        self.remove_once((parent, name), kind, None)
+    }
+
+    /// As [`Client::remove`], remembered as [`Client::make_once`] is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn remove_once(
+        &self,
+        (parent, name): (Ino, &[u8]),
+        kind: RemoveKind,
+        done: Option<Remember>,
+    ) -> Result<(), Status> {
         let remove = || {
             self.journal.take_directory(parent);
             self.journal.take_child(parent, name);
             self.journal.remove_journalled(parent, name, kind)
         };
-        if let Some(outcome) = self.journal.in_turns(&[parent], remove) {
+        if let Some(outcome) = self.journalled(done, &[parent], remove) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[parent])?;
         let call = Unlink { parent, name: name.to_vec(), kind };
         let forgotten = self.forgotten(parent);
-        let reply = self.session.change(&call, &[])?;
+        let reply = self.change_name(&call, done)?;
         self.directory_changed(parent, Some(reply.parent), forgotten);
         self.leases.removed(reply.removed);
         Ok(())
@@ -284,6 +369,19 @@ impl Client {
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         mode: RenameMode,
+    ) -> Result<(), Status> {
+        self.rename_once((from, to), mode, None)
+    }
+
+    /// As [`Client::rename`], remembered as [`Client::make_once`] is.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn rename_once(
+        &self,
+        (from, to): (Place<'_>, Place<'_>),
+        mode: RenameMode,
+        done: Option<Remember>,
     ) -> Result<(), Status> {
         let call = Rename {
             parent: from.0,
@@ -303,7 +401,7 @@ impl Client {
                 Err(status) => Some(Err(status)),
             }
         };
-        if let Some(outcome) = self.journal.in_turns(&[from.0, to.0], rename) {
+        if let Some(outcome) = self.journalled(done, &[from.0, to.0], rename) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[from.0, to.0])?;
@@ -314,7 +412,7 @@ impl Client {
                 self.writeback.sync_node(&node, SyncScope::All)?;
             }
         }
-        let reply = self.session.change(&call, &[])?;
+        let reply = self.change_name(&call, done)?;
         self.forget_dir_attr(from.0);
         self.forget_dir_attr(to.0);
         self.leases.forget_attr(reply.moved);
@@ -327,8 +425,8 @@ impl Client {
         Ok(())
     }
 
-    /// Makes everything durable that was done to names and attributes until now, of the directory
-    /// and its parents too.
+    /// Makes all changes of names and attributes so far durable, those of the directory and its
+    /// parents too.
     ///
     /// # Errors
     /// The server is not reached; once, something of the directory could not be kept.
@@ -352,7 +450,7 @@ impl Client {
         reply.symlink.ok_or(Status::INVAL)
     }
 
-    /// All names of a directory that may never have been made: then there are none.
+    /// All names of a directory. If the directory was never made, there are none.
     ///
     /// # Errors
     /// The server's.

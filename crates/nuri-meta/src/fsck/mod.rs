@@ -1,4 +1,4 @@
-//! Checks a stopped namespace: names, positions, link counts, counters, orphans agree.
+//! Checks a stopped namespace: names, positions, link counts, counters and orphans must agree.
 
 mod problem;
 pub mod repair;
@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 pub use self::problem::Problem;
 use crate::namespace::schema::{
-    self, Body, CookieEntry, Counters, Entry, Family, GarbageRecord, Inode, SessionRecord,
-    SlotRecord, cookie_key, entry_key, key_id, key_tail,
+    self, Body, CookieEntry, Counters, DoneRecord, Entry, Family, GarbageRecord, Inode,
+    SessionRecord, SlotRecord, cookie_key, entry_key, key_id, key_tail,
 };
 
 const PAGE: usize = 4096;
@@ -55,7 +55,7 @@ struct Check<'a> {
     report: FsckReport,
 }
 
-/// Checks everything; changes nothing.
+/// Checks the whole namespace; changes nothing.
 ///
 /// # Errors
 /// Where the store itself cannot be read.
@@ -193,7 +193,7 @@ impl Check<'_> {
 
     /// Records that hang on an inode: inline data and extended attributes.
     fn tails(&mut self) -> Result<(), KvError> {
-        for family in [Family::Inline, Family::Xattr] {
+        for family in [Family::Inline, Family::Xattr, Family::Done] {
             let mut stray = Vec::new();
             each(self.engine, family, |key, _| {
                 if !key_id(key).is_some_and(|id| self.known.contains_key(&Ino(id))) {
@@ -209,6 +209,7 @@ impl Check<'_> {
     fn sessions_and_garbage(&mut self) -> Result<(), KvError> {
         self.readable(Family::Session, |_, _, _: SessionRecord| {})?;
         self.readable(Family::Slot, |_, _, _: SlotRecord| {})?;
+        self.readable(Family::Done, |_, _, _: DoneRecord| {})?;
         self.readable(Family::Garbage, |_, _, _: GarbageRecord| {})
     }
 

@@ -1,4 +1,5 @@
-//! What can be wrong with a stored namespace, one kind each, as sentences for people.
+//! The kinds of faults that a stored namespace can have. Each kind is shown as a sentence for
+//! people.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,7 +7,7 @@ use nuri_proto::id::Ino;
 
 use crate::namespace::schema::{Entry, Family};
 
-/// One fault.
+/// One fault of a stored namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
     /// A record that this program cannot read.
@@ -108,7 +109,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Faults of a later stage may be no more than a consequence of those of an earlier one.
+    /// The stage of the fault. Faults of a later stage may be only a consequence of faults of an
+    /// earlier one.
     pub(super) fn stage(&self) -> u8 {
         match self {
             Problem::Unreadable { .. }
@@ -144,6 +146,7 @@ fn family_name(key: &[u8]) -> &'static str {
         (Family::Session, "session"),
         (Family::Slot, "a reply to session"),
         (Family::Garbage, "deleted object"),
+        (Family::Done, "a call at the address of inode"),
     ];
     names.into_iter().find(|(family, _)| is(*family)).map_or("a record", |(_, name)| name)
 }

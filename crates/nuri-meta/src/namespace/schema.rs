@@ -1,6 +1,7 @@
-//! Keys and records of the metadata store. Byte tables: `docs/disk-format.md`.
+//! The keys and records of the metadata store. Their byte tables are in `docs/disk-format.md`.
 //!
-//! A record begins with its format number; unknown numbers are refused, never guessed.
+//! A record begins with the number of its format. A record with an unknown number is refused, never
+//! guessed.
 
 use nuri_proto::Status;
 use nuri_proto::change::{S_IFDIR, S_IFMT};
@@ -8,11 +9,12 @@ use nuri_proto::id::{Ino, ObjectId, SessionId};
 use nuri_proto::layout::{Layout, LayoutPolicy};
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::op::meta::{Attr, FileRecord, Time};
+use nuri_proto::op::once::CallKey;
 use nuri_rules::broken;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Type bits of a mode.
-/// Record of an orphan that may still be given a name: it never had one.
+/// Record of an orphan that never had a name, and may still be given one.
 pub const NAMELESS: &[u8] = &[1];
 
 const RECORD_FORMAT: u8 = 1;
@@ -35,6 +37,8 @@ pub enum Family {
     Counters = b'N',
     /// Objects whose data is to be deleted from the targets.
     Garbage = b'G',
+    /// (file that stands for an address, call) -> what was done
+    Done = b'M',
 }
 
 fn key(family: Family, id: u64) -> Vec<u8> {
@@ -85,6 +89,12 @@ pub fn slot_prefix(session: SessionId) -> Vec<u8> {
 pub fn garbage_key(object: ObjectId) -> Vec<u8> {
     key(Family::Garbage, object.0)
 }
+pub fn done_key(place: Ino, key: CallKey) -> Vec<u8> {
+    key_with(Family::Done, place.0, &key.0)
+}
+pub fn done_prefix(place: Ino) -> Vec<u8> {
+    key(Family::Done, place.0)
+}
 pub fn counters_key() -> Vec<u8> {
     vec![Family::Counters as u8]
 }
@@ -115,7 +125,7 @@ pub struct Inode {
 pub const FIRST_COOKIE: u64 = 3;
 
 impl Inode {
-    /// A directory of root's without a name yet, as a space begins with one.
+    /// A directory of root that has no name yet; a space begins with one.
     pub fn new_directory(ino: Ino, parent: Ino, mode: u32, now: Time) -> Inode {
         let attr = Attr { ino, ..Attr::default().made(S_IFDIR | mode, (0, 0), now) };
         let body = Directory { parent, next_cookie: FIRST_COOKIE, policy: None };
@@ -123,7 +133,7 @@ impl Inode {
     }
 }
 
-/// What an inode is, beyond its attributes.
+/// The content of an inode, by its kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Body {
     File(File),
@@ -164,7 +174,7 @@ pub struct Entry {
     pub kind: u8,
 }
 
-/// An entry by position.
+/// A directory entry by its position.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CookieEntry {
     pub ino: Ino,
@@ -184,6 +194,13 @@ pub struct SlotRecord {
     pub sequence: u64,
     pub status: u32,
     pub reply: Vec<u8>,
+}
+
+/// A call that must not be done again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DoneRecord {
+    pub number: u64,
+    pub made: Option<Ino>,
 }
 
 /// An object to delete.
@@ -247,14 +264,15 @@ impl Inode {
 
 impl File {
     /// Whether the targets may hold bytes of the object, published or not. Bytes below the size are
-    /// pushed without a word; a size that fits into the inline record is never pushed so.
+    /// pushed without a call to the server. That never happens for a size that fits into the inline
+    /// record.
     pub fn may_have_data(&self, size: u64) -> bool {
         let is_large = size > MAX_INLINE && !broken!("sparse_has_nothing");
         let is_marked = self.grown_from.is_some() || self.punch_from.is_some();
         self.on_targets || is_marked || is_large
     }
 
-    /// What a client needs to reach the data.
+    /// The record that a client needs to reach the data.
     pub fn record(&self, inline: Option<Vec<u8>>) -> FileRecord {
         FileRecord {
             object: self.object,
@@ -269,7 +287,7 @@ impl File {
 /// Encodes a record.
 ///
 /// # Errors
-/// [`Status::IO`] where the value cannot be encoded, which no value of ours does.
+/// [`Status::IO`] where the value cannot be encoded, which does not happen with our values.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Status> {
     postcard::to_extend(value, vec![RECORD_FORMAT]).map_err(|_| Status::IO)
 }

@@ -1,10 +1,12 @@
-//! An address that moves: one of several servers has it, and when that one ends, is cut off or
-//! loses its machine, another one takes it, with its clients.
+//! A floating address: one of several servers has it. When that server ends, is cut off or loses
+//! its machine, another one takes the address, with its clients.
 //!
-//! A lock in the space says who has it ([`machine`]); [`interface`] puts it on this machine and
-//! tells the network. Clients connect anew to the same address and go on: handles mean the same at
-//! every server. What they had not committed they write again, since the verifier is another one.
+//! A lock in the space says which server has the address ([`machine`]). [`interface`] puts it on
+//! this machine and tells the network. Clients connect anew to the same address and go on, because
+//! handles mean the same at every server. They write again what they had not committed, because the
+//! verifier is another one.
 
+mod done;
 mod interface;
 mod machine;
 
@@ -21,10 +23,13 @@ use nuri_proto::range_map::Span;
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
 
+pub use done::Addresses;
+pub(crate) use done::{Change, Standing};
 pub use interface::{FloatingAddress, NoAddress};
 
 use crate::export::{ExportError, Store};
 use crate::server::Server;
+use done::CallsDone;
 use interface::Added;
 use machine::{Holder, Move, Seen};
 
@@ -45,12 +50,15 @@ pub enum FloatingError {
     Lock(#[from] ExportError),
     #[error("{0}: its lock cannot be opened: {1}")]
     Open(FloatingAddress, Status),
+    #[error("{0}: what was done there cannot be read: {1}")]
+    CallsDone(FloatingAddress, Status),
 }
 
 /// See the module's text.
 pub struct Floating {
     client: Arc<Client>,
     server: Arc<Server>,
+    addresses: Arc<Addresses>,
     wanted: FloatingAddress,
     interface: String,
     lock: LockPlace,
@@ -73,6 +81,7 @@ impl Floating {
     pub fn new(
         client: Arc<Client>,
         server: Arc<Server>,
+        addresses: Arc<Addresses>,
         wanted: FloatingAddress,
     ) -> Result<Floating, FloatingError> {
         if !interface::may_change() {
@@ -84,7 +93,8 @@ impl Floating {
         let open = client.open(ino, Access::Both);
         let fh = open.map_err(|status| FloatingError::Open(wanted, status))?;
         let lock = place(ino, fh);
-        Ok(Floating { client, server, wanted, interface, lock, here: Mutex::default() })
+        let here = Mutex::default();
+        Ok(Floating { client, server, addresses, wanted, interface, lock, here })
     }
 
     /// Takes and leaves the address, for ever.
@@ -114,16 +124,18 @@ impl Floating {
                 tracing::warn!("nfs: leaves {}: it may be another server's by now", self.wanted);
                 here.added = None;
                 self.server.end_at(self.wanted.address.into());
+                self.addresses.remove(self.wanted.address.into());
                 // A lock that was lost says so until it is let go.
                 self.client.locks().release_locks(self.lock.fh);
             }
-            Some(Move::Take) => match Added::new(self.wanted, &self.interface) {
+            Some(Move::Take) => match self.take() {
                 Ok(added) => {
                     tracing::info!("nfs: has {} now, on {}", self.wanted, self.interface);
                     here.added = Some(added);
                 }
                 Err(error) => {
-                    tracing::error!("nfs: {error}: another server may have more luck");
+                    tracing::error!("nfs: {error}: another server may still take the address over");
+                    self.addresses.remove(self.wanted.address.into());
                     here.holder = Holder::Elsewhere;
                     self.client.locks().release_locks(self.lock.fh);
                     std::thread::sleep(AFTER_FAILURE);
@@ -132,9 +144,19 @@ impl Floating {
         }
     }
 
+    /// First is read what other servers did at the address.
+    fn take(&self) -> Result<Added, FloatingError> {
+        let done = CallsDone::load(self.client.clone(), self.lock.ino)
+            .map_err(|status| FloatingError::CallsDone(self.wanted, status))?;
+        self.addresses.add(self.wanted.address.into(), done);
+        Added::new(self.wanted, &self.interface)
+            .map_err(|error| FloatingError::Interface(self.wanted, error))
+    }
+
     /// Leaves the address to others, at the end.
     pub fn leave(&self) {
         *self.here.lock() = Here { is_over: true, ..Here::default() };
+        self.addresses.remove(self.wanted.address.into());
         self.client.locks().release_locks(self.lock.fh);
     }
 }

@@ -1,5 +1,5 @@
-//! One server of the space's exports: takes calls of NFS, MOUNT and the port mapper apart, and has
-//! them carried out.
+//! One server of the space's exports: it tells calls of NFS, MOUNT and the port mapper apart, and
+//! has them carried out.
 
 mod mount;
 mod port_mapper;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use nuri_client::Client;
 
 use crate::export::{ExportError, Store, Table, normal};
+use crate::floating::{Addresses, Standing};
 use crate::op::{Asker, Files};
 use crate::opened::Opened;
 use crate::protocol::call::{NoRequest, Request};
@@ -31,6 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Gateway {
     files: Files,
     repeated: Repeated,
+    addresses: Arc<Addresses>,
     /// Where clients find NFS and MOUNT.
     port: u16,
 }
@@ -49,7 +51,13 @@ impl Gateway {
         exports.refresh()?;
         let remembered = Remembered::new(client.clone(), REMEMBERED);
         let files = Files { client, exports, key, opened, remembered };
-        Ok(Gateway { files, repeated: Repeated::default(), port })
+        let (repeated, addresses) = Default::default();
+        Ok(Gateway { files, repeated, addresses, port })
+    }
+
+    /// The addresses that move and are here now.
+    pub fn addresses(&self) -> &Arc<Addresses> {
+        &self.addresses
     }
 
     /// The exports as they are known now.
@@ -73,14 +81,14 @@ impl Gateway {
         self.files.opened.close_all();
     }
 
-    fn reply(&self, call: &Call, input: Reader<'_>, (peer, buffer): (&Peer, Vec<u8>)) -> Writer {
+    fn reply(&self, call: &Call, input: Reader<'_>, from: (&Peer, &Standing, Vec<u8>)) -> Writer {
+        let peer = from.0;
         let known = |own: RangeInclusive<u32>| match own.contains(&call.version) {
             true => Ok(()),
             false => Err(Refusal::Version { lowest: *own.start(), highest: *own.end() }),
         };
         let outcome = match call.program {
-            NFS => known(NFS_VERSION..=NFS_VERSION)
-                .and_then(|()| self.nfs(call, input, (peer, buffer))),
+            NFS => known(NFS_VERSION..=NFS_VERSION).and_then(|()| self.nfs(call, input, from)),
             MOUNT => {
                 known(MOUNT_VERSION..=MOUNT_VERSION).and_then(|()| self.mount(call, input, peer))
             }
@@ -96,7 +104,7 @@ impl Gateway {
         &self,
         call: &Call,
         mut input: Reader<'_>,
-        (peer, buffer): (&Peer, Vec<u8>),
+        (peer, standing, buffer): (&Peer, &Standing, Vec<u8>),
     ) -> Result<Writer, Refusal> {
         let request = Request::read(call.procedure, &mut input).map_err(|why| match why {
             NoRequest::Procedure => Refusal::Procedure,
@@ -106,7 +114,7 @@ impl Gateway {
             return Err(Refusal::TooWeak);
         }
         let mut out = message::accepted(call.xid, buffer);
-        let asker = Asker { credentials: &call.credentials, peer };
+        let asker = Asker { credentials: &call.credentials, peer, standing };
         self.files.answer(&request, asker, &mut out);
         Ok(out)
     }
@@ -126,7 +134,8 @@ impl Gateway {
             }
             Seen::Unclear => Answer::Silence,
             Seen::First(first) => {
-                let answer = framed(self.reply(call, input, (peer, buffer)));
+                let standing = self.addresses.standing(peer, call.xid, whole);
+                let answer = framed(self.reply(call, input, (peer, &standing, buffer)));
                 first.answered(answer.bytes());
                 Answer::Reply(answer)
             }
@@ -158,6 +167,6 @@ impl Service for Gateway {
         if is_remembered(&call, input) {
             return self.reply_once(&call, (message, input), (peer, buffer));
         }
-        Answer::Reply(framed(self.reply(&call, input, (peer, buffer))))
+        Answer::Reply(framed(self.reply(&call, input, (peer, &Standing::Unremembered, buffer))))
     }
 }

@@ -1,8 +1,8 @@
 //! The procedures of NFS version 3 on the files of a space.
 //!
-//! Each call names files by handles. [`Files::enter`] looks at the handle, at the client, and at
-//! who calls, for every call and every handle of it (NFS-5). Then the call is carried out, and what
-//! it changed made durable before it is answered (NFS-1).
+//! Each call names files by handles. [`Files::enter`] checks the handle, the client and the user,
+//! for every call and every handle of it (NFS-5). Then the call is carried out. What it changed is
+//! made durable before the call is answered (NFS-1).
 
 mod attributes;
 mod data;
@@ -19,6 +19,7 @@ use nuri_proto::op::meta::Attr;
 use nuri_rules::broken;
 
 use crate::export::{Access, Export, Table};
+use crate::floating::Standing;
 use crate::handle::{Handle, HandleKey};
 use crate::opened::Opened;
 use crate::permission::{self, Caller};
@@ -47,6 +48,7 @@ pub(crate) struct Files {
 pub(crate) struct Asker<'a> {
     pub(crate) credentials: &'a Credentials,
     pub(crate) peer: &'a Peer,
+    pub(crate) standing: &'a Standing,
 }
 
 /// A file that a caller reached by its handle.
@@ -56,6 +58,8 @@ pub(crate) struct Node {
     root: Option<Ino>,
     caller: Caller,
     access: Access,
+    /// Of the call that reached it.
+    standing: Standing,
     /// As it was when the call came.
     attr: Attr,
 }
@@ -185,7 +189,8 @@ impl Files {
         let client = found.or_else(first).ok_or(NfsStatus::ACCES)?;
         let (caller, access) = (client.squash(asker.credentials), client.access);
         let attr = self.attr(handle.ino)?;
-        Ok(Node { root: known.root, export: known.export, caller, access, attr })
+        let standing = asker.standing.clone();
+        Ok(Node { root: known.root, export: known.export, caller, access, standing, attr })
     }
 
     /// Attributes of an inode that still has a name.

@@ -1,4 +1,4 @@
-//! Procedures that find, make, move and remove names.
+//! Procedures that find, create, move and remove names.
 
 use nuri_client::Entry;
 use nuri_proto::Status;
@@ -9,6 +9,7 @@ use nuri_proto::op::meta::{
 
 use super::attributes::device_number;
 use super::{Files, Node};
+use crate::floating::Change;
 use crate::permission::{Caller, EXECUTE, S_ISVTX, WRITE};
 use crate::protocol::attributes::{NewAttributes, write_after};
 use crate::protocol::call::{How, Special};
@@ -246,7 +247,12 @@ impl Files {
         let Caller { uid, gid, .. } = dir.caller;
         let (parent, name, exclusive) = (dir.ino(), name.to_vec(), Exclusive::Yes);
         let call = Make { parent, name, kind, mode, umask: 0, uid, gid, exclusive };
-        let entry = self.client.make(&call)?;
+        let entry = match dir.standing.change(|done| self.client.make_once(&call, done))? {
+            Change::Made(entry) => entry,
+            Change::Before(made) => {
+                self.client.lookup_number(made.ok_or(NfsStatus::SERVERFAULT)?)?
+            }
+        };
         self.found(&entry);
         let own = |number: Option<u32>, is: u32| number.filter(|number| *number != is);
         let rest = NewAttributes {
@@ -303,13 +309,15 @@ impl Files {
         if [&b"."[..], b".."].contains(&name) {
             return Err(NfsStatus::INVAL);
         }
-        let found = self.leaving(dir, name)?;
         let kind = match what {
             What::File => RemoveKind::File,
             What::Directory => RemoveKind::Directory,
         };
-        self.client.remove(dir.ino(), name, kind)?;
-        self.forget_lost(found.ino);
+        if !dir.standing.was_done() {
+            let found = self.leaving(dir, name)?;
+            dir.standing.change(|done| self.client.remove_once((dir.ino(), name), kind, done))?;
+            self.forget_lost(found.ino);
+        }
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
         self.wcc(dir, 1).write(out);
@@ -342,6 +350,21 @@ impl Files {
                 status => status,
             })?;
         }
+        let steps =
+            if from.standing.was_done() { 1 } else { self.move_name((from, old), (to, new))? };
+        self.make_durable(to.ino())?;
+        out.number(NfsStatus::OK.0);
+        self.wcc(from, steps).write(out);
+        self.wcc(to, steps).write(out);
+        Ok(())
+    }
+
+    /// In how many steps that changed each directory.
+    fn move_name(
+        &self,
+        (from, old): (&Node, &[u8]),
+        (to, new): (&Node, &[u8]),
+    ) -> Result<u64, NfsStatus> {
         let moved = self.leaving(from, old)?;
         let moves_up = from.ino() != to.ino() && from.of(moved.attr).is_directory();
         if moves_up {
@@ -353,17 +376,13 @@ impl Files {
             found => Some(found?),
         };
         let (here, there) = ((from.ino(), old), (to.ino(), new));
-        self.client.rename(here, there, RenameMode::Replace)?;
+        let rename = |done| self.client.rename_once((here, there), RenameMode::Replace, done);
+        from.standing.change(rename)?;
         if let Some(replaced) = &replaced {
             self.forget_lost(replaced.ino);
         }
-        self.make_durable(to.ino())?;
-        out.number(NfsStatus::OK.0);
         // Two names of one file: nothing is moved.
-        let steps = u64::from(replaced.is_none_or(|replaced| replaced.ino != moved.ino));
-        self.wcc(from, steps).write(out);
-        self.wcc(to, steps).write(out);
-        Ok(())
+        Ok(u64::from(replaced.is_none_or(|replaced| replaced.ino != moved.ino)))
     }
 
     pub(super) fn link(
@@ -380,14 +399,18 @@ impl Files {
         if file.is_directory() {
             return Err(NfsStatus::PERM);
         }
-        let entry = self.client.link(file.ino(), dir.ino(), name).map_err(|status| {
+        let link = |done| self.client.link_once(file.ino(), (dir.ino(), name), done);
+        let linked = dir.standing.change(link).map_err(|status| {
             // The file is gone, the directory not.
             if status == Status::NOENT { NfsStatus::STALE } else { status.into() }
         })?;
-        self.found(&entry);
+        if let Change::Made(entry) = linked {
+            self.found(&entry);
+        }
+        let attr = self.attr(file.ino())?;
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
-        write_after(Some(&file.told(&entry.attr)), out);
+        write_after(Some(&file.told(&attr)), out);
         self.wcc(dir, 1).write(out);
         Ok(())
     }
@@ -397,7 +420,8 @@ impl Node {
     /// Another file, reached through this directory.
     fn of(&self, attr: Attr) -> Node {
         let (export, caller) = (self.export.clone(), self.caller.clone());
-        Node { export, root: self.root, caller, access: self.access, attr }
+        let standing = self.standing.clone();
+        Node { export, root: self.root, caller, access: self.access, standing, attr }
     }
 }
 

@@ -133,6 +133,32 @@ impl Refusal {
     }
 }
 
+/// The head of a call to a program and its version, behind which the arguments go. Nobody calls.
+pub(crate) fn asked(xid: u32, (program, version): (u32, u32), procedure: u32) -> Writer {
+    let mut out = record::begun(Vec::new());
+    let head = [xid, CALL, RPC_VERSION, program, version, procedure];
+    let nobody = [AUTH_NONE, 0];
+    head.into_iter().chain(nobody).chain(nobody).for_each(|word| out.number(word));
+    out
+}
+
+/// The results in the answer to a call, if it was carried out.
+///
+/// # Errors
+/// It is no answer to this call.
+pub(crate) fn results(answer: &[u8], xid: u32) -> Result<Option<Reader<'_>>, Garbage> {
+    let mut input = Reader::new(answer);
+    if (input.number()?, input.number()?) != (xid, REPLY) {
+        return Err(Garbage);
+    }
+    if input.number()? != ACCEPTED {
+        return Ok(None);
+    }
+    input.number()?;
+    input.bytes(LONGEST_AUTH)?;
+    Ok((input.number()? == 0).then_some(input))
+}
+
 /// The head of a reply, behind which the results go.
 pub(crate) fn accepted(xid: u32, buffer: Vec<u8>) -> Writer {
     let mut out = begun(xid, ACCEPTED, buffer);
@@ -207,6 +233,24 @@ mod tests {
         assert_eq!(input.rest(), [1, 2, 3, 4]);
         let found = Call::read(&mut Reader::new(&call(opaque_auth::default()))).unwrap();
         assert_eq!(found.credentials, Credentials::Nobody);
+    }
+
+    #[test]
+    fn an_answer_is_read_as_it_was_written() {
+        let mut out = asked(7, (100_000, 4), 3);
+        out.number(5);
+        let mut input = Reader::new(&out.bytes()[4..]);
+        let call = Call::read(&mut input).unwrap();
+        assert_eq!((call.xid, call.program, call.version, call.procedure), (7, 100_000, 4, 3));
+        assert_eq!((call.credentials, input.number()), (Credentials::Nobody, Ok(5)));
+        let mut out = accepted(7, Vec::new());
+        out.boolean(true);
+        let answer = &out.bytes()[4..];
+        assert_eq!(results(answer, 7).unwrap().unwrap().boolean(), Ok(true));
+        assert_eq!(results(answer, 8).unwrap_err(), Garbage);
+        for why in [Refusal::Program, Refusal::TooWeak] {
+            assert!(results(&refused(7, why).bytes()[4..], 7).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod log;
 pub mod member;
 pub mod meta;
 pub mod near;
+pub mod once;
 pub mod part;
 
 /// A typed call.
@@ -87,6 +88,7 @@ ops! {
         LockCancel = 103, MakeUnnamed = 110, Accessed = 111,
         Reserve = 112, Apply = 113, AcquirePart = 114, TakeDirectory = 115, Children = 116,
         GroupUse = 117, SwapData = 118, XattrAll = 119, LockTell = 120,
+        ChangeOnce = 121, CallsDone = 122,
     }
     Disks {
         DiskList = 124, DiskOpen = 125,
@@ -96,7 +98,7 @@ ops! {
     }
 }
 
-/// What one side of a connection may be, as the secret it proves says.
+/// The role of one side of a connection, given by the secret that it proves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A node or an operator: all calls.
@@ -106,8 +108,8 @@ pub enum Role {
 }
 
 impl Op {
-    /// Whether who proved to be of this role may make the call. What joins, moves, copies or
-    /// deletes for the whole space is not a mount's.
+    /// Whether a peer with this role may make the call. Calls that join, move, copy or delete for
+    /// the whole space are not for mounts.
     pub fn is_for(self, role: Role) -> bool {
         role == Role::Node || self.is_for_mounts()
     }

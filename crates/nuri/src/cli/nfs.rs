@@ -1,4 +1,4 @@
-//! `nuri nfs ...`: what it can be told.
+//! The command-line arguments of `nuri nfs`.
 
 use clap::{Args, Subcommand};
 use nuri_nfs::export::Client;
@@ -8,10 +8,10 @@ use super::Whence;
 
 #[derive(Subcommand)]
 pub(crate) enum Nfs {
-    /// Say which directories NFS clients may mount
+    /// Set or list the directories that NFS clients may mount
     #[command(subcommand)]
     Export(NfsExport),
-    /// Serve the exports to NFS clients (version 3) until it is stopped
+    /// Serve the exports to NFS clients (version 3) until stopped
     Serve(NfsServe),
 }
 
@@ -19,21 +19,21 @@ pub(crate) enum Nfs {
 pub(crate) enum NfsExport {
     /// Export a directory to clients
     Add(NfsExportAdd),
-    /// Give an export other clients; those that have it mounted and still may go on
+    /// Replace the clients of an export; mounted clients that are still allowed go on
     Set(NfsExportAdd),
     /// List the exports
     List(NfsExportList),
-    /// End an export: clients that have it mounted get stale handles
+    /// End an export; clients that have it mounted get stale handles
     Rm(NfsExportRm),
 }
 
 #[derive(Args)]
 pub(crate) struct NfsExportAdd {
-    /// In the space, from its root: /home
+    /// Directory in the space, as a path from its root, such as /home
     pub(crate) path: String,
-    /// Who may mount it, as in exports(5): an address, a network, a host's name or *, and what they
-    /// may: '10.0.0.0/8(rw,no_root_squash)'. Without options: ro,root_squash. The first that fits
-    /// counts
+    /// Clients and their options, as in exports(5): an address, a network, a host's name or *, for
+    /// example '10.0.0.0/8(rw,no_root_squash)'. Without options: ro,root_squash. The first entry
+    /// that matches a client counts
     #[arg(required = true, value_name = "CLIENT[(OPTIONS)]")]
     pub(crate) clients: Vec<Client>,
     #[command(flatten)]
@@ -58,18 +58,21 @@ pub(crate) struct NfsExportRm {
 
 #[derive(Args)]
 pub(crate) struct NfsServe {
-    /// Where clients connect: NFS, MOUNT and the port mapper answer there
+    /// Address for clients; NFS, MOUNT and the port mapper answer there
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2049")]
     pub(crate) listen: Vec<String>,
-    /// Only these exports (default: all)
+    /// Serve only these exports (default: all)
     #[arg(long = "export", value_name = "PATH")]
     pub(crate) exports: Vec<String>,
-    /// Also at this address, if no other server has it: it moves to another server that was told
-    /// the same when this one ends or its machine is lost. With the bits of its network:
-    /// 10.0.0.100/24
+    /// Serve also at this address while no other server has it, with the bits of its network:
+    /// 10.0.0.100/24. When this server ends or its machine is lost, the address moves to another
+    /// server that has the same option
     #[arg(long, value_name = "ADDRESS/BITS")]
     pub(crate) floating: Vec<FloatingAddress>,
-    /// Connections served at once
+    /// Do not register with this machine's rpcbind, where clients ask for the ports
+    #[arg(long)]
+    pub(crate) no_rpcbind: bool,
+    /// Connections to serve at once, at most
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..=32768))]
     pub(crate) max_connections: u16,
     #[command(flatten)]

@@ -1,13 +1,15 @@
 //! `nuri nfs ...`: directories of the space for machines beside the cluster.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 
 use nuri_client::{Client, ClientConfig};
 use nuri_nfs::export::{Export, ExportError, Store};
-use nuri_nfs::floating::{Floating, listen_anyway};
+use nuri_nfs::floating::{Addresses, Floating, listen_anyway};
 use nuri_nfs::gateway::Gateway;
 use nuri_nfs::protocol::LONGEST_CALL;
+use nuri_nfs::rpcbind::{self, Registered};
 use nuri_nfs::server::{Limits, Server};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -104,7 +106,9 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     // From here on a signal is waited for.
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(at("no signals"))?;
     let listeners = listeners(&args.listen)?;
-    let port = listeners[0].local_addr().map_err(at("no address"))?.port();
+    let addresses: Result<Vec<_>, _> = listeners.iter().map(TcpListener::local_addr).collect();
+    let addresses = addresses.map_err(at("no address"))?;
+    let port = addresses[0].port();
     let cluster = client::connect(&args.whence)?;
     let place = format!("nfs at {}", args.listen.join(" "));
     let client = client::start(&cluster, &format!(" {place}"), config())?;
@@ -114,34 +118,45 @@ fn serve(args: &NfsServe) -> Result<(), Failure> {
     let connections = args.max_connections.into();
     let limits = Limits { connections, threads: THREADS, message: LONGEST_CALL, held: HELD };
     let server = Server::start(gateway.clone(), limits).map_err(at("no thread"))?;
-    for listener in listeners {
-        let address = listener.local_addr().map_err(at("no address"))?;
+    for (listener, address) in listeners.into_iter().zip(&addresses) {
         server.listen(listener).map_err(at("no thread"))?;
         tracing::info!("nfs: serves at {address}");
     }
-    let floating = floating(args, &client, (&server, port))?;
+    let floating = floating(args, &client, (&server, gateway.addresses()), port)?;
+    let registered = if args.no_rpcbind { None } else { register(&addresses) };
     let reported = Reported { host: client::host(), place };
     report_client(&cluster, &client, reported, Default::default);
     let watched = gateway.clone();
     // Nobody waits for its end: where the space does not answer that would take long.
     std::thread::spawn(move || watched.look_after());
     wait_for_end(signals, "nfs");
+    drop(registered);
     server.stop();
     gateway.close();
     floating.iter().for_each(|address| address.leave());
     client.close().map_err(at("bytes that clients wrote and did not commit are lost"))
 }
 
+/// Tells clients the ports, where this machine can. Else they must be given them.
+fn register(addresses: &[SocketAddr]) -> Option<Registered> {
+    let registered = rpcbind::register(Path::new(rpcbind::SOCKET), addresses);
+    registered.unwrap_or_else(|error| {
+        tracing::warn!("nfs: rpcbind tells clients no ports of this server: {error}");
+        None
+    })
+}
+
 /// Addresses that this server takes when no other one has them.
 fn floating(
     args: &NfsServe,
     client: &Arc<Client>,
-    (server, port): (&Arc<Server>, u16),
+    (server, addresses): (&Arc<Server>, &Arc<Addresses>),
+    port: u16,
 ) -> Result<Vec<Arc<Floating>>, Failure> {
     let mut all = Vec::new();
     for wanted in &args.floating {
         let listener = listen_anyway(wanted.address, port).map_err(at(wanted))?;
-        let floating = Floating::new(client.clone(), server.clone(), *wanted);
+        let floating = Floating::new(client.clone(), server.clone(), addresses.clone(), *wanted);
         let floating = Arc::new(floating.map_err(Failure::new)?);
         server.listen(listener).map_err(at("no thread"))?;
         let runs = floating.clone();

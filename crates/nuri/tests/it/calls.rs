@@ -14,7 +14,7 @@ use nuri_io::rng::Rng;
 use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::op::{Call, Op, Role};
-use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, part};
+use nuri_proto::op::{cluster, copy, data, disk, lock, log, member, meta, near, once, part};
 use nuri_rpc::{CallContext, Peer, Secret};
 
 use crate::hostile::figure;
@@ -107,6 +107,7 @@ fn make(op: Op, stranger: &mut Stranger) -> Option<Status> {
             LayoutSet StatFs OrphanRelease TruncateDone Extend LayoutGet MakeUnnamed
             Accessed GroupUse SwapData XattrAll;
         log: Reserve Apply TakeDirectory Children;
+        once: ChangeOnce CallsDone;
         part: AcquirePart;
         lock: LockSet LockTest LockCancel LockTell;
         disk: DiskList DiskOpen;

@@ -172,19 +172,25 @@ impl Client {
 
     /// As [`Client::nfs`], where the server may go away; the call's number stays the same then.
     pub fn try_nfs<R: Unpack>(&mut self, procedure: u32, args: &impl Pack) -> Option<R> {
+        let results = self.try_results(procedure, &packed(args))?;
+        self.xid += 1;
+        R::unpack(&mut &results[..]).ok().map(|(result, _)| result)
+    }
+
+    /// The results of a call with the number that is due, which stays due.
+    pub fn try_results(&mut self, procedure: u32, args: &[u8]) -> Option<Vec<u8>> {
         let cred = opaque_auth::auth_unix(&self.user);
         let verf = opaque_auth::default();
         let call = call_body { rpcvers: 2, prog: NFS, vers: 3, proc: procedure, cred, verf };
         let head = packed(&rpc_msg { xid: self.xid, body: msg_body::CALL(call) });
-        let message = [head, packed(args)].concat();
+        let message = [&head, args].concat();
         let mark = message.len() as u32 | 1 << 31;
         self.stream.write_all(&[&mark.to_be_bytes()[..], &message].concat()).ok()?;
         let mut mark = [0; 4];
         self.stream.read_exact(&mut mark).ok()?;
         let mut answer = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
         self.stream.read_exact(&mut answer).ok()?;
-        self.xid += 1;
-        R::unpack(&mut &answer[24..]).ok().map(|(result, _)| result)
+        Some(answer.split_off(24))
     }
 
     /// NFS version 3.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::{self, Nfs3Option, createhow3, nfs_fh3, sattr3, stable_how};
 
 use crate::machines::Machines;
-use crate::nfs_client::{Client, place};
+use crate::nfs_client::{Client, packed, place};
 use crate::support::wait;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -178,6 +178,68 @@ fn an_address_moves_with_its_clients_when_its_server_or_machine_is_lost() {
         assert_eq!(machines.run(SPACE, &line).trim(), "0", "file{i}");
         let line = format!("stat -c %s /mnt/nuri/home/file{i}");
         assert_eq!(machines.run(SPACE, &line).trim(), "20000", "file{i}");
+    }
+    machines.run(SPACE, "nuri down --dir /srv/nuri");
+}
+
+/// Status of a call with this number, asked until it is answered.
+fn status(client: &mut Patient<'_>, xid: u32, (procedure, args): &(u32, Vec<u8>)) -> u32 {
+    client.does(|client| {
+        client.xid = xid;
+        let results = client.try_results(*procedure, args)?;
+        Some(u32::from_be_bytes(results[..4].try_into().unwrap()))
+    })
+}
+
+/// A client that had no answer asks the next server the same. Catches `nfs_forgets_done`.
+#[test]
+fn what_a_lost_server_did_is_answered_by_the_next_and_not_done_again() {
+    let machines = prepared();
+    machines.run(SPACE, "mkdir /mnt/nuri/home/old");
+    serve(&machines, SERVERS[0]);
+    wait_held_by(&machines, SERVERS[0]);
+    serve(&machines, SERVERS[1]);
+    let mut client = Patient { machines: &machines, client: None, longest: Duration::ZERO };
+    let root = client.does(|client| client.mount("/home").ok());
+    let attributes = sattr3 { mode: Nfs3Option::Some(0o750), ..sattr3::default() };
+    let how = createhow3::GUARDED(attributes.clone());
+    let make = packed(&nfs3::CREATE3args { where_: place(&root, "file"), how });
+    assert_eq!(status(&mut client, 100, &(8, make.clone())), 0);
+    let file = client.does(|client| client.find(&root, "file").ok());
+    let symlink = nfs3::symlinkdata3 {
+        symlink_attributes: sattr3::default(),
+        symlink_data: nfs3::nfspath3(nfs3_types::xdr_codec::Opaque::owned(b"file".to_vec())),
+    };
+    let (from, to) = (place(&root, "file"), place(&root, "moved"));
+    let calls = [
+        (8, make),
+        (9, packed(&nfs3::MKDIR3args { where_: place(&root, "dir"), attributes })),
+        (10, packed(&nfs3::SYMLINK3args { where_: place(&root, "soft"), symlink })),
+        (15, packed(&nfs3::LINK3args { file, link: place(&root, "hard") })),
+        (14, packed(&nfs3::RENAME3args { from, to })),
+        (12, packed(&nfs3::REMOVE3args { object: place(&root, "hard") })),
+        (13, packed(&nfs3::RMDIR3args { object: place(&root, "old") })),
+    ];
+    let all = |client: &mut Patient<'_>| {
+        let one = |(xid, call)| status(client, xid, call);
+        (100..).zip(&calls).map(one).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&mut client), [0; 7]);
+    let names = "cd /mnt/nuri/home && stat -c '%n %i %a %Z' * | sort";
+    let before = machines.run(SPACE, names);
+    for (lost, next) in [(0, 1), (1, 0)] {
+        machines.run(SERVERS[lost], "kill -9 $(cat /root/nfs.pid)");
+        wait_held_by(&machines, SERVERS[next]);
+        // From another port, as a client that was started anew.
+        client.client = None;
+        assert_eq!(all(&mut client), [0; 7]);
+        assert_eq!(machines.run(SPACE, names), before, "nothing was done again");
+        // Other calls of the same words are done: the names are there, or not there.
+        let another = [(1, 17), (2, 17), (5, 2), (6, 2)];
+        for (at, wanted) in another {
+            assert_eq!(status(&mut client, 200 + at as u32, &calls[at]), wanted, "call {at}");
+        }
+        serve(&machines, SERVERS[lost]);
     }
     machines.run(SPACE, "nuri down --dir /srv/nuri");
 }

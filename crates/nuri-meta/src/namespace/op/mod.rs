@@ -12,6 +12,7 @@ mod hold;
 mod layout;
 mod lookup;
 mod make;
+mod once;
 mod publish;
 mod readdir;
 mod remove;

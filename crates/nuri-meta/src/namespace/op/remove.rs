@@ -1,4 +1,4 @@
-//! Removing names, and inodes that lost their last one.
+//! Operations that remove names, and the inodes that lost their last name.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -7,7 +7,8 @@ use nuri_proto::op::meta::{OrphanRelease, RemoveKind, RemoveReply, Unlink, Unlin
 use super::MetaOp;
 use crate::lease::{Claim, Want};
 use crate::namespace::schema::{
-    Body, GarbageRecord, Inode, garbage_key, inline_key, inode_key, orphan_key, xattr_prefix,
+    Body, GarbageRecord, Inode, done_prefix, garbage_key, inline_key, inode_key, orphan_key,
+    xattr_prefix,
 };
 use crate::namespace::txn::Txn;
 
@@ -37,8 +38,8 @@ impl MetaOp for Unlink {
     }
 }
 
-/// One name of the inode is gone. The last one makes it an orphan, which lives while some session
-/// may have it open.
+/// Notes that one name of the inode is gone. Without its last name the inode is an orphan, which
+/// lives while some session may have it open.
 pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveReply, Status> {
     let ino = inode.attr.ino;
     inode.attr.link_dropped(txn.now);
@@ -62,7 +63,7 @@ pub(crate) fn drop_link(txn: &mut Txn<'_>, inode: &mut Inode) -> Result<RemoveRe
     Ok(RemoveReply { ino, orphan })
 }
 
-/// The inode goes, its object becomes garbage.
+/// Removes the inode; its object becomes garbage.
 pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status> {
     let ino = inode.attr.ino;
     txn.delete(inode_key(ino));
@@ -76,16 +77,19 @@ pub(crate) fn drop_inode(txn: &mut Txn<'_>, inode: &Inode) -> Result<(), Status>
             txn.put(garbage_key(file.object), &GarbageRecord { layout })?;
         }
     }
-    let prefix = xattr_prefix(ino);
-    let xattrs = txn.scan_all(&prefix)?;
-    xattrs.into_keys().for_each(|key| txn.delete(key));
+    // Only hidden files stand for addresses.
+    let done = ino.is_hidden().then(|| done_prefix(ino));
+    for prefix in [xattr_prefix(ino)].into_iter().chain(done) {
+        let tails = txn.scan_all(&prefix)?;
+        tails.into_keys().for_each(|key| txn.delete(key));
+    }
     txn.counters.inodes = txn.counters.inodes.saturating_sub(1);
     txn.counters.allocated = txn.counters.allocated.saturating_sub(inode.attr.allocated);
     Ok(())
 }
 
-/// Drops the orphan if no session may have it open any more. One that somebody was told of just
-/// now stays a little.
+/// Drops the orphan if no session may have it open any more. An orphan that a reply named just now
+/// stays a little.
 pub(crate) fn reap(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Status> {
     if txn.raw(&orphan_key(ino))?.is_none() || !txn.leases.interested(ino).is_empty() {
         return Ok(());
