@@ -27,6 +27,11 @@ pub(crate) enum Load {
 pub(crate) const PROCESSOR: u32 = 8;
 
 impl Load {
+    /// It compares or measures times.
+    pub(crate) fn is_quiet(self) -> bool {
+        matches!(self, Load::Compares | Load::Measures | Load::Alone)
+    }
+
     /// Shares of the budget of all processors.
     pub(crate) fn shares(self, budget: u32) -> u32 {
         match self {

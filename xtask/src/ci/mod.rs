@@ -8,6 +8,7 @@ mod job;
 mod plan;
 mod pool;
 pub(crate) mod programs;
+mod spare;
 mod table;
 pub(crate) mod words;
 

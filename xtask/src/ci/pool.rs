@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::job::{Expected, Job, Load, PROCESSOR};
+use super::spare::{LOOK, Spare};
 use super::words::{self, Tests};
 
 /// How a job ended.
@@ -30,6 +31,8 @@ pub(crate) struct Pool {
     used: u32,
     running: usize,
     computing: usize,
+    quiet: usize,
+    spare: Spare,
     waiting: VecDeque<Job>,
 }
 
@@ -47,6 +50,8 @@ impl Pool {
             used: 0,
             running: 0,
             computing: 0,
+            quiet: 0,
+            spare: Spare::new(budget / 2),
             waiting: VecDeque::new(),
         }
     }
@@ -63,10 +68,19 @@ impl Pool {
             if self.running == 0 {
                 return all;
             }
-            let Ok(ended) = ends.recv() else { return all };
+            let ended = match ends.recv_timeout(LOOK) {
+                Ok(ended) => ended,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.spare.look();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return all,
+            };
+            self.spare.look();
             self.used -= self.shares(&ended.job);
             self.running -= 1;
             self.computing -= usize::from(ended.job.load == Load::Computes);
+            self.quiet -= usize::from(ended.job.load.is_quiet());
             tell(&ended);
             all.push(ended);
         }
@@ -77,14 +91,17 @@ impl Pool {
     }
 
     /// The first one that fits. A processor is kept for what computes, while there is any: else
-    /// it would come last, alone, and leave the processors idle before.
+    /// it would come last, alone, and leave the processors idle before. What is spare beyond the
+    /// budget is not for what compares or measures times, nor for what runs beside that.
     fn next(&mut self) -> Option<Job> {
         let computes = |job: &Job| job.load == Load::Computes;
         let is_kept = self.computing == 0 && self.waiting.iter().any(computes);
         let fits = |job: &Job| {
             let kept =
                 if is_kept && !computes(job) { Load::Computes.shares(self.budget) } else { 0 };
-            self.used + self.shares(job) + kept <= self.budget
+            let has_spare = self.quiet == 0 && !job.load.is_quiet();
+            let spare = if has_spare { self.spare.shares() } else { 0 };
+            self.used + self.shares(job) + kept <= self.budget + spare
         };
         let at = self.waiting.iter().position(fits)?;
         self.waiting.remove(at)
@@ -94,6 +111,7 @@ impl Pool {
         self.used += self.shares(&job);
         self.running += 1;
         self.computing += usize::from(job.load == Load::Computes);
+        self.quiet += usize::from(job.load.is_quiet());
         let log = job.log(&self.logs);
         std::thread::spawn(move || drop(end.send(perform(job, log))));
     }

@@ -34,6 +34,7 @@ const MODULES: &[&str] = &[
     "failover",
     "net_failover",
     "virtio_net",
+    "virtio_blk",
     "nbd",
     "raid456",
     "nfsv3",

@@ -3,6 +3,7 @@
 
 mod image;
 mod machine;
+mod moves;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ const STORIES: &[(&str, Story)] = &[
     ("nbd-grows", grows),
     ("nbd-raid", raid),
     ("nbd-channels", channels),
+    ("nbd-moves", moves::moves),
     ("nfs-files", nfs_files),
     ("nfs-server-returns", nfs_server_returns),
     ("nfs-export-ends", nfs_export_ends),

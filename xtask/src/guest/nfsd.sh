@@ -75,9 +75,48 @@ nfsd() {
     nfsd_restarts
     umount /nfs/a
     umount /nfs/b
-    nfsd_stop
+    nfsd_ports
     nuri fs umount /space/a
     nuri fs umount /space/b
+}
+
+# The space's own server leaves the ports that clients are told to another server. When that one is
+# gone it tells its own, and clients need none in their options.
+nfsd_ports() {
+    where="--at $(word first) --token-file /token"
+    # shellcheck disable=SC2086
+    nuri nfs export add /v3 '127.0.0.1(rw,no_root_squash)' $where
+    ports_serve 'rpcbind tells clients no ports of this server: another server is registered'
+    ports_stop
+    nfsd_stop
+    kill "$(pidof rpc.mountd)"
+    ports_serve 'nfs: serves at'
+    options=vers=3,proto=tcp,mountproto=tcp,nolock,addr=127.0.0.1,mountaddr=127.0.0.1
+    mount -i -t nfs -o $options 127.0.0.1:/v3 /nfs/a
+    filled ports > /nfs/a/ports
+    filled ports | cmp - /space/b/v3/ports
+    umount /nfs/a
+    ports_stop
+    fails mount -i -t nfs -o $options 127.0.0.1:/v3 /nfs/a
+    echo "nfsd: ports are right"
+}
+
+# ports_serve WORDS: the space's own server, until it said so.
+ports_serve() {
+    # shellcheck disable=SC2086
+    nuri nfs serve --listen 127.0.0.1:2050 $where 2>/tmp/serve &
+    server=$!
+    for _ in $(seq 300); do
+        if grep -q "$1" /tmp/serve; then sleep 1; return; fi
+        sleep 0.1
+    done
+    cat /tmp/serve
+    return 1
+}
+
+ports_stop() {
+    kill $server
+    wait $server
 }
 
 # What a client wrote and closed is on the other mount, and what is written there is here at the

@@ -185,6 +185,27 @@ one_hangs() {
 # Since the start.
 hundredths() { cut -d' ' -f1 /proc/uptime | tr -d .; }
 
+# The disk of this machine is a volume. It moves to another emulator while it writes files, until it
+# reads a line.
+moves() {
+    mkfs.ext4 -q /dev/vda2
+    mount /dev/vda2 /mnt
+    i=0
+    while ! read -r -t 1 _; do
+        i=$((i + 1))
+        filled $i | dd "of=/mnt/f$i" bs=100k conv=fsync 2>/dev/null
+        echo "wrote $i"
+    done
+    [ -z "$(dmesg | grep -i 'i/o error')" ]
+    forget
+    while [ $i -gt 0 ]; do
+        filled $i | cmp - "/mnt/f$i"
+        i=$((i - 1))
+    done
+    umount /mnt
+    e2fsck -fn /dev/vda2
+}
+
 # A volume that grows: who connects again sees it, and the file system follows.
 grows() {
     attach nbd0 vm 1

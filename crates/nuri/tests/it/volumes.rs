@@ -144,9 +144,58 @@ fn the_clients_that_people_use_find_what_they_wrote() {
         assert!(!said.contains("failed"), "{said}");
         let used = listed(&space, "vm").unwrap()["used"].as_u64().unwrap();
         assert!(used < 3 << 20, "what was discarded is given back: {used}");
+        fio_verifies(uri);
         server.end();
         done(&space, &["rm", "vm"]);
     }
+    space.down_clean();
+}
+
+/// Random writes of many sizes, many at a time; fio reads all of them back.
+fn fio_verifies(uri: &str) {
+    let uri = format!("--uri={uri}");
+    let what = ["--ioengine=nbd", "--rw=randwrite", "--bsrange=512-64k", "--bs_unaligned"];
+    let how = ["--iodepth=16", "--size=24M", "--verify=crc32c", "--verify_fatal=1"];
+    let said = run("fio", &[&["--name=x"], &what[..], &[&uri], &how].concat());
+    assert!(said.contains("err= 0"), "{said}");
+}
+
+/// nbdkit as a client, with filters in front of it: requests are split and wait, some fail before
+/// they reach the server, and nbdkit connects anew and repeats them.
+#[test]
+fn what_filters_of_nbdkit_delay_split_and_repeat_is_written_once() {
+    let space = Space::up(&["--target-size", "1G"]);
+    done(&space, &["create", "vm", "--size", "64M"]);
+    let server = serve(&space, "serve", &[]);
+    let random = space.str("random");
+    run("sh", &["-c", &format!("head -c 24000000 /dev/urandom > {random}")]);
+    let uri = format!("uri={}", server.uri("vm"));
+    // The first filter is the client's; the last one is beside the server.
+    let splits = ["--filter=blocksize", "--filter=delay"];
+    let small = ["minblock=4096", "maxdata=65536", "maxlen=1M", "rdelay=3ms", "wdelay=3ms"];
+    let fails = ["--filter=retry", "--filter=error"];
+    let often = [
+        "retry-delay=1",
+        "retry-exponential=no",
+        "error-pwrite=EIO",
+        "error-pwrite-rate=2%",
+        "error-pread=EIO",
+        "error-pread-rate=2%",
+    ];
+    let nbdkit = |(filters, how): (&[&str], &[&str]), command: &str| {
+        let server = ["nbd", &uri, "--run", command];
+        run("nbdkit", &[&["-U", "-"], filters, &server[..2], how, &server[2..]].concat())
+    };
+    for filters in [(&splits[..], &small[..]), (&fails[..], &often[..])] {
+        let back = space.str("back");
+        nbdkit(filters, &format!("nbdcopy {random} \"$uri\" && nbdcopy \"$uri\" {back}"));
+        run("cmp", &["-n", "24000000", &random, &back]);
+        // Beside the filters: the server has it.
+        run("nbdcopy", &[&server.uri("vm"), &back]);
+        run("cmp", &["-n", "24000000", &random, &back]);
+        python("h = connect(sys.argv[1]); h.trim(64 << 20, 0); h.flush()", &[&server.uri("vm")]);
+    }
+    server.end();
     space.down_clean();
 }
 
