@@ -1,9 +1,9 @@
-//! The handshake (fixed newstyle) as a machine: bytes of the client in, bytes for it and decisions
-//! out. Knows no socket and no clock.
+//! The handshake (fixed newstyle) as a machine: bytes of the client go in; bytes for it and
+//! decisions come out. The machine knows no socket and no clock.
 //!
-//! An answer to an option never depends on how the bytes arrived. An option that is not known, or
-//! malformed, is refused and the next one is read: only a client that cannot be understood at all
-//! is left.
+//! An answer to an option never depends on how the bytes arrived. An option that is unknown or
+//! malformed is refused, and the next one is read. Only a client that cannot be understood at all
+//! is disconnected.
 
 use std::sync::Arc;
 
@@ -173,7 +173,7 @@ impl Handshake {
             option::EXPORT_NAME => self.export_name(data, exports),
             option::ABORT => Effect::Close(ack(number), "it went away"),
             _ if self.encryption == Encryption::Required => {
-                refuse(number, option_reply::TLS_REQUIRED, "this server only serves who uses TLS")
+                refuse(number, option_reply::TLS_REQUIRED, "this server requires TLS")
             }
             option::LIST => list(data, exports),
             option::INFO => self.info(data, exports),

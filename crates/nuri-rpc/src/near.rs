@@ -1,13 +1,14 @@
-//! Bulk between processes of one machine: the receiver copies it from the sender's memory.
+//! Bulk data between processes of one machine: the receiver copies it from the sender's memory.
 //!
-//! MEMORY-1 Whoever reads a process's memory was shown, there, what it had just given away, and the
-//!    process is the one that the kernel names at the other end of a Unix socket: a peer cannot
-//!    have another process read, neither by its number nor by passing on what others say.
+//! MEMORY-1 A process reads a peer's memory only after the peer showed there what it had just been
+//!    given. The peer is the process that the kernel names at the other end of a Unix socket. So a
+//!    peer cannot have another process read, neither by its number nor by passing on what others
+//!    say.
 //! MEMORY-2 A payload stays as it is until its receiver has it: a request's until the reply, a
-//!    reply's until the next request. A sender that gives up earlier drops the connection; what is
+//!    reply's until the next request. A sender that gives up earlier drops the connection. What is
 //!    then taken half changed fails the payload's checksum.
-//! MEMORY-3 Where it is not allowed, or the peers are not one machine for the network, bytes go
-//!    through the connection as between machines.
+//! MEMORY-3 Where reading is not allowed, or the peers are not one machine for the network, bytes
+//!    go through the connection as between machines.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use nuri_proto::Status;
 use nuri_proto::header::{Header, TAKES};
 use nuri_proto::op::Op;
 use nuri_proto::op::cluster::Path;
-use nuri_proto::op::near::{NearAsked, NearProved, PeerMemoryAsk, PeerMemoryProof};
+use nuri_proto::op::near::{PeerMemoryAsk, PeerMemoryAsked, PeerMemoryProof, PeerMemoryProved};
 use nuri_rules::broken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -78,13 +79,13 @@ pub(crate) fn carry_reply(request: &Header, payload: &[u8]) -> Carry {
 /// The connection broke. That memory cannot be read is none.
 pub(crate) fn agree(conn: &mut Conn) -> Result<Near, HandshakeError> {
     let Some(server) = conn.stream().process() else { return Ok(Near::default()) };
-    let Ok(NearAsked { proof: shown }) = call(conn, &PeerMemoryAsk {})? else {
+    let Ok(PeerMemoryAsked { proof: shown }) = call(conn, &PeerMemoryAsk {})? else {
         return Ok(Near::default());
     };
     let mut proof = [0; PROOF];
     getrandom::fill(&mut proof).map_err(|_| HandshakeError::Random)?;
     let ours = PeerMemoryProof { address: address_of(&shown), proof };
-    let Ok(NearProved { reads, address }) = call(conn, &ours)? else {
+    let Ok(PeerMemoryProved { reads, address }) = call(conn, &ours)? else {
         return Ok(Near::default());
     };
     // It was read there until now.
@@ -135,17 +136,17 @@ impl Guest {
         }
     }
 
-    fn ask(&mut self) -> Result<NearAsked, Status> {
+    fn ask(&mut self) -> Result<PeerMemoryAsked, Status> {
         if self.process.is_none() {
             return Err(Status::NOTSUP);
         }
         let mut proof = [0; PROOF];
         getrandom::fill(&mut proof).map_err(|_| Status::IO)?;
         self.given = Some(proof);
-        Ok(NearAsked { proof })
+        Ok(PeerMemoryAsked { proof })
     }
 
-    fn prove(&mut self, call: &PeerMemoryProof) -> NearProved {
+    fn prove(&mut self, call: &PeerMemoryProof) -> PeerMemoryProved {
         // Each proof is good for one try (MEMORY-1).
         let client = self.process;
         let prove = |given| PeerMemory::prove(client?, call.address, &given).ok();
@@ -156,7 +157,7 @@ impl Guest {
         self.memory = given.and_then(prove);
         let shown = self.shown.insert(Box::new(call.proof));
         let address = address_of(&shown[..]);
-        NearProved { reads: self.memory.is_some(), address }
+        PeerMemoryProved { reads: self.memory.is_some(), address }
     }
 }
 

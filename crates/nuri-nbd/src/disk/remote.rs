@@ -1,4 +1,4 @@
-//! A disk of another machine, which its node opens.
+//! A disk of another machine, which that machine's node opens.
 //!
 //! When that machine starts anew, what the disk had in its memory may be lost, and `/dev/sdb` may
 //! be another disk. So nothing is served from then on.
@@ -35,7 +35,7 @@ pub struct OpenedThere {
 pub enum NodeError {
     #[error("there is no node {0}: nuri status")]
     Unknown(NodeId),
-    #[error("only who has the space's own secret may use raw disks")]
+    #[error("raw disks need the space's own token, not that for mounts")]
     NotPermitted,
     #[error("node {0} is of an older version")]
     TooOld(NodeId),

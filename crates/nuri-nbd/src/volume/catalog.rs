@@ -1,4 +1,4 @@
-//! Volumes by name: made, listed, resized, renamed, removed, and taken by a server.
+//! Volumes by name: creates, lists, resizes, renames and removes them, and takes one for a server.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub enum VolumeError {
     Room { asked: u64, room: u64 },
     #[error("it would lose what lies beyond {0} bytes: say --force where that is nothing")]
     Shrinks(u64),
-    #[error("volume {0} is in use: stop who serves it first")]
+    #[error("volume {0} is in use: stop its server first")]
     InUse(String),
     #[error("there are not targets enough for shape {0}: nuri target list")]
     Shape(Shape),

@@ -358,7 +358,7 @@ fn one_loss_too_many_waits_and_loses_nothing() {
         let reads: Vec<_> = reads.collect();
         let [mut parity, mut mirror] = files;
         let writer = std::thread::spawn(move || {
-            parity.write(0..4000).and_then(|()| parity.sync()).unwrap();
+            parity.write(0..ROW).and_then(|()| parity.sync()).unwrap();
             parity
         });
         sleep(7.0);

@@ -52,7 +52,7 @@ struct Done {
 enum ConvertError {
     #[error(transparent)]
     Layout(#[from] AttributeError),
-    #[error("only root, or who mounted the space, converts files")]
+    #[error("only root, or the user who mounted the space, converts files")]
     NotPermitted,
     #[error("{shape} needs more targets than the space has")]
     TooFewTargets { shape: String },
