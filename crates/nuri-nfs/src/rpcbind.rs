@@ -116,11 +116,16 @@ pub fn register(socket: &Path, at: &[SocketAddr]) -> Result<Option<Registered>, 
         Err(RpcbindError::Io(error)) if is_absent(&error) => return Ok(None),
         rpcbind => rpcbind?,
     };
+    // As another program reaches this one.
+    let is_own = |reached: SocketAddr| {
+        let is_here = |own: IpAddr| own == reached.ip() || own.is_unspecified();
+        at.iter().any(|own| own.port() == reached.port() && is_here(own.ip()))
+    };
     let mut registered = Registered { socket: socket.into(), entries: Vec::new() };
     for at in one_of_each_kind(at) {
         for program in PROGRAMS {
             let entry = Entry::new(program, at);
-            rpcbind.register(&entry)?;
+            rpcbind.register(&entry, is_own)?;
             registered.entries.push(entry);
         }
     }
@@ -161,14 +166,18 @@ impl Connection {
     }
 
     /// Takes the place of a server that is gone, as one that was killed.
-    fn register(&mut self, entry: &Entry) -> Result<(), RpcbindError> {
+    fn register(
+        &mut self,
+        entry: &Entry,
+        is_own: impl Fn(SocketAddr) -> bool,
+    ) -> Result<(), RpcbindError> {
         if self.change(SET, entry)? {
             return Ok(());
         }
         let all = self.dump()?;
         let other = all.iter().find(|other| other.is_same_program(entry));
         let Some(other) = other else { return Err(RpcbindError::Refused) };
-        if let Some(at) = other.reached_at().filter(|_| other.address != entry.address)
+        if let Some(at) = other.reached_at().filter(|at| !is_own(*at))
             && TcpStream::connect_timeout(&at, PATIENCE).is_ok()
         {
             return Err(RpcbindError::Taken(at));

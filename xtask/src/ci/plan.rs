@@ -67,6 +67,8 @@ pub(crate) fn beside_the_build() -> Vec<Job> {
 /// Everything else.
 pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> {
     let mut jobs = long_ones();
+    // They compute: two at a time from the beginning, not one after the other at the end.
+    jobs.extend(simulations());
     jobs.extend(builds_of_their_own());
     jobs.extend(broken::jobs(programs)?);
     // One that takes more than the others waits until so much is free: it had better not begin at
@@ -76,7 +78,6 @@ pub(crate) fn after_the_build(programs: &[Program]) -> Result<Vec<Job>, String> 
     jobs.extend(hard);
     jobs.extend(easy);
     jobs.extend(units(programs));
-    jobs.extend(simulations());
     // Of one load the order stays; what must be alone, or nearly so, waits until the others are
     // done.
     let is_quiet = |job: &Job| matches!(job.load, Load::Measures | Load::Alone);

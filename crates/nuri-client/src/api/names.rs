@@ -19,6 +19,9 @@ use crate::writeback::machine::SyncScope;
 /// Names that are asked for at once, of all that a directory has.
 const NAMES: u32 = 1024;
 
+/// Calls done at an address that are read at most: a server keeps a quarter of them.
+const MOST_CALLS: usize = 16_384;
+
 /// A name, and the directory that it is in.
 type Place<'a> = (Ino, &'a [u8]);
 
@@ -132,7 +135,7 @@ impl Client {
     /// The server's; `DONE_BEFORE` where it was done under the same key.
     pub fn make_once(&self, call: &Make, done: Option<Remember>) -> Result<Entry, Status> {
         match done {
-            Some(done) => self.make_by_server(call, Some(done)).map(|made| made.entry),
+            Some(_) => self.make_by_server(call, done).map(|made| made.entry),
             None => self.make(call),
         }
     }
@@ -238,7 +241,7 @@ impl Client {
     /// Does it by the journal, where it need not be remembered.
     fn journalled<T>(
         &self,
-        done: Option<Remember>,
+        done: &Option<Remember>,
         dirs: &[Ino],
         act: impl Fn() -> Option<T>,
     ) -> Option<T> {
@@ -264,7 +267,7 @@ impl Client {
         loop {
             let after = all.last().map(|last| last.key);
             let page = self.session.call(&CallsDone { place, after, max: NAMES })?.calls;
-            if page.is_empty() {
+            if page.is_empty() || all.len() > MOST_CALLS {
                 return Ok(all);
             }
             all.extend(page);
@@ -312,7 +315,7 @@ impl Client {
             self.journal.take_linked(ino, parent);
             self.journal.link_journalled(&call)
         };
-        if let Some(outcome) = self.journalled(done, &[parent], link) {
+        if let Some(outcome) = self.journalled(&done, &[parent], link) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[parent])?;
@@ -347,7 +350,7 @@ impl Client {
             self.journal.take_child(parent, name);
             self.journal.remove_journalled(parent, name, kind)
         };
-        if let Some(outcome) = self.journalled(done, &[parent], remove) {
+        if let Some(outcome) = self.journalled(&done, &[parent], remove) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[parent])?;
@@ -401,7 +404,7 @@ impl Client {
                 Err(status) => Some(Err(status)),
             }
         };
-        if let Some(outcome) = self.journalled(done, &[from.0, to.0], rename) {
+        if let Some(outcome) = self.journalled(&done, &[from.0, to.0], rename) {
             return outcome;
         }
         let _direct = self.journal.begin_direct(&[from.0, to.0])?;

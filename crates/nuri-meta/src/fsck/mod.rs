@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nuri_kv::engine::{Engine, KvError};
 use nuri_proto::id::{Ino, ObjectId};
 use nuri_proto::layout::Layout;
+use nuri_proto::op::once::CallKey;
 use serde::de::DeserializeOwned;
 
 pub use self::problem::Problem;
@@ -210,7 +211,20 @@ impl Check<'_> {
         self.readable(Family::Session, |_, _, _: SessionRecord| {})?;
         self.readable(Family::Slot, |_, _, _: SlotRecord| {})?;
         self.readable(Family::Done, |_, _, _: DoneRecord| {})?;
+        self.keys_of_calls()?;
         self.readable(Family::Garbage, |_, _, _: GarbageRecord| {})
+    }
+
+    /// Who takes an address reads all its calls.
+    fn keys_of_calls(&mut self) -> Result<(), KvError> {
+        let mut unreadable = Vec::new();
+        each(self.engine, Family::Done, |key, _| {
+            if key_tail(key).len() != size_of::<CallKey>() {
+                unreadable.push(Problem::Unreadable { key: key.to_vec() });
+            }
+        })?;
+        self.report.problems.extend(unreadable);
+        Ok(())
     }
 
     fn inode(&mut self, ino: Ino, known: &Known) -> Result<(), KvError> {

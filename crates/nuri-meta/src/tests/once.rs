@@ -14,7 +14,7 @@ fn place(c: &Client<'_>) -> Ino {
 }
 
 fn remember(place: Ino, key: CallKey, number: u64) -> Remember {
-    Remember { place, key, number, forget: None }
+    Remember { place, key, number, forget: Vec::new() }
 }
 
 fn once(done: Remember, change: impl Into<nuri_proto::op::once::NameChange>) -> ChangeOnce {
@@ -80,7 +80,9 @@ fn what_failed_is_not_remembered_and_what_is_old_is_forgotten() {
     let key = |byte: u8| CallKey([byte; 16]);
     c.put(once(remember(place, key(1), 1), directory())).unwrap();
     c.put(once(remember(place, key(2), 2), gone())).unwrap();
-    let third = Remember { forget: Some(key(1)), ..remember(place, key(3), 3) };
+    let again = c.put(once(remember(place, key(2), 2), gone()));
+    assert_eq!(again.unwrap_err(), Status::DONE_BEFORE, "not that it is gone");
+    let third = Remember { forget: vec![key(1)], ..remember(place, key(3), 3) };
     c.put(once(third, directory())).unwrap();
     let numbers: Vec<_> = known(&c, place).iter().map(|call| call.number).collect();
     assert_eq!(numbers, [2, 3]);
@@ -103,4 +105,6 @@ fn only_an_address_remembers() {
     let nowhere = Ino(place.0 + 1000);
     assert_eq!(c.put(once(remember(nowhere, KEY, 1), directory())).unwrap_err(), Status::STALE);
     assert_eq!(c.find(ROOT, "d"), None);
+    let forgets = Remember { forget: vec![KEY; 3], ..remember(place, KEY, 1) };
+    assert_eq!(c.put(once(forgets, directory())).unwrap_err(), Status::INVAL);
 }

@@ -82,6 +82,7 @@ fn lose_a_record(engine: &dyn Engine, rng: &mut Rng) {
         Family::Counters,
         Family::Session,
         Family::Slot,
+        Family::Done,
     ];
     let all = records(engine, families[rng.below(families.len() as u64) as usize]);
     if let Some((key, value)) = picked(rng, &all) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nuri_client::Client;
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
-use nuri_proto::op::once::{CallDone, CallKey, Remember};
+use nuri_proto::op::once::{CallDone, CallKey, MOST_FORGOTTEN, Remember};
 use nuri_rules::broken;
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
@@ -45,6 +45,11 @@ impl Standing {
         matches!(self, Standing::Done(_))
     }
 
+    /// Whether the metadata server knows if the call was done.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self, Standing::New(..))
+    }
+
     /// Makes the call's change of a name, once.
     pub(crate) fn change<T>(
         &self,
@@ -58,26 +63,33 @@ impl Standing {
     }
 }
 
-/// The addresses that this server has now, with what was done there.
+/// The addresses that move, and what was done at those that this server has now.
 #[derive(Default)]
-pub struct Addresses(RwLock<HashMap<IpAddr, Arc<CallsDone>>>);
+pub struct Addresses(RwLock<HashMap<IpAddr, Option<Arc<CallsDone>>>>);
 
 impl Addresses {
-    pub(super) fn add(&self, address: IpAddr, done: CallsDone) {
-        self.0.write().insert(address, Arc::new(done));
+    /// It is another server's.
+    pub(super) fn leave(&self, address: IpAddr) {
+        self.0.write().insert(address, None);
     }
 
-    pub(super) fn remove(&self, address: IpAddr) {
-        self.0.write().remove(&address);
+    pub(super) fn take(&self, address: IpAddr, done: CallsDone) {
+        self.0.write().insert(address, Some(Arc::new(done)));
     }
 
-    /// How a call stands, all of which is `message`.
-    pub(crate) fn standing(&self, peer: &Peer, xid: u32, message: &[u8]) -> Standing {
-        let done = self.0.read().get(&peer.local).cloned();
-        done.map_or(Standing::Unremembered, |done| {
-            let key = key(peer.address, xid, message);
-            let before = done.state.lock().before.get(&key).copied();
-            before.map_or_else(|| Standing::New(done, key), Standing::Done)
+    /// How a call stands, all of which is `message`. Nothing where it came to an address that is
+    /// another server's by now.
+    pub(crate) fn standing(&self, peer: &Peer, xid: u32, message: &[u8]) -> Option<Standing> {
+        let done = match self.0.read().get(&peer.local) {
+            None => return Some(Standing::Unremembered),
+            Some(done) => done.clone()?,
+        };
+        let key = key(peer.address, xid, message);
+        let before = done.state.lock().before.get(&key).copied();
+        Some(match before {
+            Some(made) => Standing::Done(made),
+            None if done.remembers && !broken!("nfs_forgets_done") => Standing::New(done, key),
+            None => Standing::Unremembered,
         })
     }
 }
@@ -102,6 +114,8 @@ pub(crate) struct CallsDone {
     client: Arc<Client>,
     /// The file that stands for the address.
     place: Ino,
+    /// A metadata server of an older version remembers nothing.
+    remembers: bool,
     state: Mutex<State>,
 }
 
@@ -124,20 +138,19 @@ impl State {
         }
     }
 
-    /// As what the next call is remembered. The oldest one makes room for it.
+    /// As what the next call is remembered. The oldest ones make room for it.
     fn begin(&mut self, place: Ino, key: CallKey) -> Remember {
-        self.number += 1;
-        let is_full = self.order.len() >= MOST;
-        let forget = if is_full { self.order.pop_front() } else { None };
-        forget.iter().for_each(|key| _ = self.before.remove(key));
+        self.number = self.number.saturating_add(1);
+        let surplus = (self.order.len() + 1).saturating_sub(MOST).min(MOST_FORGOTTEN);
+        let forget = self.order.drain(..surplus).collect();
         Remember { place, key, number: self.number, forget }
     }
 
     fn end(&mut self, done: Remember, is_done: bool) {
         match is_done {
             true => self.order.push_back(done.key),
-            // The oldest one is still there.
-            false => done.forget.into_iter().for_each(|key| self.order.push_front(key)),
+            // The oldest ones are still there.
+            false => done.forget.into_iter().rev().for_each(|key| self.order.push_front(key)),
         }
     }
 }
@@ -145,9 +158,13 @@ impl State {
 impl CallsDone {
     /// Reads what is remembered. Nobody may change it elsewhere from now on.
     pub(super) fn load(client: Arc<Client>, place: Ino) -> Result<CallsDone, Status> {
-        let calls =
-            if broken!("nfs_forgets_done") { Vec::new() } else { client.calls_done(place)? };
-        Ok(CallsDone { client, place, state: Mutex::new(State::of(calls)) })
+        let calls = match client.calls_done(place) {
+            Ok(calls) => Some(calls),
+            Err(Status::MALFORMED) => None,
+            Err(status) => return Err(status),
+        };
+        let (remembers, calls) = (calls.is_some(), calls.unwrap_or_default());
+        Ok(CallsDone { client, place, remembers, state: Mutex::new(State::of(calls)) })
     }
 
     fn change<T>(
@@ -156,18 +173,24 @@ impl CallsDone {
         act: impl FnOnce(Option<Remember>) -> Result<T, Status>,
     ) -> Result<Change<T>, Status> {
         let done = self.state.lock().begin(self.place, key);
-        let outcome = act(Some(done));
+        let outcome = act(Some(done.clone()));
         self.state.lock().end(done, outcome.is_ok());
         match outcome {
-            // The server that had the address was still at work when this one read.
-            Err(Status::DONE_BEFORE) => {
+            Err(status) if is_unclear(status) => {
                 let calls = self.client.calls_done(self.place)?;
-                let made = calls.iter().find(|call| call.key == key).and_then(|call| call.made);
-                Ok(Change::Before(made))
+                let before = calls.iter().find(|call| call.key == key);
+                before.map(|call| Change::Before(call.made)).ok_or(status)
             }
             outcome => outcome.map(Change::Made),
         }
     }
+}
+
+/// The call may have been done: by the server that had the address, which was still at work when
+/// this one read, or by this one, in a session that ended.
+fn is_unclear(status: Status) -> bool {
+    [Status::DONE_BEFORE, Status::SESSION_GONE, Status::RETRY, Status::UNREACHABLE]
+        .contains(&status)
 }
 
 #[cfg(test)]
@@ -201,17 +224,34 @@ mod tests {
         };
         for i in 0..MOST - 2 {
             let done = state.begin(PLACE, key(i));
-            assert_eq!((done.number, done.forget), (13 + i as u64, None));
+            assert_eq!((done.number, &done.forget), (13 + i as u64, &Vec::new()));
             state.end(done, true);
         }
         let done = state.begin(PLACE, key(MOST));
-        assert_eq!(done.forget, Some(CallKey([1; 16])));
-        assert!(!state.before.contains_key(&CallKey([1; 16])));
+        assert_eq!(done.forget, [CallKey([1; 16])]);
         // It failed: nothing was forgotten in the space.
         state.end(done, false);
         let done = state.begin(PLACE, key(MOST));
-        assert_eq!(done.forget, Some(CallKey([1; 16])));
+        assert_eq!(done.forget, [CallKey([1; 16])]);
         state.end(done, true);
         assert_eq!(state.order.len(), MOST);
+        assert!(state.before.contains_key(&CallKey([1; 16])), "its client may be late");
+    }
+
+    #[test]
+    fn more_than_are_kept_become_fewer() {
+        let found = |i: usize| {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&i.to_be_bytes());
+            CallDone { key: CallKey(key), number: i as u64, made: None }
+        };
+        let mut state = State::of((0..MOST + 5).map(found).collect());
+        for i in 0..8 {
+            let done = state.begin(PLACE, CallKey([i; 16]));
+            state.end(done, true);
+        }
+        assert_eq!(state.order.len(), MOST);
+        let mut state = State::of(vec![CallDone { number: u64::MAX, ..call(1, 0) }]);
+        assert_eq!(state.begin(PLACE, CallKey([2; 16])).number, u64::MAX);
     }
 }

@@ -52,6 +52,8 @@ pub enum FloatingError {
     Open(FloatingAddress, Status),
     #[error("{0}: what was done there cannot be read: {1}")]
     CallsDone(FloatingAddress, Status),
+    #[error("{0}: its lock was lost again")]
+    Lost(FloatingAddress),
 }
 
 /// See the module's text.
@@ -93,6 +95,7 @@ impl Floating {
         let open = client.open(ino, Access::Both);
         let fh = open.map_err(|status| FloatingError::Open(wanted, status))?;
         let lock = place(ino, fh);
+        addresses.leave(wanted.address.into());
         let here = Mutex::default();
         Ok(Floating { client, server, addresses, wanted, interface, lock, here })
     }
@@ -124,7 +127,7 @@ impl Floating {
                 tracing::warn!("nfs: leaves {}: it may be another server's by now", self.wanted);
                 here.added = None;
                 self.server.end_at(self.wanted.address.into());
-                self.addresses.remove(self.wanted.address.into());
+                self.addresses.leave(self.wanted.address.into());
                 // A lock that was lost says so until it is let go.
                 self.client.locks().release_locks(self.lock.fh);
             }
@@ -135,7 +138,7 @@ impl Floating {
                 }
                 Err(error) => {
                     tracing::error!("nfs: {error}: another server may still take the address over");
-                    self.addresses.remove(self.wanted.address.into());
+                    self.addresses.leave(self.wanted.address.into());
                     here.holder = Holder::Elsewhere;
                     self.client.locks().release_locks(self.lock.fh);
                     std::thread::sleep(AFTER_FAILURE);
@@ -148,7 +151,11 @@ impl Floating {
     fn take(&self) -> Result<Added, FloatingError> {
         let done = CallsDone::load(self.client.clone(), self.lock.ino)
             .map_err(|status| FloatingError::CallsDone(self.wanted, status))?;
-        self.addresses.add(self.wanted.address.into(), done);
+        // Reading may have taken long.
+        if !self.client.is_heard() || self.client.locks().check_locks(self.lock.fh).is_err() {
+            return Err(FloatingError::Lost(self.wanted));
+        }
+        self.addresses.take(self.wanted.address.into(), done);
         Added::new(self.wanted, &self.interface)
             .map_err(|error| FloatingError::Interface(self.wanted, error))
     }
@@ -156,7 +163,7 @@ impl Floating {
     /// Leaves the address to others, at the end.
     pub fn leave(&self) {
         *self.here.lock() = Here { is_over: true, ..Here::default() };
-        self.addresses.remove(self.wanted.address.into());
+        self.addresses.leave(self.wanted.address.into());
         self.client.locks().release_locks(self.lock.fh);
     }
 }

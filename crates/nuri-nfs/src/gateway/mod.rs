@@ -15,6 +15,7 @@ use crate::floating::{Addresses, Standing};
 use crate::op::{Asker, Files};
 use crate::opened::Opened;
 use crate::protocol::call::{NoRequest, Request};
+use crate::protocol::status::NfsStatus;
 use crate::protocol::{MOUNT, MOUNT_VERSION, NFS, NFS_VERSION, PORT_MAPPER, PORT_MAPPER_VERSIONS};
 use crate::remembered::Remembered;
 use crate::repeated::{Repeated, Seen};
@@ -23,6 +24,8 @@ use crate::rpc::record;
 use crate::rpc::xdr::{Reader, Writer};
 use crate::server::{Answer, Peer, Service};
 
+/// Bytes before the status of an NFS call that was accepted.
+const HEADS: usize = 28;
 /// Inodes that stay known, twice so many at most.
 const REMEMBERED: usize = 20_000;
 /// Between two looks at the exports, and at files that nobody writes.
@@ -134,9 +137,14 @@ impl Gateway {
             }
             Seen::Unclear => Answer::Silence,
             Seen::First(first) => {
-                let standing = self.addresses.standing(peer, call.xid, whole);
+                let Some(standing) = self.addresses.standing(peer, call.xid, whole) else {
+                    return Answer::Close;
+                };
                 let answer = framed(self.reply(call, input, (peer, &standing, buffer)));
-                first.answered(answer.bytes());
+                // What may be done later was not done for sure: the same call finds out.
+                if !is_later(answer.bytes()) {
+                    first.answered(answer.bytes());
+                }
                 Answer::Reply(answer)
             }
         }
@@ -147,6 +155,11 @@ impl Gateway {
 fn is_remembered(call: &Call, mut input: Reader<'_>) -> bool {
     call.program == NFS
         && Request::read(call.procedure, &mut input).is_ok_and(|request| request.is_remembered())
+}
+
+/// Whether the client is asked to try again later. The status follows two heads.
+fn is_later(answer: &[u8]) -> bool {
+    answer.get(HEADS..HEADS + 4) == Some(&NfsStatus::JUKEBOX.0.to_be_bytes())
 }
 
 fn framed(mut out: Writer) -> Writer {

@@ -298,6 +298,14 @@ impl Files {
         if may { Ok(found) } else { Err(NfsStatus::ACCES) }
     }
 
+    /// The same. Nothing where it is gone, and the metadata server knows whether by this call.
+    fn leaving_now(&self, dir: &Node, name: &[u8]) -> Result<Option<Entry>, NfsStatus> {
+        match self.leaving(dir, name) {
+            Err(NfsStatus::NOENT) if dir.standing.is_new() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     pub(super) fn remove(
         &self,
         dir: &Node,
@@ -314,9 +322,9 @@ impl Files {
             What::Directory => RemoveKind::Directory,
         };
         if !dir.standing.was_done() {
-            let found = self.leaving(dir, name)?;
+            let found = self.leaving_now(dir, name)?;
             dir.standing.change(|done| self.client.remove_once((dir.ino(), name), kind, done))?;
-            self.forget_lost(found.ino);
+            found.iter().for_each(|found| self.forget_lost(found.ino));
         }
         self.make_durable(dir.ino())?;
         out.number(NfsStatus::OK.0);
@@ -365,11 +373,13 @@ impl Files {
         (from, old): (&Node, &[u8]),
         (to, new): (&Node, &[u8]),
     ) -> Result<u64, NfsStatus> {
-        let moved = self.leaving(from, old)?;
-        let moves_up = from.ino() != to.ino() && from.of(moved.attr).is_directory();
-        if moves_up {
-            // Its name for what is above it changes.
-            self.check(&from.of(moved.attr), WRITE)?;
+        let moved = self.leaving_now(from, old)?;
+        if let Some(moved) = moved.filter(|_| from.ino() != to.ino()) {
+            let moved = from.of(moved.attr);
+            if moved.is_directory() {
+                // Its name for what is above it changes.
+                self.check(&moved, WRITE)?;
+            }
         }
         let replaced = match self.leaving(to, new) {
             Err(NfsStatus::NOENT) => None,
@@ -382,7 +392,8 @@ impl Files {
             self.forget_lost(replaced.ino);
         }
         // Two names of one file: nothing is moved.
-        Ok(u64::from(replaced.is_none_or(|replaced| replaced.ino != moved.ino)))
+        let is_same = replaced.is_some_and(|is| moved.is_some_and(|moved| is.ino == moved.ino));
+        Ok(u64::from(!is_same))
     }
 
     pub(super) fn link(

@@ -24,16 +24,19 @@ pub struct ChangeOnce {
 }
 call!(ChangeOnce => ChangeOnceReply);
 
+/// Calls that one change may forget.
+pub const MOST_FORGOTTEN: usize = 2;
+
 /// As what a call is remembered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Remember {
     /// The file that stands for the address.
     pub place: Ino,
     pub key: CallKey,
     /// Grows with each call at the address.
     pub number: u64,
-    /// An older one that need not be remembered any more.
-    pub forget: Option<CallKey>,
+    /// Older ones that need not be remembered any more, at most [`MOST_FORGOTTEN`].
+    pub forget: Vec<CallKey>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

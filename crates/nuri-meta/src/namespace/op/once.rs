@@ -3,7 +3,8 @@
 
 use nuri_proto::op::meta::{Link, Make, MakeReply, Rename, Unlink};
 use nuri_proto::op::once::{
-    CallDone, CallKey, CallsDone, CallsDoneReply, ChangeOnce, ChangeOnceReply, NameChange, Remember,
+    CallDone, CallKey, CallsDone, CallsDoneReply, ChangeOnce, ChangeOnceReply, MOST_FORGOTTEN,
+    NameChange, Remember,
 };
 use nuri_proto::{Status, codec};
 use nuri_rules::broken;
@@ -16,9 +17,10 @@ use crate::namespace::txn::Txn;
 /// Of one answer.
 const MOST: u32 = 1024;
 
-fn was_done(txn: &Txn<'_>, Remember { place, key, .. }: Remember) -> Result<bool, Status> {
+fn was_done(txn: &Txn<'_>, done: &Remember) -> Result<bool, Status> {
+    let Remember { place, key, ref forget, .. } = *done;
     // Only hidden files stand for addresses.
-    if !place.is_hidden() {
+    if !place.is_hidden() || forget.len() > MOST_FORGOTTEN {
         return Err(Status::INVAL);
     }
     Ok(txn.raw(&done_key(place, key))?.is_some() && !broken!("done_twice"))
@@ -26,7 +28,7 @@ fn was_done(txn: &Txn<'_>, Remember { place, key, .. }: Remember) -> Result<bool
 
 impl MetaOp for ChangeOnce {
     fn claims(&self, txn: &Txn<'_>) -> Result<Vec<Claim>, Status> {
-        if was_done(txn, self.done)? {
+        if was_done(txn, &self.done)? {
             return Ok(Vec::new());
         }
         match &self.change {
@@ -47,9 +49,10 @@ impl MetaOp for ChangeOnce {
     }
 
     fn run(self, txn: &mut Txn<'_>, payload: &[u8]) -> Result<ChangeOnceReply, Status> {
-        if was_done(txn, self.done)? {
+        if was_done(txn, &self.done)? {
             return Err(Status::DONE_BEFORE);
         }
+        txn.inode(self.done.place)?;
         let (reply, made) = match self.change {
             NameChange::Make(change) => {
                 let reply: MakeReply = change.run(txn, payload)?;
@@ -60,11 +63,9 @@ impl MetaOp for ChangeOnce {
             NameChange::Rename(change) => (codec::encode(&change.run(txn, payload)?)?, None),
         };
         let Remember { place, key, number, forget } = self.done;
-        txn.inode(place)?;
         txn.put(done_key(place, key), &DoneRecord { number, made })?;
-        if let Some(older) = forget.filter(|older| *older != key) {
-            txn.delete(done_key(place, older));
-        }
+        let older = forget.into_iter().filter(|older| *older != key);
+        older.for_each(|older| txn.delete(done_key(place, older)));
         Ok(ChangeOnceReply { reply })
     }
 }
