@@ -52,6 +52,15 @@ broken() {
 
 filled() { yes "$1" | head -c 300000; }
 
+# files_are_right COUNT: /mnt/f1 and the following ones are filled each with its number.
+files_are_right() {
+    n=$1
+    while [ "$n" -gt 0 ]; do
+        filled "$n" | cmp - "/mnt/f$n"
+        n=$((n - 1))
+    done
+}
+
 # A file system on a volume, by two connections; rooms of what was removed go back.
 files() {
     attach nbd0 vm 2
@@ -91,11 +100,7 @@ after_cut() {
     attach nbd0 vm 1
     e2fsck -p /dev/nbd0 || test $? -le 1
     mount /dev/nbd0 /mnt
-    i=0
-    while [ $i -lt "$(word count)" ]; do
-        i=$((i + 1))
-        filled $i | cmp - "/mnt/f$i"
-    done
+    files_are_right "$(word count)"
     umount /mnt
     e2fsck -fn /dev/nbd0
 }
@@ -154,10 +159,7 @@ channels() {
     one_hangs
     [ -z "$(dmesg | grep -i 'i/o error')" ]
     echo 3 > /proc/sys/vm/drop_caches
-    while [ $i -gt 0 ]; do
-        filled $i | cmp - "/mnt/f$i"
-        i=$((i - 1))
-    done
+    files_are_right $i
     umount /mnt
     e2fsck -fn /dev/nbd0
     nuri volume detach vm
@@ -198,10 +200,7 @@ moves() {
     done
     [ -z "$(dmesg | grep -i 'i/o error')" ]
     forget
-    while [ $i -gt 0 ]; do
-        filled $i | cmp - "/mnt/f$i"
-        i=$((i - 1))
-    done
+    files_are_right $i
     umount /mnt
     e2fsck -fn /dev/vda2
 }
