@@ -77,13 +77,16 @@ impl<P: Port> Groups<P> {
         for some in open.chunks(AT_ONCE) {
             let mut lists = self.lists(some.iter().flat_map(Comparison::asked)).into_iter();
             for comparison in some {
-                let told = lists.by_ref().take(comparison.asked().count()).collect();
+                let told: Vec<_> = lists.by_ref().take(comparison.asked().count()).collect();
+                // The last one is the member's own.
+                let others = told.len().saturating_sub(1);
+                let heard = told.iter().take(others).filter(|list| list.is_ok()).count();
                 let differs = comparison.differs(told);
                 let found = (comparison.group.id, comparison.group.epoch);
                 match differs.and_then(|differs| self.answer(comparison, &differs)) {
                     Ok(false) => compared.proven.push(found),
                     Ok(true) => compared.behind.push(found),
-                    Err(_) if unheard == Unheard::LeftOut && comparison.may_leave() => {
+                    Err(_) if unheard == Unheard::LeftOut && comparison.may_leave_beside(heard) => {
                         compared.behind.push(found);
                     }
                     Err(_) => {}
@@ -185,6 +188,13 @@ impl<'g> Comparison<'g> {
         proven == self.others && self.others.iter().count() >= self.group.shape.data()
     }
 
+    /// Whether it may leave without a comparison, where so many of the others answered. One that is
+    /// silent may be gone for good: what it alone would hold then must not be given away.
+    fn may_leave_beside(&self, heard: usize) -> bool {
+        let is_enough = heard >= self.group.shape.data() || broken!("left_beside_silent");
+        self.may_leave() && is_enough
+    }
+
     fn differs(&self, mut told: Vec<Result<List, Status>>) -> Result<Differs, Status> {
         let own = told.pop().ok_or(Status::IO)??;
         let lists = self.others.iter().zip(told).map(|(place, list)| Ok((place, list?)));
@@ -255,10 +265,10 @@ mod tests {
 
     use super::*;
 
-    /// Catches `broken!("silent_is_left_out")`.
+    /// Catches `broken!("silent_is_left_out")` and `broken!("left_beside_silent")`.
     #[test]
     fn who_leaves_does_so_beside_members_beyond_doubt() {
-        let may_leave = |unproven: &[u32], absent: &[u32]| {
+        let compared = |unproven: &[u32], absent: &[u32], heard: usize| {
             let standing = |i| match absent.contains(&i) {
                 true => Standing::Absent { since: Epoch(1) },
                 false => Standing::Live,
@@ -270,8 +280,13 @@ mod tests {
             let members = (0..4).map(member).collect();
             let shape = Shape::Parity { k: 2, m: 2 };
             let group = Group { id: GroupId(1), epoch: Epoch(1), shape, members };
-            Comparison::of(&group, TargetId(0)).map(|comparison| comparison.may_leave())
+            let comparison = Comparison::of(&group, TargetId(0))?;
+            Some((comparison.may_leave(), comparison.may_leave_beside(heard)))
         };
+        let may_leave =
+            |unproven: &[u32], absent: &[u32]| compared(unproven, absent, 2).map(|may| may.0);
+        let beside = |heard| compared(&[0], &[], heard).map(|may| may.1);
+        assert_eq!([1, 2, 3].map(beside), [false, true, true].map(Some), "those that answered");
         assert_eq!(may_leave(&[], &[]), None, "nobody doubts it");
         assert_eq!(may_leave(&[0], &[0]), None, "it takes no part");
         assert_eq!(may_leave(&[0], &[]), Some(true));
