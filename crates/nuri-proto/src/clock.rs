@@ -35,7 +35,8 @@ pub const REQUEST: Duration = Duration::from_secs(30);
 /// this long is taken for lost, until it answers again or its group goes on without it.
 pub const MEMBER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// A target whose machine was started anew waits so long for the members that it is to be compared
-/// with; then it leaves the groups whose other members are beyond doubt.
+/// with. Then it leaves the groups whose other members are beyond doubt, if those that answered
+/// hold the data.
 pub const PROOF: Duration = Duration::from_secs(8);
 /// A decided write is told to its members at the latest after this long.
 pub const COMMIT_DELAY: Duration = Duration::from_millis(50);

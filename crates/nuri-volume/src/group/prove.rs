@@ -16,7 +16,8 @@
 //! brought up to date. Programs go on meanwhile. Otherwise nobody knows which member lost
 //! something. Then the stripes that differ are brought forward one by one (`forward.rs`), and no
 //! member leaves. A live member that does not answer may be the one that holds what was lost here.
-//! So its answer is awaited, or the authority takes it out of the group.
+//! So its answer is awaited, or the authority takes it out of the group. After a while the member
+//! leaves instead, if the members that did answer hold all the data without it.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,8 @@ const AT_ONCE: usize = 32;
 pub enum Unheard {
     /// They may come: the question is to be asked again.
     Waited,
-    /// They had their time: where all others are beyond doubt, who cannot be compared leaves.
+    /// They had their time. A member that cannot be compared leaves, if all others are beyond doubt
+    /// and those that answered hold the data.
     LeftOut,
 }
 
@@ -188,8 +190,8 @@ impl<'g> Comparison<'g> {
         proven == self.others && self.others.iter().count() >= self.group.shape.data()
     }
 
-    /// Whether it may leave without a comparison, where so many of the others answered. One that is
-    /// silent may be gone for good: what it alone would hold then must not be given away.
+    /// Whether the member may leave without a comparison, if `heard` of the others answered. A
+    /// silent member may be gone for good. So the silent ones do not count.
     fn may_leave_beside(&self, heard: usize) -> bool {
         let is_enough = heard >= self.group.shape.data() || broken!("left_beside_silent");
         self.may_leave() && is_enough
