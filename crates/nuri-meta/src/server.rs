@@ -385,6 +385,7 @@ impl MetaServer {
             named: Vec::new(),
             taken: None,
             offers: true,
+            forgotten: Vec::new(),
         }
     }
 
@@ -401,6 +402,7 @@ impl MetaServer {
         let ran = call.run(&mut txn, payload);
         // A refusal tells what was read as much as an answer does ("exists", "not empty").
         let needed = txn.needed();
+        let forgotten = std::mem::take(&mut txn.forgotten);
         let finished = ran.and_then(|reply| Ok((codec::encode(&reply)?, txn.finish()?)));
         let outcome = finished.and_then(|(reply, finished)| {
             let own = self.conclude(core, context, &reply, finished)?;
@@ -410,6 +412,9 @@ impl MetaServer {
             Ok((own, reply)) => (own.max(needed), Ok(reply)),
             Err(status) => {
                 core.counters = Counters { stamp: core.counters.stamp, ..before };
+                if !broken!("forgotten_for_good") {
+                    forgotten.into_iter().rev().for_each(|had| core.leases.remember(had));
+                }
                 (needed, Err(status))
             }
         }

@@ -87,6 +87,12 @@ impl Holder {
     }
 }
 
+/// What a session had on an inode before it was forgotten.
+pub(crate) struct Forgotten {
+    ino: Ino,
+    holder: Holder,
+}
+
 /// What a recall takes.
 enum Taken {
     /// The lease and all parts, down to what may be kept.
@@ -466,9 +472,22 @@ impl LeaseTable {
         }
     }
 
-    /// Notes that the session does not have the inode open, whatever its leases are.
-    pub fn forget(&mut self, ino: Ino, session: SessionId) {
+    /// Notes that the session does not have the inode open, whatever its leases are. Returns what
+    /// it had, for [`LeaseTable::remember`].
+    pub(crate) fn forget(&mut self, ino: Ino, session: SessionId) -> Option<Forgotten> {
+        let holders = self.inodes.get_mut(&ino)?;
+        let at = holders.iter().position(|h| h.session == session)?;
+        let holder = holders.swap_remove(at);
+        // Nothing is left of it: the inode's own notes go too, where nobody else has it.
         self.release(ino, session, u64::MAX);
+        Some(Forgotten { ino, holder })
+    }
+
+    /// The session has again what it had: what made the table forget it did not happen.
+    pub(crate) fn remember(&mut self, Forgotten { ino, holder }: Forgotten) {
+        let holders = self.inodes.entry(ino).or_default();
+        holders.retain(|h| h.session != holder.session);
+        holders.push(holder);
     }
 
     /// Drops everything of a session that ended. Returns the inodes that it had.
@@ -476,7 +495,7 @@ impl LeaseTable {
         let has = |holders: &Vec<Holder>| holders.iter().any(|h| h.session == session);
         let inos: Vec<_> =
             self.inodes.iter().filter(|(_, h)| has(h)).map(|(ino, _)| *ino).collect();
-        inos.iter().for_each(|ino| self.forget(*ino, session));
+        inos.iter().for_each(|ino| self.release(*ino, session, u64::MAX));
         inos
     }
 

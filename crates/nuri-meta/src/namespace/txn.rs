@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::executor::pending_commits::PendingCommits;
-use crate::lease::LeaseTable;
+use crate::lease::{Forgotten, LeaseTable};
 use crate::lease::directory_delegation::Taken;
 use crate::namespace::deferred_unlink::DeferredUnlinks;
 use crate::namespace::recent_names::{Named, RecentNames};
@@ -129,6 +129,8 @@ pub struct Txn<'a> {
     pub(crate) taken: Option<Taken>,
     /// Replies carry leases: somebody reads them.
     pub(crate) offers: bool,
+    /// What the session gave up in this transaction. It has that again where the transaction fails.
+    pub(crate) forgotten: Vec<Forgotten>,
 }
 
 /// The status that a caller gets for an error of the store.
@@ -300,6 +302,11 @@ impl Txn<'_> {
             let named = Named { counter: dir.attr.change, known_to, change };
             self.named.push((dir.attr.ino, named));
         }
+    }
+
+    /// The session has the inode open no more, and no lease on it, if the transaction is done.
+    pub(crate) fn forget(&mut self, ino: Ino) {
+        self.forgotten.extend(self.leases.forget(ino, self.session));
     }
 
     /// Notes that data (or entries) and attributes changed now.

@@ -133,6 +133,22 @@ fn all_steps_or_none() {
     assert_eq!(world.fsck().inodes, 1);
 }
 
+/// A step gives up the lease on what it removes. Catches `broken!("forgotten_for_good")`.
+#[test]
+fn a_batch_that_fails_leaves_the_leases_as_they_were() {
+    let world = World::new();
+    let a = alone(&world);
+    let mut next = numbers(&a);
+    let (one, two, three) = (next(), next(), next());
+    let made = |ino, name: &str| Change::Make(ino, make(Ino::ROOT, name, MakeKind::File));
+    apply(&a, vec![made(one, "one"), made(two, "two")], &[]).unwrap();
+    let removed = || unlink(Ino::ROOT, "one", Fate::Dropped);
+    assert_eq!(apply(&a, vec![removed(), made(three, "two")], &[]), Err(Status::EXIST));
+    apply(&a, vec![removed(), made(three, "three")], &[]).unwrap();
+    assert_eq!(a.find(Ino::ROOT, "one"), None);
+    assert_eq!(world.fsck().inodes, 3);
+}
+
 #[test]
 fn a_number_makes_one_inode_and_only_a_reserved_one() {
     let world = World::new();

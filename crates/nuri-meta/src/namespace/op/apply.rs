@@ -4,7 +4,8 @@
 //! JOURNAL-1 A step changes only inodes whose write lease its session holds. Otherwise another
 //!    client might have seen the state from before.
 //! JOURNAL-2 Steps are one transaction together with the reply slot, in the client's order. No step
-//!    survives without an earlier one, and no step is done twice.
+//!    survives without an earlier one, and no step is done twice. Steps that could not be done leave
+//!    the leases as they were, so that the client can hand them over again.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
@@ -159,7 +160,7 @@ fn lose_name(txn: &mut Txn<'_>, ino: Ino, fate: Fate) -> Result<(), Status> {
     let inode = txn.inode(ino)?;
     let is_last = inode.attr.nlink <= 1 || matches!(inode.body, Body::Directory(_));
     if is_last && fate == Fate::Dropped {
-        txn.leases.forget(ino, txn.session);
+        txn.forget(ino);
     }
     Ok(())
 }

@@ -117,7 +117,7 @@ impl MetaOp for OrphanRelease {
         for ino in self.inos {
             // Only orphans: a lease on a living inode is given back by `Release`.
             if txn.raw(&orphan_key(ino))?.is_some() {
-                txn.leases.forget(ino, txn.session);
+                txn.forget(ino);
                 reap(txn, ino)?;
             }
         }
