@@ -23,7 +23,7 @@ mod wire;
 mod work;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nuri_io::rng::Rng;
@@ -105,9 +105,13 @@ impl Report {
     }
 }
 
+/// At one time in so many no group takes new files.
+const NO_GROUP_EVERY: u64 = 12;
+
 /// Groups for files, and targets that hear late which sessions ended.
 #[derive(Default)]
 struct View {
+    has_no_group: AtomicBool,
     admitted: AtomicU64,
     in_force: AtomicU64,
 }
@@ -121,7 +125,8 @@ impl View {
 
 impl ClusterView for View {
     fn groups(&self, _: PoolId, _: Shape) -> Result<Vec<GroupId>, Status> {
-        Ok(vec![GroupId(0), GroupId(1)])
+        let is_usable = !self.has_no_group.load(Ordering::Relaxed);
+        Ok(is_usable.then_some([GroupId(0), GroupId(1)]).into_iter().flatten().collect())
     }
 
     fn admit(&self, list: Admitted) {
@@ -237,6 +242,8 @@ impl World {
     /// Time passes, and the server's housekeeping is done now and then.
     fn pass(&mut self, time: Duration) -> Result<(), Wrong> {
         self.meta.clock().advance(time);
+        let has_no_group = self.is_faulty && self.rng.one_in(NO_GROUP_EVERY);
+        self.view.has_no_group.store(has_no_group, Ordering::Relaxed);
         if self.rng.one_in(3) {
             self.view.enforce();
         }
