@@ -35,6 +35,13 @@ pub(crate) struct Handle {
     pub(crate) pattern: Mutex<Pattern>,
 }
 
+impl Handle {
+    /// So many errors of the node were reported through this handle, or were before it.
+    fn told(&self) -> u64 {
+        self.told_at_sync.load(Ordering::SeqCst).max(self.told_at_close.load(Ordering::SeqCst))
+    }
+}
+
 /// The open files of a client by their numbers, none of which comes twice.
 #[derive(Default)]
 pub(crate) struct Handles {
@@ -146,6 +153,10 @@ impl Client {
             let mut state = node.state.lock();
             state.opens -= 1;
             state.writers -= u32::from(handle.access.writes());
+            if handle.access.writes() && handle.told() < state.errors {
+                // Lost since the program's last call, which its end has made by now.
+                self.writeback.note_untold(&state);
+            }
             let stays = state.lingers && !broken!("gone_when_closed");
             state.opens == 0 && state.orphan && !stays
         };

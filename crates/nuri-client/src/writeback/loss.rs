@@ -14,6 +14,11 @@ impl Writeback {
     /// program can read again.
     pub(crate) fn note_loss(&self, state: &mut InodeState, status: Status) {
         state.note_error(status);
+        self.note_untold(state);
+    }
+
+    /// Bytes of the file were lost, and the unmount tells where no program is left to tell.
+    pub(crate) fn note_untold(&self, state: &InodeState) {
         if state.writers == 0 && !state.is_beyond_reach() {
             self.untold.fetch_add(1, Ordering::SeqCst);
         }
