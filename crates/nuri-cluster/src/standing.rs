@@ -30,8 +30,7 @@ pub fn exclude(map: &mut Map, lost: &[TargetId]) -> bool {
             if !lost.contains(&group.members[place].target) {
                 continue;
             }
-            let left = group.live().iter().filter(|p| *p != place).count();
-            let enough = left >= group.shape.data() || broken!("live_set_too_small");
+            let enough = !is_needed(group, place) || broken!("live_set_too_small");
             let before = group.members[place].standing;
             let after = match before {
                 Standing::Live if enough => Standing::Absent { since: epoch },
@@ -75,8 +74,7 @@ pub fn distrust(map: &mut Map, target: TargetId) -> bool {
     let mut enough = true;
     change_groups(map, |group, _| {
         let Some(place) = group.place(target) else { return false };
-        let left = group.live().iter().filter(|p| *p != place).count();
-        enough &= left >= group.shape.data();
+        enough &= !is_needed(group, place);
         group.members[place] = Member::new(target, Standing::Absent { since: Epoch(0) });
         true
     });
@@ -127,15 +125,20 @@ pub fn proved(map: &mut Map, proof: &TargetProved) -> Result<(), Status> {
 /// whether it did. One that was proven meanwhile stays. Its proof began no new epoch, so a report
 /// from before the proof, or by an older map, comes under the same one.
 fn leave(group: &mut Group, target: TargetId, epoch: Epoch) -> bool {
-    let live = group.live();
-    let is_needed = live.iter().count() <= group.shape.data();
-    let in_doubt = if broken!("leave_proven") { live } else { group.unproven() };
-    let place = group.place(target).filter(|place| in_doubt.has(*place) && !is_needed);
+    let in_doubt = if broken!("leave_proven") { group.live() } else { group.unproven() };
+    let may_leave = |place: &usize| in_doubt.has(*place) && !is_needed(group, *place);
+    let place = group.place(target).filter(may_leave);
     if let Some(place) = place {
         group.members[place] = Member::new(target, Standing::Absent { since: epoch });
     }
     place.is_some()
 }
+
+/// Whether the other live members are too few to hold the data (GROUP-2).
+fn is_needed(group: &Group, place: usize) -> bool {
+    group.live().iter().filter(|p| *p != place).count() < group.shape.data()
+}
+
 /// The group takes the next epoch, with the members that it has.
 ///
 /// # Errors
@@ -171,26 +174,26 @@ pub fn synced(map: &mut Map, id: GroupId, target: TargetId, epoch: Epoch) -> Res
     Ok(())
 }
 
-/// Puts `new` in the place of `old` in all groups; it has missed everything so far.
+/// Puts `new` in the place of `old` in all groups that do not need `old`; it has missed everything
+/// so far. A group in which too few others are live keeps `old`, and must not keep the rest
+/// degraded.
 ///
 /// # Errors
-/// [`Status::NOENT`] for unknown targets; [`Status::BUSY`] where `old` is needed because too few
-/// others are live; [`Status::EXIST`] where both are in one group.
+/// [`Status::NOENT`] for unknown targets; [`Status::BUSY`] where every group needs `old`;
+/// [`Status::EXIST`] where both are in one group.
 pub fn replace(map: &mut Map, old: TargetId, new: TargetId) -> Result<(), Status> {
     map.target(old).and(map.target(new)).ok_or(Status::NOENT)?;
     let mut groups = map.groups.iter().filter(|g| g.shape.is_redundant());
     let mine: Vec<_> = groups.by_ref().filter_map(|g| Some((g, g.place(old)?))).collect();
-    for (group, place) in &mine {
-        if group.place(new).is_some() {
-            return Err(Status::EXIST);
-        }
-        if group.live().iter().filter(|p| p != place).count() < group.shape.data() {
-            return Err(Status::BUSY);
-        }
+    if mine.iter().any(|(group, _)| group.place(new).is_some()) {
+        return Err(Status::EXIST);
+    }
+    if !mine.is_empty() && mine.iter().all(|(group, place)| is_needed(group, *place)) {
+        return Err(Status::BUSY);
     }
     change_groups(map, |group, _| {
         let place = group.place(old).filter(|_| group.shape.is_redundant());
-        let Some(place) = place else { return false };
+        let Some(place) = place.filter(|place| !is_needed(group, *place)) else { return false };
         group.members[place] = Member::new(new, Standing::Absent { since: Epoch(0) });
         true
     });
@@ -251,7 +254,7 @@ pub fn move_member(map: &mut Map, step: &MemberMove) -> Result<(), Status> {
     if group.place(step.to).is_some() {
         return Err(Status::EXIST);
     }
-    if group.live().iter().filter(|p| *p != place).count() < group.shape.data() {
+    if is_needed(group, place) {
         return Err(Status::BUSY);
     }
     // What the old one had not got yet, the copy does not have either.
@@ -523,6 +526,28 @@ mod tests {
         let from_start = Standing::Syncing { since: Epoch(0) };
         assert!(!new.is_empty() && new.iter().all(|m| m.standing == from_start));
         assert_eq!(replace(&mut map, TargetId(9), TargetId(77)), Err(Status::NOENT));
+    }
+
+    #[test]
+    fn a_group_that_needs_the_old_target_keeps_no_other_from_its_replacement() {
+        let mut map = map(4, Shape::Mirror(2));
+        map.targets.push(target(9));
+        let of = |map: &Map, id| {
+            let own = map.groups.iter().filter(|g| g.place(TargetId(id)).is_some());
+            own.map(|g| g.id).collect::<Vec<_>>()
+        };
+        let all = of(&map, 1);
+        let waits = map.groups.iter_mut().find(|g| g.id == all[0]).unwrap();
+        let partner = 1 - waits.place(TargetId(1)).unwrap();
+        waits.members[partner].standing = Standing::Syncing { since: Epoch(0) };
+        replace(&mut map, TargetId(1), TargetId(9)).unwrap();
+        assert_eq!((of(&map, 1), of(&map, 9)), (vec![all[0]], all[1..].to_vec()));
+        assert!(!of(&map, 9).is_empty());
+        assert_eq!(replace(&mut map, TargetId(1), TargetId(9)), Err(Status::BUSY));
+        let waits = map.groups.iter_mut().find(|g| g.id == all[0]).unwrap();
+        waits.members[partner].standing = Standing::Live;
+        replace(&mut map, TargetId(1), TargetId(9)).unwrap();
+        assert_eq!((of(&map, 1), of(&map, 9).len()), (Vec::new(), all.len()));
     }
 
     #[test]

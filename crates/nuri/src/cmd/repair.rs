@@ -3,7 +3,7 @@
 use nuri_proto::Status;
 use nuri_proto::id::TargetId;
 use nuri_proto::layout::Shape;
-use nuri_proto::map::{Map, Pace, Standing, TargetState};
+use nuri_proto::map::{Group, Map, Pace, Standing, TargetState};
 use nuri_proto::op::cluster::{ResyncSet, TargetReplace};
 use nuri_volume::Cluster;
 
@@ -17,7 +17,8 @@ pub(super) fn connect(space: &Space) -> Result<Cluster, Failure> {
 }
 
 pub(crate) fn replace(args: &cli::TargetReplace) -> Result<(), Failure> {
-    let cluster = connect(&Space::at(&args.dir))?;
+    let space = Space::at(&args.dir);
+    let cluster = connect(&space)?;
     let (old, new) = (TargetId(args.old), TargetId(args.new));
     check(&cluster.map(), old, new)?;
     if !args.force {
@@ -35,7 +36,20 @@ pub(crate) fn replace(args: &cli::TargetReplace) -> Result<(), Failure> {
         status => Failure(format!("the authority refuses: {status}")),
     })?;
     println!("target {new} takes the place of target {old}; progress: nuri status");
+    tell_of_waiting(&connect(&space)?.map(), old, new);
     Ok(())
+}
+
+/// Groups that need the old target keep it for now.
+fn tell_of_waiting(map: &Map, old: TargetId, new: TargetId) {
+    let is_old = |g: &&Group| g.shape.is_redundant() && g.place(old).is_some();
+    let waiting = map.groups.iter().filter(is_old).count();
+    if waiting > 0 {
+        println!(
+            "{waiting} groups still need target {old}, since too few other members are up to \
+             date; once they are: nuri target replace {old} {new}"
+        );
+    }
 }
 
 fn check(map: &Map, old: TargetId, new: TargetId) -> Result<(), Failure> {
@@ -56,7 +70,7 @@ fn check(map: &Map, old: TargetId, new: TargetId) -> Result<(), Failure> {
             "target {old} holds {used} and target {new} has room for {free}; choose a larger one"
         )));
     }
-    let own = |g: &&nuri_proto::map::Group| g.place(old).is_some();
+    let own = |g: &&Group| g.place(old).is_some();
     if !map.groups.iter().filter(own).any(|g| g.shape != Shape::Stripe) {
         return Err(Failure(format!(
             "target {old} has no redundant data: files of shape stripe cannot be rebuilt elsewhere"
@@ -68,10 +82,9 @@ fn check(map: &Map, old: TargetId, new: TargetId) -> Result<(), Failure> {
 /// Who serves and is up to date is emptied, not replaced: so nothing loses redundancy.
 fn check_gone(map: &Map, old: TargetId) -> Result<(), Failure> {
     let serves = map.target(old).is_some_and(|t| t.state == TargetState::Up);
-    let own = |g: &nuri_proto::map::Group| g.shape.is_redundant() && g.place(old).is_some();
-    let is_live = |g: &nuri_proto::map::Group| {
-        g.members.iter().any(|m| m.target == old && m.standing == Standing::Live)
-    };
+    let own = |g: &Group| g.shape.is_redundant() && g.place(old).is_some();
+    let is_live =
+        |g: &Group| g.members.iter().any(|m| m.target == old && m.standing == Standing::Live);
     if serves && map.groups.iter().any(|g| own(g) && is_live(g)) {
         return Err(Failure(format!(
             "target {old} serves: nuri target drain {old} moves what it holds without a loss of \
