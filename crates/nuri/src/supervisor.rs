@@ -24,8 +24,6 @@ const STEADY: Duration = Duration::from_secs(10);
 const DYING: Duration = Duration::from_millis(500);
 const END_WAIT: Duration = Duration::from_secs(10);
 const MOUNT_WAIT: Duration = Duration::from_secs(60);
-/// A mount that was detached by force and has not ended by then is killed.
-const FORCED_WAIT: Duration = Duration::from_secs(5);
 
 struct Watched {
     started: Instant,
@@ -178,7 +176,7 @@ fn spawn(
             let Some(point) = &settings.mount else {
                 return Err(Failure("no mount point is set".into()));
             };
-            clear_stale(point);
+            clear_dead(point);
             // It is started when the first node answers, and anew if that was too early.
             command.args(["fs", "mount", "--foreground", "--wait", "0"]);
             command.arg(&space.dir).arg(point);
@@ -253,8 +251,8 @@ pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
     spawn(space, settings, Role::Supervisor, &mut Listeners::default()).map(|_| ())
 }
 
-/// A mount whose daemon died is in the way of the next one.
-fn clear_stale(point: &Path) {
+/// A mount whose daemon died is in the way of the next one, and of programs.
+fn clear_dead(point: &Path) {
     let mounted = is_mounted(point);
     let dead = std::fs::metadata(point).is_err_and(|e| is_dead(&e));
     if mounted && dead {
@@ -262,18 +260,21 @@ fn clear_stale(point: &Path) {
     }
 }
 
-/// Ends all processes of a space, the mount first. `space.stop_path()` must exist.
+/// Ends all processes of a space, the mount first; by force without a word to them. `space.stop_path()` must exist.
 pub(crate) fn end_all(space: &Space, settings: &Settings, force: bool) -> Result<(), Failure> {
-    // The mount daemon ends by itself once it wrote everything out.
-    match wait_ended(space, Role::Mount, if force { FORCED_WAIT } else { MOUNT_WAIT }) {
-        Err(_) if force => {}
-        outcome => outcome?,
+    if !force {
+        // The mount daemon ends by itself once it wrote everything out.
+        wait_ended(space, Role::Mount, MOUNT_WAIT)?;
     }
     let start = Instant::now();
     loop {
         // Again and again: one may have been started a moment before the supervisor was to stop.
         for role in roles(settings).into_iter().rev() {
             end(space, role, force)?;
+        }
+        if let Some(point) = settings.mount.as_ref().filter(|_| force) {
+            // One that was killed as it came up.
+            clear_dead(point);
         }
         match wait_ended(space, Role::Supervisor, TICK * 4) {
             Err(_) if start.elapsed() < END_WAIT => {}

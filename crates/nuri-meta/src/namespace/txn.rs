@@ -22,8 +22,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::executor::pending_commits::PendingCommits;
-use crate::lease::{Forgotten, LeaseTable};
 use crate::lease::directory_delegation::Taken;
+use crate::lease::{Forgotten, LeaseTable};
 use crate::namespace::deferred_unlink::DeferredUnlinks;
 use crate::namespace::recent_names::{Named, RecentNames};
 use crate::namespace::schema::{

@@ -12,6 +12,8 @@ use crate::{Failure, at, supervisor, users};
 
 /// How long a mount may take to write everything out.
 const MOUNT_WAIT: Duration = Duration::from_secs(60);
+/// How long a mount may take that is to stop by force; it is killed then.
+const FORCED_WAIT: Duration = Duration::from_secs(5);
 /// Mounts of other machines that are named.
 const MOST_NAMED: usize = 8;
 /// How long the space may take to say who has mounted it.
@@ -74,8 +76,7 @@ fn refuse_foreign(space: &Space) -> Result<(), Failure> {
 fn release_all(space: &Space, point: &Path, args: &Down) -> Result<(), Failure> {
     let start = Instant::now();
     release(point, args)?;
-    // By force it is killed soon.
-    let at_most = if args.force { Duration::ZERO } else { MOUNT_WAIT };
+    let at_most = if args.force { FORCED_WAIT } else { MOUNT_WAIT };
     while space.running(Role::Mount).is_some() && start.elapsed() < at_most {
         std::thread::sleep(Duration::from_millis(10));
         release(point, args)?;

@@ -113,3 +113,19 @@ fn a_mount_that_is_just_being_made_is_taken_down_too() {
     }
     space.down_clean();
 }
+
+#[test]
+fn a_forced_stop_leaves_no_mount_behind_that_is_just_being_made() {
+    let space = Space::up(&["--targets", "1", "--target-size", "64M"]);
+    for round in 0..8 {
+        let mnt = space.mnt().display().to_string();
+        assert!(nuri(&["fs", "umount", &mnt]).status.success());
+        // Its supervisor makes it again meanwhile.
+        std::thread::sleep(Duration::from_millis(25 * round));
+        let out = nuri(&["down", "--force", "--dir", &space.dir()]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(!is_mounted(&space.mnt()), "round {round}");
+        space.again();
+    }
+    space.down_clean();
+}
