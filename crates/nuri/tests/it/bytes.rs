@@ -11,7 +11,7 @@ use nuri_proto::clock::REQUEST;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, freeze, nuri, refused, run, text, wait};
+use crate::support::{Space, freeze, nuri, refused, run, stop, text, wait};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -126,7 +126,7 @@ fn an_unmount_after_a_loss(is_read_meanwhile: bool) {
     fs::write(a.join("f"), "old").unwrap();
     fs::write(b.join("f"), "new").unwrap();
     let reader = is_read_meanwhile.then(|| fs::File::open(b.join("f")).unwrap());
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     // Once the lease of the frozen mount ran out.
     assert!(fs::read(a.join("f")).is_ok());
     kill_process(daemon, Signal::CONT).unwrap();

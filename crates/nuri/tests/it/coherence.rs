@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::clock::KERNEL_TTL;
 
-use crate::support::{NURI, Space, freeze, in_time, run, timed};
+use crate::support::{NURI, Space, freeze, in_time, run, stop, timed};
 
 #[test]
 fn what_one_mount_wrote_the_other_reads_at_once() {
@@ -416,7 +416,7 @@ fn direct_reads_see_holes_that_were_made_meanwhile() {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let open = || fs::OpenOptions::new().read(true).custom_flags(direct).open(&path).unwrap();
     let node1 = Pid::from_raw(space.pid("node1")).unwrap();
-    kill_process(node1, Signal::STOP).unwrap();
+    stop(node1);
     std::thread::scope(|scope| {
         let punched = scope.spawn(|| {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();

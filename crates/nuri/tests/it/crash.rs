@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, in_time, is_mounted, timed, wait};
+use crate::support::{Space, in_time, is_mounted, stop, timed, wait};
 
 /// Appends numbered records, each synced, until told to stop; counts those that were acknowledged
 /// and returns the longest wait.
@@ -160,7 +160,7 @@ fn a_target_that_hangs_keeps_no_space_of_the_others() {
     let full = before + (15 << 20);
     wait("status counts it", Duration::from_secs(10), || used_on_first(&space) > full);
     let node1 = rustix::process::Pid::from_raw(space.pid("node1")).unwrap();
-    rustix::process::kill_process(node1, rustix::process::Signal::STOP).unwrap();
+    stop(node1);
     fs::remove_dir_all(&dir).unwrap();
     wait("space comes back", Duration::from_secs(45), || {
         used_on_first(&space) < before + (2 << 20)
@@ -178,7 +178,7 @@ fn a_mount_daemon_killed_in_a_recall_is_mounted_again() {
     fs::File::open(other.join("f")).unwrap().sync_all().unwrap();
     let old = space.pid("mount");
     let node1 = rustix::process::Pid::from_raw(space.pid("node1")).unwrap();
-    rustix::process::kill_process(node1, rustix::process::Signal::STOP).unwrap();
+    stop(node1);
     let file = mnt.join("f");
     let reads = std::thread::spawn(move || fs::read(file));
     std::thread::sleep(Duration::from_millis(500));

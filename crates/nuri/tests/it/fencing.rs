@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, is_mounted, run, wait};
+use crate::support::{Space, is_mounted, run, stop, wait};
 use crate::wire::Wire;
 
 const BLOCK: usize = 1 << 20;
@@ -35,7 +35,7 @@ fn late_writes_of_an_evicted_mount_are_refused_and_told() {
     for block in 0..4 {
         late.write_all_at(&vec![b'2'; BLOCK / 2], (block * BLOCK) as u64).unwrap();
     }
-    kill_process(daemon, Signal::STOP).unwrap();
+    stop(daemon);
     let new = vec![b'3'; 4 * BLOCK];
     let start = Instant::now();
     let writer = fs::OpenOptions::new().write(true).open(a.join("f")).unwrap();

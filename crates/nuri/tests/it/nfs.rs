@@ -15,7 +15,7 @@ use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::nfs_client::{Client, NFS, Server, export, failed, packed, place};
-use crate::support::{Space, refused, run, wait};
+use crate::support::{Space, refused, run, stop, wait};
 
 const OK: nfsstat3 = nfsstat3::NFS3_OK;
 const STALE: nfsstat3 = nfsstat3::NFS3ERR_STALE;
@@ -363,7 +363,7 @@ fn lost_bytes_are_told_by_another_verifier() {
     // It is silent until its session is over, with bytes that nobody committed.
     client.write(&file, (0, &data), stable_how::UNSTABLE).unwrap();
     let pid = Pid::from_raw(server.pid()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    stop(pid);
     fs::write(space.mnt().join("home/file"), "others go on").unwrap();
     kill_process(pid, Signal::CONT).unwrap();
     // An error says it too; what is answered after it is of another verifier.

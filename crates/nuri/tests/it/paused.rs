@@ -8,7 +8,7 @@ use std::time::Duration;
 use nuri_proto::clock::REQUEST;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, text, wait};
+use crate::support::{Space, stop, text, wait};
 
 /// As `docker pause` or a hypervisor does it: nobody waited for anything meanwhile.
 #[test]
@@ -43,7 +43,7 @@ fn is_paused_and_goes_on(is_first: impl Fn(&str) -> bool) {
         std::thread::sleep(Duration::from_millis(300));
         let all: Vec<(Pid, String)> = processes(&space).collect();
         assert!(all.len() >= 5, "{all:?}");
-        all.iter().for_each(|(pid, _)| kill_process(*pid, Signal::STOP).unwrap());
+        all.iter().for_each(|(pid, _)| stop(*pid));
         std::thread::sleep(REQUEST + Duration::from_secs(5));
         let (first, others): (Vec<_>, _) = all.iter().partition(|(_, line)| is_first(line));
         first.iter().for_each(|(pid, _)| kill_process(*pid, Signal::CONT).unwrap());

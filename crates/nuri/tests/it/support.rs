@@ -134,8 +134,25 @@ impl Drop for Frozen {
 
 pub fn freeze(space: &Space, role: &str) -> Frozen {
     let pid = Pid::from_raw(space.pid(role)).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    stop(pid);
     Frozen(pid)
+}
+
+/// Stops a process, and waits until it stands still: its threads run on until one of them has taken
+/// the signal.
+pub fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    // One that waits in the kernel for what nobody may interrupt runs no program.
+    let stands = |stat: &str| {
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        state.is_none_or(|state| "TtDZX".contains(state))
+    };
+    wait("the process stands still", Duration::from_secs(10), || {
+        let tasks = fs::read_dir(&tasks).unwrap().flatten();
+        let mut stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")));
+        stats.all(|stat| stat.is_ok_and(|stat| stands(&stat)))
+    });
 }
 
 impl Space {
