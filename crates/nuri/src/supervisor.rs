@@ -260,7 +260,8 @@ fn clear_dead(point: &Path) {
     }
 }
 
-/// Ends all processes of a space, the mount first; by force without a word to them. `space.stop_path()` must exist.
+/// Ends all processes of a space, the mount first; by force without a word to them.
+/// `space.stop_path()` must exist.
 pub(crate) fn end_all(space: &Space, settings: &Settings, force: bool) -> Result<(), Failure> {
     if !force {
         // The mount daemon ends by itself once it wrote everything out.

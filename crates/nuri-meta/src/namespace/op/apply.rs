@@ -4,8 +4,8 @@
 //! JOURNAL-1 A step changes only inodes whose write lease its session holds. Otherwise another
 //!    client might have seen the state from before.
 //! JOURNAL-2 Steps are one transaction together with the reply slot, in the client's order. No step
-//!    survives without an earlier one, and no step is done twice. Steps that could not be done leave
-//!    the leases as they were, so that the client can hand them over again.
+//!    survives without an earlier one, and no step is done twice. Steps that could not be done
+//!    leave the leases as they were, so that the client can hand them over again.
 
 use nuri_proto::Status;
 use nuri_proto::id::Ino;
