@@ -3,7 +3,7 @@
 
 use nuri_sim::logged::{Report, run};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 100;
 
 /// Catches `broken!("log_overtakes")` and the broken rules of locks that are decided by a client.
 #[test]

@@ -106,7 +106,7 @@ impl Report {
 }
 
 /// At one time in so many no group takes new files.
-const NO_GROUP_EVERY: u64 = 12;
+const NO_GROUP_EVERY: u64 = 25;
 
 /// Groups for files, and targets that hear late which sessions ended.
 #[derive(Default)]
@@ -140,6 +140,8 @@ impl ClusterView for View {
 
 struct World {
     rng: Rng,
+    /// Of its own, so that all else of a seed stays as it is.
+    group_rng: Rng,
     meta: Meta,
     view: Arc<View>,
     start: Instant,
@@ -190,6 +192,7 @@ impl World {
         let (dead, ghosts, late, latest, durable, top, report) = Default::default();
         let mut world = World {
             rng,
+            group_rng: Rng::new(!seed),
             meta,
             view,
             start,
@@ -242,7 +245,7 @@ impl World {
     /// Time passes, and the server's housekeeping is done now and then.
     fn pass(&mut self, time: Duration) -> Result<(), Wrong> {
         self.meta.clock().advance(time);
-        let has_no_group = self.is_faulty && self.rng.one_in(NO_GROUP_EVERY);
+        let has_no_group = self.is_faulty && self.group_rng.one_in(NO_GROUP_EVERY);
         self.view.has_no_group.store(has_no_group, Ordering::Relaxed);
         if self.rng.one_in(3) {
             self.view.enforce();
