@@ -6,8 +6,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use crate::machines::Machines;
 use crate::support::{NURI, text, wait};
 
@@ -36,12 +34,6 @@ fn boot(machines: &mut Machines, machine: usize) {
 /// As `poweroff` does.
 fn power_off(machines: &mut Machines, machine: usize) {
     machines.run(machine, "systemctl poweroff --no-block");
-    machines.wait_stopped(machine);
-}
-
-fn cut_power(machines: &mut Machines, machine: usize) {
-    let first = Pid::from_raw(machines.first(machine)).unwrap();
-    kill_process(first, Signal::KILL).unwrap();
     machines.wait_stopped(machine);
 }
 
@@ -82,7 +74,7 @@ fn what_was_made_once_comes_back_after_a_boot() {
     let write = "mountpoint -q /mnt/nuri && echo bytes > /mnt/nuri/file && sync /mnt/nuri/file";
     wait("it is mounted", SOON, || machines.command(3, write).status().unwrap().success());
 
-    for how in [power_off, cut_power] {
+    for how in [power_off, Machines::cut_power] {
         // The mount is gone first, and comes first.
         (1..=3).rev().for_each(|machine| how(&mut machines, machine));
         (1..=3).rev().for_each(|machine| boot(&mut machines, machine));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::{NURI, text, wait};
@@ -15,6 +16,9 @@ use crate::support::{NURI, text, wait};
 const SOON: Duration = Duration::from_secs(20);
 /// Directories of each machine.
 const OWN: [&str; 4] = ["srv", "mnt", "root", "var/lib"];
+/// Ends every mount of a machine, whatever its daemon does.
+const END_MOUNTS: &str = "awk '$3 == \"fuse.nuri\" { print $2 }' /proc/mounts | \
+                          while read -r point; do timeout 10 umount -f -l \"$point\"; done";
 
 /// Machines at 10.0.0.1, 10.0.0.2 and so on.
 pub struct Machines {
@@ -110,15 +114,34 @@ impl Machines {
 
     /// The first process of a machine, as it is numbered outside.
     pub fn first(&self, machine: usize) -> i32 {
-        let pid = self.running[&machine].id();
-        let children = format!("/proc/{pid}/task/{pid}/children");
         let mut first = None;
         wait("its first process", SOON, || {
-            let text = fs::read_to_string(&children).unwrap_or_default();
-            first = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+            first = self.first_now(machine);
             first.is_some()
         });
         first.unwrap()
+    }
+
+    fn first_now(&self, machine: usize) -> Option<i32> {
+        let pid = self.running[&machine].id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Ends all that runs on a machine at once.
+    pub fn cut_power(&mut self, machine: usize) {
+        self.end_mounts(machine);
+        kill_process(Pid::from_raw(self.first(machine)).unwrap(), Signal::KILL).unwrap();
+        self.wait_stopped(machine);
+    }
+
+    /// A daemon that is killed together with the name space of its mount may wait in the kernel for
+    /// ever, in the release of the mount, and every later `sync` of this computer for it
+    /// (`docs/operate/tune.md`). So the mount goes before.
+    fn end_mounts(&self, machine: usize) {
+        if self.first_now(machine).is_some() {
+            let _ = self.command(machine, END_MOUNTS).status();
+        }
     }
 
     /// Waits until a machine has stopped.
@@ -160,6 +183,7 @@ impl Machines {
 impl Drop for Machines {
     fn drop(&mut self) {
         // With its first process all others of a machine end, and its mounts go.
+        self.running.keys().for_each(|machine| self.end_mounts(*machine));
         for child in self.running.values_mut() {
             let _ = child.kill();
             let _ = child.wait();
