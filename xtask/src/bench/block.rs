@@ -129,7 +129,8 @@ fn servers(
 ) -> Result<Vec<(&'static str, Server)>, String> {
     let (nuri, dir, _) = space.names();
     let full = own.join("full");
-    let fill = format!("yes | head -c {SIZE_MIB}M > {}", full.display());
+    // A pipe whose reader goes first ends in a failure here.
+    let fill = format!("head -c {SIZE_MIB}M /dev/zero | tr '\\0' y > {}", full.display());
     script(&fill, SOON)?;
     let mut servers = Vec::new();
     let mut add = |name, command: Command, socket: PathBuf| -> Result<(), String> {
