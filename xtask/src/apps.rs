@@ -154,6 +154,7 @@ const APPS: &[App] = &[
     ("cargo build", "cargo.sh", "", ""),
     ("SQLite", "sqlite.sh", "ROWS=20000", "ROWS=400000"),
     ("PostgreSQL", "postgres.sh", "SECONDS_RUN=15", "SECONDS_RUN=30"),
+    ("pjdfstest", "pjdfstest.sh", "", ""),
     ("fsx", "fsx.sh", "OPS=20000", "OPS=1000000"),
     ("fio --verify", "fio.sh", "SIZE=64m", "SIZE=1g"),
     ("many files", "many-files.sh", "FLAT=10000 SPREAD=10", "FLAT=100000 SPREAD=1000"),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nuri_netns::Network;
+use nuri_netns::{Link, Network};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -21,6 +21,7 @@ const PORT: u16 = 7400;
 /// Gone with the value.
 struct OwnNetwork {
     network: Network,
+    /// With a node.
     machines: u64,
 }
 
@@ -38,10 +39,11 @@ fn sh(text: &str) -> Result<String, String> {
 }
 
 impl OwnNetwork {
-    fn new(machines: u64) -> Result<OwnNetwork, String> {
-        let network = Network::named(std::process::id(), machines);
+    /// Machines with nodes, and others.
+    fn new(machines: u64, others: u64, link: Option<Link>) -> Result<OwnNetwork, String> {
+        let network = Network::named(std::process::id(), machines + others);
         let own = OwnNetwork { network, machines };
-        own.network.make(None).map_err(|e| e.to_string())?;
+        own.network.make(link).map_err(|e| e.to_string())?;
         Ok(own)
     }
 
@@ -63,7 +65,17 @@ fn address(machine: u64) -> String {
 impl Testbed {
     /// Starts nodes on so many machines.
     pub(crate) fn up(base: &std::path::Path, machines: u64) -> Result<Testbed, String> {
-        let network = OwnNetwork::new(machines)?;
+        Testbed::beside(base, machines, 0, None)
+    }
+
+    /// The same with more machines, which run no node, and links of that rate.
+    pub(crate) fn beside(
+        base: &std::path::Path,
+        machines: u64,
+        others: u64,
+        link: Option<Link>,
+    ) -> Result<Testbed, String> {
+        let network = OwnNetwork::new(machines, others, link)?;
         let more = format!("--targets 1 --target-size 2G --listen {}", address(0));
         let mounted = Mounted::up_by(Build::Tests, base, &network.enter(0), &more)?;
         let mut testbed = Testbed { mounts: Vec::new(), nodes: Vec::new(), mounted, network };
@@ -82,6 +94,11 @@ impl Testbed {
     /// Of its first node.
     pub(crate) fn first(&self) -> String {
         address(0)
+    }
+
+    /// Where a machine is.
+    pub(crate) fn address(&self, machine: u64) -> String {
+        Network::address(machine)
     }
 
     /// The words that enter a machine.

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::shell::{script, target};
+use crate::shell::{root, script, target};
 
 const SETUP: Duration = Duration::from_secs(600);
 /// Programs of Debian that the guest gets, with their libraries.
 const PROGRAMS: &[&str] =
-    &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm", "fsx", "flock"];
+    &["mkfs.ext4", "e2fsck", "resize2fs", "nbd-client", "mdadm", "fsx", "pjdfstest", "flock"];
 /// The kernel's NFS server, whose programs and libraries this machine does not get: installed they
 /// would start it here.
 const NFSD_PACKAGES: &[&str] = &[
@@ -82,6 +82,7 @@ fn unpack_nfsd() -> String {
 
 fn recipe(dir: &str, nuri: &str) -> String {
     let stories = env!("CARGO_MANIFEST_DIR");
+    let scripts = root().join("scripts").display().to_string();
     let (modules, programs) = (MODULES.join(" "), PROGRAMS.join(" "));
     let (unpack_nfsd, nfsd_programs) = (unpack_nfsd(), NFSD_PROGRAMS.join(" "));
     format!(
@@ -100,6 +101,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
              touch $package
          fi
          {unpack_nfsd}
+         {scripts}/pjdfstest
          version=$(ls package/lib/modules)
          made_of=\"{modules} {programs} {nfsd_programs}\"
          if [ \"$(cat root/made-of 2>/dev/null)\" != \"$made_of\" ]; then
@@ -141,6 +143,7 @@ fn recipe(dir: &str, nuri: &str) -> String {
          done
          cat {stories}/src/guest/stories.sh {stories}/src/guest/nfsd.sh > root/stories
          cp {stories}/src/guest/init.sh root/init
+         cp {scripts}/apps/pjdfstest.toml root/
          chmod +x root/init
          (cd root; find . | cpio -o -H newc --quiet | gzip -1) > initrd{own}",
         own = std::process::id()

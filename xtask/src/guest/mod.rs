@@ -4,6 +4,7 @@
 mod image;
 mod machine;
 mod moves;
+mod wire;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,10 @@ const STORIES: &[(&str, Story)] = &[
 ];
 /// With all of them the guest is CI's longest job.
 const LONG_STORIES: &[(&str, Story)] =
-    &[("nfs-large", nfs_large), ("nfs-soft", nfs_soft), ("nfsd", nfsd)];
+    &[("nfs-large", nfs_large), ("nfs-soft", nfs_soft), ("nfs-posix", nfs_posix), ("nfsd", nfsd)];
+
+/// Played only where they are named: they measure, and take the machine for that.
+const MEASUREMENTS: &[(&str, Story)] = &[("nfs-wire", wire::nfs_wire)];
 
 /// Plays the stories whose names contain `only`; of the long ones every n-th, today's share.
 pub(crate) fn run(only: &str, every: usize) -> Result<(), String> {
@@ -47,7 +51,8 @@ pub(crate) fn run(only: &str, every: usize) -> Result<(), String> {
     let image = image::make(&nuri)?;
     let mut played = 0;
     let stories = STORIES.iter().chain(todays_share(LONG_STORIES, every));
-    for (name, story) in stories.filter(|(name, _)| name.contains(only)) {
+    let stories = stories.filter(|(name, _)| name.contains(only));
+    for (name, story) in stories.chain(MEASUREMENTS.iter().filter(|(name, _)| *name == only)) {
         let start = Instant::now();
         let tmp = tempfile::tempdir().map_err(|e| e.to_string())?;
         let host = Host { nuri: &nuri, dir: tmp.path(), image: &image };
@@ -293,6 +298,12 @@ fn nfs_large(host: &Host<'_>) -> Result<(), String> {
     guest.hears("remove some now")?;
     (0..NAMES).step_by(10).try_for_each(|i| std::fs::remove_file(name(i))).map_err(told)?;
     guest.ends_well()
+}
+
+fn nfs_posix(host: &Host<'_>) -> Result<(), String> {
+    let (_space, words) = exported(host)?;
+    let server = host.serve(&words.each_ref().map(String::as_str))?;
+    host.boot("nfs_posix", &format!("port={}", server.port))?.ends_well()
 }
 
 fn nfs_soft(host: &Host<'_>) -> Result<(), String> {
