@@ -253,11 +253,14 @@ pub(crate) fn start(space: &Space, settings: &Settings) -> Result<(), Failure> {
 
 /// A mount whose daemon died is in the way of the next one, and of programs.
 fn clear_dead(point: &Path) {
-    let mounted = is_mounted(point);
-    let dead = std::fs::metadata(point).is_err_and(|e| is_dead(&e));
-    if mounted && dead {
+    if is_mounted(point) && has_no_daemon(point) {
         let _ = abort(point);
     }
+}
+
+/// Whether what is mounted there has lost its daemon.
+pub(crate) fn has_no_daemon(point: &Path) -> bool {
+    std::fs::metadata(point).is_err_and(|e| is_dead(&e))
 }
 
 /// Ends all processes of a space, the mount first; by force without a word to them.

@@ -283,7 +283,10 @@ fn wait(space: &Space, settings: &Settings, lengths: &LogLengths) -> Result<(), 
         let missing = match serve {
             Err(Failure(text)) => text,
             Ok(()) => match &settings.mount {
-                Some(point) if !is_mounted(point) => "the mount is not there".into(),
+                // One that lost its daemon is still to be replaced.
+                Some(point) if !is_mounted(point) || supervisor::has_no_daemon(point) => {
+                    "the mount is not there".into()
+                }
                 _ => return Ok(()),
             },
         };
