@@ -214,6 +214,8 @@ impl Testbed {
             sh(&self.by_first(&replace)).is_ok()
         })?;
         self.wait("the removal", |_| {
+            // Groups that still needed the old one waited.
+            let _ = sh(&self.by_first(&format!("{n} target replace {old} {new} --dir {s}")));
             let remove = format!("{n} target remove {old} --force --dir {s}");
             sh(&self.by_first(&remove)).is_ok()
         })
