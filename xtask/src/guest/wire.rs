@@ -2,34 +2,25 @@
 //! machine, the guest is on another one.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nuri_netns::Link;
 
-use super::{Host, SOON};
+use super::{Guest, Host, SOON, Server};
 use crate::shell::script;
 use crate::testbed::Testbed;
 
 const LINK: Link = Link { bits_per_second: 100_000_000 };
+const PORT: u16 = 2049;
 const RUNS: usize = 3;
 const MIB: u32 = 64;
-
-/// The server; killed when dropped.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 pub(super) fn nfs_wire(host: &Host<'_>) -> Result<(), String> {
     let bed = Testbed::beside(host.dir, 1, 1, Some(LINK))?;
     let _server = serve(host, &bed)?;
     let words = format!("address={} runs={RUNS} mib={MIB}", bed.address(0));
-    let mut guest = super::Guest::boot(host.image, "nfs_wire", &words, &bed.enter(1))?;
+    let mut guest = Guest::boot(host.image, "nfs_wire", &words, &bed.enter(1))?;
     let (mut wrote, mut read) = (Vec::new(), Vec::new());
     for run in 1..=RUNS {
         for (what, fractions) in [("write", &mut wrote), ("read", &mut read)] {
@@ -60,11 +51,14 @@ fn serve(host: &Host<'_>, bed: &Testbed) -> Result<Server, String> {
     script(&format!("{by} {n} nfs export add /home '*(rw,no_root_squash)' --dir {s}"), SOON)?;
     let log = host.dir.join("serve.log");
     let out = File::create(&log).map_err(|e| e.to_string())?;
-    let line =
-        format!("exec {by} {n} nfs serve --no-rpcbind --dir {s} --listen {}:2049", bed.address(0));
+    let line = format!(
+        "exec {by} {n} nfs serve --no-rpcbind --dir {s} --listen {}:{PORT}",
+        bed.address(0)
+    );
     let mut serve = Command::new("sh");
     serve.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
-    let server = Server(serve.spawn().map_err(|e| e.to_string())?);
+    let child = serve.spawn().map_err(|e| e.to_string())?;
+    let server = Server { child, port: PORT };
     script(&format!("until grep -q 'serves at' {}; do sleep 0.1; done", log.display()), SOON)?;
     Ok(server)
 }
