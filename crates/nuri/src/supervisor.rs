@@ -263,7 +263,7 @@ pub(crate) fn has_no_daemon(point: &Path) -> bool {
     std::fs::metadata(point).is_err_and(|e| is_dead(&e))
 }
 
-/// Ends all processes of a space, the mount first; by force without a word to them.
+/// Ends all processes of a space, the mount first; by force with SIGKILL at once.
 /// `space.stop_path()` must exist.
 pub(crate) fn end_all(space: &Space, settings: &Settings, force: bool) -> Result<(), Failure> {
     if !force {
