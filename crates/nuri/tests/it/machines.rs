@@ -6,19 +6,25 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::support::{NURI, text, wait};
+use crate::support::{NURI, Space, text, wait};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Directories of each machine.
 const OWN: [&str; 4] = ["srv", "mnt", "root", "var/lib"];
+/// Leaves the mounts of other tests, of which a new name space of mounts holds copies. A forced
+/// unmount of a copy would end the mount itself.
+const LEAVE_MOUNTS: &str = "umount --all --types fuse.nuri --lazy";
 /// Ends every mount of a machine, whatever its daemon does.
-const END_MOUNTS: &str = "awk '$3 == \"fuse.nuri\" { print $2 }' /proc/mounts | \
-                          while read -r point; do timeout 10 umount -f -l \"$point\"; done";
+const END_MOUNTS: &str = "timeout 10 umount --all --types fuse.nuri --force --lazy";
+
+/// Counts those of this process.
+static TURN: AtomicU32 = AtomicU32::new(0);
 
 /// Machines at 10.0.0.1, 10.0.0.2 and so on.
 pub struct Machines {
@@ -38,7 +44,8 @@ impl Machines {
     /// None runs yet.
     pub fn new(name: &str, count: usize) -> Machines {
         let tmp = tempfile::Builder::new().prefix("nuri-it-").tempdir().unwrap();
-        let name = format!("nuri-{name}-{}", std::process::id());
+        let turn = TURN.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nuri-{name}-{}-{turn}", std::process::id());
         let machines = Machines { tmp, name, count, running: BTreeMap::new() };
         let switch = machines.net("switch");
         must("ip", &format!("netns add {switch}"));
@@ -96,7 +103,7 @@ impl Machines {
     /// Starts a machine: `first` is the end of a script, and becomes its first process. It has
     /// process numbers of its own.
     pub fn start(&mut self, machine: usize, first: &str) {
-        let mut script = String::from("set -e\n");
+        let mut script = format!("set -e\n{LEAVE_MOUNTS}\n");
         for name in OWN {
             script += &format!("mount --bind {} /{name}\n", self.path(machine, name).display());
         }
@@ -193,4 +200,20 @@ impl Drop for Machines {
         }
         let _ = Command::new("ip").args(["netns", "del", &self.net("switch")]).status();
     }
+}
+
+/// Tests run beside each other on one computer.
+#[test]
+fn a_machine_that_ends_takes_no_mount_of_others() {
+    let space = Space::up(&["--targets", "1", "--target-size", "64M"]);
+    let file = space.mnt().join("f");
+    fs::write(&file, "bytes").unwrap();
+    let mut machines = Machines::new("apart", 2);
+    (1..=2).for_each(|machine| machines.start(machine, "exec sleep 600"));
+    assert_eq!(machines.run(1, "grep -c fuse.nuri /proc/mounts || true"), "0\n");
+    machines.cut_power(1);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "bytes");
+    drop(machines);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "bytes");
+    space.down_clean();
 }
