@@ -35,6 +35,7 @@ mod nfs;
 mod nfs_client;
 mod nfs_errors;
 mod nfs_floating;
+mod nfs_ganesha;
 mod operate;
 mod parts;
 mod paused;

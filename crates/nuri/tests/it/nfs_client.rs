@@ -199,11 +199,15 @@ impl Client {
     }
 
     pub fn mount(&mut self, path: &str) -> Result<nfs_fh3, mountstat3> {
+        let (root, flavors) = self.mount_at_any(path)?;
+        assert_eq!(flavors, [1]);
+        Ok(root)
+    }
+
+    /// With the kinds of proof that the server takes.
+    pub fn mount_at_any(&mut self, path: &str) -> Result<(nfs_fh3, Vec<u32>), mountstat3> {
         match self.call((MOUNT, 1), &dirpath(Opaque::owned(path.into()))) {
-            mountres3::Ok(ok) => {
-                assert_eq!(ok.auth_flavors, [1]);
-                Ok(nfs_fh3 { data: ok.fhandle.0 })
-            }
+            mountres3::Ok(ok) => Ok((nfs_fh3 { data: ok.fhandle.0 }, ok.auth_flavors)),
             mountres3::Err(status) => Err(status),
         }
     }
