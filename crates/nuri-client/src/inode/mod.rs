@@ -113,6 +113,8 @@ pub(crate) struct InodeState {
     pub(crate) dropped: bool,
     /// Its last name went a moment ago: it stays, also where the last one closes it.
     pub(crate) lingers: bool,
+    /// What [`InodeState::is_awaited`] found last.
+    pub(crate) was_being_opened: bool,
     /// Pages of operations that wait for a lease, from, to: the kernel keeps them locked.
     pub(crate) awaiting: Vec<(u64, u64)>,
     pub(crate) size_gate: SizeGate,
@@ -313,6 +315,15 @@ impl InodeState {
         self.opens == 0 && is_entering && !broken!("orphan_while_opened")
     }
 
+    /// Whether the inode, which has no name, stays for a program that may be about to open it: a
+    /// call of an open is under way, or was when this was asked last. The kernel looks the inode up
+    /// and opens it by two calls, and between them none is under way.
+    pub(crate) fn is_awaited(&mut self) -> bool {
+        let is_now = self.is_being_opened();
+        let was = std::mem::replace(&mut self.was_being_opened, is_now);
+        is_now || (was && self.opens == 0 && !broken!("orphan_between_calls"))
+    }
+
     /// Whether the inode was removed and closed, and no other mount can have it open.
     pub(crate) fn is_beyond_reach(&self) -> bool {
         self.dropped && self.hold.is_private
@@ -429,6 +440,23 @@ mod tests {
         state.apply(&attr(7), grant(6), standing);
         state.apply(&attr(6), grant(7), standing);
         assert_eq!(state.attr, Some(attr(7)), "an older answer");
+    }
+
+    /// Catches `broken!("orphan_between_calls")`.
+    #[test]
+    fn a_file_without_a_name_stays_between_a_look_up_and_its_open() {
+        let mut state = InodeState::default();
+        assert!(!state.is_awaited());
+        state.looking = 1;
+        assert!(state.is_awaited());
+        state.looking = 0;
+        assert!(state.is_awaited(), "the open may be on its way");
+        state.active = 1;
+        assert!(state.is_awaited());
+        (state.active, state.opens) = (0, 1);
+        assert!(!state.is_awaited(), "it is open");
+        state.opens = 0;
+        assert!(!state.is_awaited(), "it was closed");
     }
 
     /// Catches `broken!("old_after_forgotten")`.

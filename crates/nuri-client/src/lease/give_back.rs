@@ -121,7 +121,7 @@ impl Leases {
 
     /// Notes that the inode lost its last name: it is released now or at the last close.
     pub(crate) fn note_orphan(&self, ino: Ino) {
-        if self.inodes.find(ino).is_some_and(|node| node.state.lock().is_being_opened()) {
+        if self.inodes.find(ino).is_some_and(|node| node.state.lock().is_awaited()) {
             return self.deferred.defer(ino);
         }
         let open = self.inodes.find(ino).is_some_and(|node| {

@@ -26,7 +26,8 @@ mount --bind /srv/passwd /etc/passwd
 touch /root/prepared
 exec sleep 600";
 
-/// Asks Ganesha to end, and waits for that. The machine's first process never asks how others ended.
+/// Asks Ganesha to end, and waits for that. The machine's first process never asks how others
+/// ended.
 const END: &str = "kill $(cat /root/pid)
 timeout 20 sh -c 'until grep -q \"State:.Z\" /proc/$(cat /root/pid)/status; do sleep 0.1; done'";
 
