@@ -364,8 +364,7 @@ impl Client {
                 {
                     let from = (file_offset - block * BLOCK) as u32;
                     let range = (from, from + len);
-                    let data = &push.data[range.0 as usize..range.1 as usize];
-                    let data = Arc::new(data.to_vec());
+                    let data = Arc::new(push.bytes(range).to_vec());
                     let ask = Ask::Write { key, offset, data, durability: how };
                     let pushed = Pushed { file, bytes: push.part(range) };
                     self.send(TargetId(group.0), ask, Purpose::Push(pushed, how), now);

@@ -26,6 +26,10 @@ pub const PAGE: u64 = 4096;
 /// From so many bytes on a gap is left unwritten.
 const GAP: usize = 64 << 10;
 
+/// A push of so many bytes, or fewer, takes a copy of them along. With the block itself in flight,
+/// the next write into it copies the whole block.
+const SMALL_PUSH: u32 = 64 << 10;
+
 /// Idle blocks kept for reuse: fresh memory costs a page fault per 4 KiB.
 const KEEP_IDLE: usize = 64;
 static IDLE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
@@ -194,13 +198,39 @@ pub struct WriteBuffer {
 pub struct Push {
     number: u64,
     pub block: u64,
-    pub data: Arc<Bytes>,
+    data: PushData,
     pub ranges: Vec<(u32, u32)>,
     /// Kept until the push has ended.
     _charge: Reservation,
 }
 
+enum PushData {
+    Block(Arc<Bytes>),
+    /// Bytes of the block from there on.
+    Copy(u32, Vec<u8>),
+}
+
+impl PushData {
+    /// Of a block, what a push of these ranges needs.
+    fn of(block: &Arc<Bytes>, ranges: &[(u32, u32)]) -> PushData {
+        match (ranges.first(), ranges.last()) {
+            (Some((start, _)), Some((_, end))) if end - start <= SMALL_PUSH => {
+                PushData::Copy(*start, block[*start as usize..*end as usize].to_vec())
+            }
+            _ => PushData::Block(block.clone()),
+        }
+    }
+}
+
 impl Push {
+    /// Bytes of one of its ranges.
+    pub fn bytes(&self, (start, end): (u32, u32)) -> &[u8] {
+        match &self.data {
+            PushData::Block(block) => &block[start as usize..end as usize],
+            PushData::Copy(from, bytes) => &bytes[(start - from) as usize..(end - from) as usize],
+        }
+    }
+
     /// Names some bytes of the push.
     pub fn part(&self, range: (u32, u32)) -> PushedBytes {
         PushedBytes { push: self.number, block: self.block, range }
@@ -418,7 +448,8 @@ impl WriteBuffer {
         let (ranges, _charge): (Vec<_>, _) = (b.flying.iter().collect(), b.charge.push());
         let end = ranges.last().map_or(0, |(_, end)| u64::from(*end));
         self.sent_to = self.sent_to.max(block * BLOCK + end);
-        Some(Push { number, block, data: b.data.clone(), ranges, _charge })
+        let data = PushData::of(&b.data, &ranges);
+        Some(Push { number, block, data, ranges, _charge })
     }
 
     /// Takes the dirty bytes of several blocks at once. `None` where there are none, or another
@@ -667,12 +698,25 @@ mod tests {
     }
 
     #[test]
+    fn a_push_is_untouched_by_later_writes_of_its_block() {
+        for len in [4, SMALL_PUSH, SMALL_PUSH + 1] {
+            let mut buffer = WriteBuffer::default();
+            buffer.write(0, 100, &vec![1; len as usize]);
+            let push = buffer.begin_push(0).unwrap();
+            buffer.write(0, 0, &vec![2; 200 + len as usize]);
+            assert_eq!(push.ranges, [(100, 100 + len)]);
+            assert!(push.bytes((100, 100 + len)).iter().all(|byte| *byte == 1), "{len}");
+            assert_eq!(push.bytes((101, 103)), [1, 1]);
+        }
+    }
+
+    #[test]
     fn bytes_rewritten_in_flight_are_pushed_again_and_the_old_copy_is_untouched() {
         let mut buffer = WriteBuffer::default();
         buffer.write(0, 0, b"old!");
         let push = buffer.begin_push(0).unwrap();
         buffer.write(0, 2, b"NEW");
-        assert_eq!(&push.data[..4], b"old!");
+        assert_eq!(push.bytes((0, 4)), b"old!");
         buffer.pushed(push.part((0, 4)));
         assert_eq!(buffer.durable(push.part((0, 4))), 2);
         assert_eq!(buffer.begin_push(0).unwrap().ranges, [(2, 5)]);
@@ -743,7 +787,7 @@ mod tests {
         buffer.pushed(old);
         assert_eq!(buffer.durable(old), 0);
         let new = buffer.begin_push(0).unwrap();
-        assert_eq!(&new.data[..4], b"new!");
+        assert_eq!(new.bytes((0, 4)), b"new!");
         buffer.write(0, 1, b"E");
         let failed = new.part((0, 4));
         assert_eq!(buffer.discard(failed), Some(3), "what is newer than a failed push stays");

@@ -242,9 +242,9 @@ impl Writeback {
             let at = block * BLOCK + u64::from(start);
             let range = (at, u64::from(end - start));
             for piece in short_pieces(&layout, object, range, self.data.flow().buffer(Way::Write)) {
-                let from = (piece.file_offset - block * BLOCK) as usize;
-                let data = &push.data[from..from + piece.len as usize];
-                let bytes = push.part((from as u32, from as u32 + piece.len));
+                let from = (piece.file_offset - block * BLOCK) as u32;
+                let range = (from, from + piece.len);
+                let (data, bytes) = (push.bytes(range), push.part(range));
                 let write = || self.data.write(session, &piece, data, (durability, Room::Promised));
                 let outcome = self.data.flow().carry(Way::Write, u64::from(piece.len), write);
                 let took = outcome.as_ref().map(|(_, reply)| reply.allocated).map_err(|s| *s);

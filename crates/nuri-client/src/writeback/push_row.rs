@@ -148,8 +148,7 @@ fn bits(row: &Row, buffer: u32) -> Vec<Bit<'_>> {
             for piece in short_pieces(&row.layout, row.object, range, buffer) {
                 let from = (piece.file_offset - push.block * BLOCK) as u32;
                 let range = (from, from + piece.len);
-                let data = &push.data[range.0 as usize..range.1 as usize];
-                bits.push(Bit { piece, data, bytes: push.part(range) });
+                bits.push(Bit { piece, data: push.bytes(range), bytes: push.part(range) });
             }
         }
     }

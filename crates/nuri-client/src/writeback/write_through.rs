@@ -122,7 +122,8 @@ impl Writeback {
 
     /// Sends a block of the write.
     pub(crate) fn send(&self, node: &Arc<Inode>, row: &Row, done: &mut Progress) {
-        let Some(Push { block, data, ranges, .. }) = row.pushes.first() else { return };
+        let Some(push) = row.pushes.first() else { return };
+        let Push { block, ranges, .. } = push;
         let (base, how) = (block * BLOCK, (Durability::Stable, Room::Unpromised));
         if let (Some(file), Some((_, end))) = (&mut node.state.lock().file, ranges.last()) {
             file.own.buffer.note_sent(base + u64::from(*end));
@@ -137,8 +138,8 @@ impl Writeback {
         for (start, end) in ranges.iter().flat_map(|(start, end)| whole_units(*start, *end)) {
             let at = base + u64::from(start);
             for piece in pieces(&row.layout, row.object, at, u64::from(end - start)) {
-                let from = (piece.file_offset - base) as usize;
-                let bytes = &data[from..from + piece.len as usize];
+                let from = (piece.file_offset - base) as u32;
+                let bytes = push.bytes((from, from + piece.len));
                 let wrote = self.data.write(row.session, &piece, bytes, how);
                 let took = wrote.map(|(_, reply)| reply.allocated);
                 self.reservations.heard(piece.group, took);
