@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::log::{names, sync_dir};
-use crate::support::Space;
+use crate::support::{SetAtEnd, Space};
 
 /// Two mounts of a space, and one directory as each shows it.
 fn two() -> (Space, PathBuf, PathBuf) {
@@ -152,6 +152,7 @@ fn names_are_counted_right_beside_syncs_of_their_file() {
     let file = File::create(at("f")).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         scope.spawn(|| {
             for i in 0_u64.. {
                 file.write_all_at(&i.to_le_bytes(), 0).unwrap();
@@ -174,11 +175,10 @@ fn names_are_counted_right_beside_syncs_of_their_file() {
             fs::remove_file(at("g")).unwrap();
             let one = count();
             if (two, one) != (2, 1) {
-                stop.store(true, Ordering::Relaxed);
                 panic!("round {round}: {two} names, then {one}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     drop(file);
     space.down_clean();
@@ -252,6 +252,7 @@ fn a_size_is_told_after_its_bytes() {
     let there = space.mnt();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 set(&here, "nuri.sync", b"", XattrFlags::empty()).unwrap();
@@ -266,11 +267,10 @@ fn a_size_is_told_after_its_bytes() {
             drop(file);
             let blocks = fs::metadata(there.join(&name)).unwrap().blocks();
             if blocks == 0 {
-                stop.store(true, Ordering::Relaxed);
                 panic!("round {round}: a file with bytes has no blocks");
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     space.down_clean();
 }

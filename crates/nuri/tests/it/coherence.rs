@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nuri_proto::clock::KERNEL_TTL;
 
-use crate::support::{NURI, Space, freeze, in_time, run, stop, timed};
+use crate::support::{NURI, SetAtEnd, Space, freeze, in_time, run, stop, timed};
 
 #[test]
 fn what_one_mount_wrote_the_other_reads_at_once() {
@@ -95,6 +95,7 @@ fn a_writer_gets_its_turn_among_readers_in_a_loop() {
         let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let (start, done) = (std::time::Instant::now(), std::sync::atomic::AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let ending = SetAtEnd(&done);
             for reader in &readers {
                 scope.spawn(|| {
                     let mut before = 0;
@@ -115,7 +116,7 @@ fn a_writer_gets_its_turn_among_readers_in_a_loop() {
             let written = (0..60u8).try_for_each(|number| {
                 writer.write_all_at(&[number + 1; 9000], u64::from(number) * 9000)
             });
-            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(ending);
             written.unwrap();
         });
         println!("60 writes took {:?}", start.elapsed());
@@ -619,6 +620,7 @@ fn a_listing_ends_while_files_are_renamed_to_and_fro() {
     (0..3).for_each(|i| fs::write(a.join(format!("d/f{i}")), "").unwrap());
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&done);
         scope.spawn(|| {
             let mut to = 1;
             while !done.load(std::sync::atomic::Ordering::SeqCst) {
@@ -650,7 +652,7 @@ fn a_listing_ends_while_files_are_renamed_to_and_fro() {
             assert!(seen.len() >= 2, "what stays in the directory is listed: {seen:?}");
             listings += 1;
         }
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        drop(ending);
         assert!(listings > 20, "{listings}");
     });
     // Its last renames are to be flushed: a mount whose servers are gone tries that for 30 s.

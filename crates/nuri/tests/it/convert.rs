@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 
-use crate::support::{NURI, Space, nuri, refused, text, wait};
+use crate::support::{NURI, SetAtEnd, Space, nuri, refused, text, wait};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -91,6 +91,7 @@ fn a_file_that_is_written_meanwhile_loses_nothing() {
     let start = pattern(2_000_000, 1);
     fs::write(mnt.join("f"), &start).unwrap();
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&ends);
         scope.spawn(|| {
             let file = OpenOptions::new().write(true).open(other.join("f")).unwrap();
             while !ends.load(Ordering::Relaxed) {
@@ -105,7 +106,7 @@ fn a_file_that_is_written_meanwhile_loses_nothing() {
         let left = done["left"].to_string();
         assert!(is_done || left.contains("written all the time"), "{done}");
         assert!(wrote.load(Ordering::Relaxed) > 0);
-        ends.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     let check = |path: &Path| {
         let bytes = fs::read(path).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{Space, in_time, is_mounted, stop, timed, wait};
+use crate::support::{SetAtEnd, Space, in_time, is_mounted, stop, timed, wait};
 
 /// Appends numbered records, each synced, until told to stop; counts those that were acknowledged
 /// and returns the longest wait.
@@ -53,6 +53,7 @@ fn servers_killed_under_load_lose_nothing_that_was_synced() {
         let stop = AtomicBool::new(false);
         let [synced, renamed] = [(); 2].map(|()| AtomicU64::new(0));
         std::thread::scope(|scope| {
+            let ending = SetAtEnd(&stop);
             let log = scope.spawn(|| synced_writer(space.mnt().join("log"), &stop, &synced));
             let names = scope.spawn(|| renamer(space.mnt().join("names"), &stop, &renamed));
             for role in ["node1", "node0", "node1", "node0"] {
@@ -67,7 +68,7 @@ fn servers_killed_under_load_lose_nothing_that_was_synced() {
             while !is_enough() && last.elapsed() < Duration::from_secs(60) {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(ending);
             let worst = log.join().unwrap();
             names.join().unwrap();
             assert!(is_enough(), "a minute after the last start: {:?}", counts());
@@ -90,6 +91,7 @@ fn everything_killed_at_once_keeps_what_was_synced() {
         let (stop, synced) = (AtomicBool::new(false), AtomicU64::new(0));
         let log = space.mnt().join("log");
         let acknowledged = std::thread::scope(|scope| {
+            let ending = SetAtEnd(&stop);
             let writer = scope.spawn(|| {
                 let mut file = fs::File::create(&log).unwrap();
                 let mut done = 0u64;
@@ -109,7 +111,7 @@ fn everything_killed_at_once_keeps_what_was_synced() {
             for role in ["supervisor", "node0", "mount"] {
                 space.kill(role);
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(ending);
             writer.join().unwrap()
         });
         assert!(acknowledged > 50, "{acknowledged}");

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{NURI, Space, freeze, is_mounted, nuri, refused, run, text, wait};
+use crate::support::{NURI, SetAtEnd, Space, freeze, is_mounted, nuri, refused, run, text, wait};
 use crate::wire::Wire;
 
 fn proc(pid: i32, name: &str) -> String {
@@ -379,13 +379,14 @@ fn a_mount_that_is_only_looked_at_is_stopped() {
         }
     };
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         scope.spawn(|| look(&here));
         scope.spawn(|| look(&there));
         let outs = [
             nuri(&["fs", "umount", &there.display().to_string()]),
             nuri(&["down", "--dir", &space.dir()]),
         ];
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         for out in outs {
             assert!(out.status.success(), "{}", text(&out.stderr));
         }

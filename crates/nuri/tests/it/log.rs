@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, freeze, is_mounted, wait};
+use crate::support::{SetAtEnd, Space, freeze, is_mounted, wait};
 
 pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     fs::File::open(dir)?.sync_all()
@@ -138,6 +138,7 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
         let (stop, before) = (AtomicBool::new(false), space.pid("mount"));
         let done = AtomicU64::new(0);
         let synced = std::thread::scope(|scope| {
+            let ending = SetAtEnd(&stop);
             let keeper = scope.spawn(|| keeper(&kept, &stop, &done));
             let free = scope.spawn(|| {
                 let write = |i: &u32| fs::write(free.join(format!("{i:06}")), i.to_string());
@@ -150,7 +151,7 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
                 done.load(Ordering::Relaxed) > 0
             });
             space.kill("mount");
-            stop.store(true, Ordering::Relaxed);
+            drop(ending);
             free.join().unwrap();
             keeper.join().unwrap()
         });
@@ -202,13 +203,14 @@ fn a_restarted_server_gets_every_step_once() {
     fs::create_dir(&dir).unwrap();
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         let works = scope.spawn(|| churn(&dir, &stop));
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(700));
             space.kill("node0");
         }
         std::thread::sleep(Duration::from_secs(3));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         works.join().unwrap()
     });
     check_churned(&dir, done);
@@ -227,6 +229,7 @@ fn a_server_that_restarts_again_at_once_gets_every_step_too() {
     let starts = || fs::read_to_string(&log).unwrap().matches("serves").count();
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         let works = scope.spawn(|| churn(&dir, &stop));
         for after in [500, 0, 10, 30, 60] {
             let known = starts();
@@ -235,7 +238,7 @@ fn a_server_that_restarts_again_at_once_gets_every_step_too() {
             wait("the server serves", Duration::from_secs(20), || starts() > known);
         }
         std::thread::sleep(Duration::from_secs(3));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         works.join().unwrap()
     });
     check_churned(&dir, done);
@@ -339,13 +342,14 @@ fn a_file_that_is_opened_while_it_is_removed_keeps_its_data() {
         found
     };
     let found: u32 = std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         let writer = &writer;
         let writers: Vec<_> = (0..3).map(|i| scope.spawn(move || writer(3000 + 10 * i))).collect();
         for _ in 0..2000 {
             fs::write(&path, "its own").unwrap();
             fs::remove_file(&path).unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         writers.into_iter().map(|writer| writer.join().unwrap()).sum()
     });
     assert!(found > 0, "nobody saw the file");

@@ -9,18 +9,9 @@ use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
 use crate::support::{
-    Space, freeze, in_time, is_mounted, kill_all, nuri, refused, run, text, timed, wait,
+    SetAtEnd, Space, freeze, in_time, is_mounted, kill_all, nuri, refused, run, text, timed, wait,
 };
 use crate::wire::Wire;
-
-/// A test that fails in the middle must not wait for its load for ever.
-struct SetAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 fn wait_copies(space: &Space, wanted: u64) {
     space.wait_status("copies of the metadata", Duration::from_secs(20), |status| {
@@ -119,8 +110,8 @@ fn nobody_notices_when_the_copys_node_dies() {
         let end = AtomicBool::new(false);
         let dir = space.mnt().join("load");
         let (done, worst) = std::thread::scope(|scope| {
+            let ending = SetAtEnd(&end);
             let loader = scope.spawn(|| load(dir.clone(), &end));
-            let _end = SetAtEnd(&end);
             std::thread::sleep(Duration::from_millis(500));
             // Killed, and not restarted for a while.
             let supervisor = freeze(&space, "supervisor");
@@ -135,7 +126,7 @@ fn nobody_notices_when_the_copys_node_dies() {
             wait_copies(&space, 1);
             drop(copy);
             wait_copies(&space, 2);
-            end.store(true, Ordering::Relaxed);
+            drop(ending);
             loader.join().unwrap()
         });
         in_time(worst, 5.0, "the longest pause");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::{Space, freeze, nuri, refused, text, wait};
+use crate::support::{SetAtEnd, Space, freeze, nuri, refused, text, wait};
 use crate::tagged::{MIX, Tagged};
 
 fn target(space: &Space, id: u64) -> serde_json::Value {
@@ -20,6 +20,7 @@ fn wait_state(space: &Space, state: &str) {
 fn under_load(file: &mut Tagged, args: &[&str]) -> String {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         let load = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 file.step(MIX).unwrap();
@@ -27,7 +28,7 @@ fn under_load(file: &mut Tagged, args: &[&str]) -> String {
             file.sync().unwrap();
         });
         let out = nuri(args);
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         load.join().unwrap();
         assert!(out.status.success(), "{}{}", text(&out.stdout), text(&out.stderr));
         text(&out.stdout)

@@ -15,7 +15,7 @@ use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::nfs_client::{Client, NFS, Server, export, failed, packed, place};
-use crate::support::{Space, refused, run, stop, wait};
+use crate::support::{SetAtEnd, Space, refused, run, stop, wait};
 
 const OK: nfsstat3 = nfsstat3::NFS3_OK;
 const STALE: nfsstat3 = nfsstat3::NFS3ERR_STALE;
@@ -466,6 +466,7 @@ fn listings_name_each_file_once_while_others_come_and_go() {
     };
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&is_done);
         let (done, dir) = (&is_done, &dir);
         scope.spawn(move || {
             for i in 0.. {
@@ -479,7 +480,7 @@ fn listings_name_each_file_once_while_others_come_and_go() {
         for (plus, most) in [(false, 512), (false, 65_536), (true, 4096), (true, 1 << 20)] {
             check(listed(&mut client, &root, plus, most));
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(ending);
     });
     let (dir, cookieverf) = (root.clone(), nfs3::cookieverf3::default());
     let args = nfs3::READDIR3args { dir, cookie: 0, cookieverf, count: 100 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nuri_proto::clock::REQUEST;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Space, stop, text, wait};
+use crate::support::{SetAtEnd, Space, stop, text, wait};
 
 /// As `docker pause` or a hypervisor does it: nobody waited for anything meanwhile.
 #[test]
@@ -29,6 +29,7 @@ fn is_paused_and_goes_on(is_first: impl Fn(&str) -> bool) {
     let (ends, wrote) = (AtomicBool::new(false), AtomicU64::new(0));
     let point = space.mnt();
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&ends);
         scope.spawn(|| {
             let file = fs::File::create(point.join("numbers")).unwrap();
             while !ends.load(Ordering::Relaxed) {
@@ -53,7 +54,7 @@ fn is_paused_and_goes_on(is_first: impl Fn(&str) -> bool) {
         others.iter().for_each(|(pid, _)| kill_process(*pid, Signal::CONT).unwrap());
         let before = wrote.load(Ordering::Relaxed);
         wait("it goes on", Duration::from_secs(20), || wrote.load(Ordering::Relaxed) > before + 50);
-        ends.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     space.wait_status("all is well", Duration::from_secs(20), |s| s["health"]["state"] == "ok");
     let numbers = fs::read(other.join("numbers")).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nuri_proto::clock::RECALL;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::support::{NURI, Space, freeze, is_mounted, run, text, timed, wait};
+use crate::support::{NURI, SetAtEnd, Space, freeze, is_mounted, run, text, timed, wait};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
@@ -173,6 +173,7 @@ fn a_reader_of_a_log_sees_no_zeros_where_it_is_just_appended() {
     let mut log = OpenOptions::new().append(true).open(&path).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&done);
         // Brings the page back that the append took out of the cache.
         scope.spawn(|| {
             let (file, mut page) = (File::open(&path).unwrap(), [0; 4096]);
@@ -198,7 +199,7 @@ fn a_reader_of_a_log_sees_no_zeros_where_it_is_just_appended() {
         while Instant::now() < end && !reader.is_finished() {
             log.write_all(&[7; 700]).unwrap();
         }
-        done.store(true, Ordering::SeqCst);
+        drop(ending);
         assert!(reader.join().unwrap() > 100);
     });
     drop(log);
@@ -372,6 +373,7 @@ fn attributes_of_a_file_that_others_look_at_are_theirs_too() {
     open(&a).set_modified(std::time::UNIX_EPOCH).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&done);
         scope.spawn(|| {
             let mut last = 0;
             while !done.load(Ordering::SeqCst) {
@@ -388,7 +390,7 @@ fn attributes_of_a_file_that_others_look_at_are_theirs_too() {
             assert_eq!(seen.mode() & 0o777, 0o600 | (round % 8), "round {round}");
             assert_eq!(seen.mtime(), i64::from(round));
         }
-        done.store(true, Ordering::SeqCst);
+        drop(ending);
     });
     space.down_clean();
 }

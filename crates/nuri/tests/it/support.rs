@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -136,6 +137,16 @@ pub fn freeze(space: &Space, role: &str) -> Frozen {
     let pid = Pid::from_raw(space.pid(role)).unwrap();
     stop(pid);
     Frozen(pid)
+}
+
+/// Ends the load of a test when dropped, also where the test fails in the middle: a scope of threads
+/// waits for all of them.
+pub struct SetAtEnd<'f>(pub &'f AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Stops a process, and waits until it stands still: its threads run on until one of them has taken

@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stopwatch::Stopwatch;
-use crate::support::{NURI, Space, in_time, is_mounted, nuri, text, timed, wait};
+use crate::support::{NURI, SetAtEnd, Space, in_time, is_mounted, nuri, text, timed, wait};
 
 pub const TRANSPORTS: [&str; 2] = ["classic", "uring"];
 
@@ -317,6 +317,7 @@ while True:
     }
     let news = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         for (reader, other) in [(&a, "b"), (&b, "a")] {
             for thread in 0..20u64 {
                 let (path, stop, news) = (reader.point.join(other), &stop, &news);
@@ -335,7 +336,7 @@ while True:
             }
         }
         std::thread::sleep(Duration::from_secs(6));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     let news = news.load(Ordering::Relaxed);
     println!("{transport}: {news} changes of mapped files seen by the other mount");
@@ -359,6 +360,7 @@ fn unmounting_under_load_leaves_nothing() {
         let mount = Foreground::new(&mut space, transport, transport);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let ending = SetAtEnd(&stop);
             for thread in 0..8 {
                 let (dir, stop) = (mount.point.clone(), &stop);
                 scope.spawn(move || {
@@ -375,7 +377,7 @@ fn unmounting_under_load_leaves_nothing() {
             let point = mount.point.display().to_string();
             assert!(nuri(&["fs", "umount", "--force", &point]).status.success());
             std::thread::sleep(Duration::from_millis(300));
-            stop.store(true, Ordering::Relaxed);
+            drop(ending);
         });
         assert!(!is_mounted(&mount.point));
         mount.ends_well();

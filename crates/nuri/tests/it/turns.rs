@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::log::{names, sync_dir};
-use crate::support::{Space, wait};
+use crate::support::{SetAtEnd, Space, wait};
 
 /// Two mounts of a space, and one directory as each shows it.
 fn two() -> (Space, PathBuf, PathBuf) {
@@ -142,6 +142,7 @@ fn turns_go_on_after_the_server_died() {
     };
     let work = &work;
     let made: Vec<usize> = std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         let workers = [(&here, 0), (&there, 1)];
         let workers = workers.map(|(dir, me)| scope.spawn(move || work(dir, me)));
         for _ in 0..3 {
@@ -149,7 +150,7 @@ fn turns_go_on_after_the_server_died() {
             space.kill("node0");
         }
         std::thread::sleep(Duration::from_secs(3));
-        stop.store(true, Ordering::Relaxed);
+        drop(ending);
         workers.map(|worker| worker.join().unwrap()).into()
     });
     for (me, count) in made.iter().enumerate() {
@@ -169,6 +170,7 @@ fn a_mount_that_dies_in_its_turn_loses_what_it_did_not_sync_and_nothing_else() {
     let (space, here, there) = two();
     let (synced, made, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
         scope.spawn(|| {
             for i in 0.. {
                 let sync = || -> std::io::Result<()> {
@@ -198,7 +200,7 @@ fn a_mount_that_dies_in_its_turn_loses_what_it_did_not_sync_and_nothing_else() {
         wait("the other one goes on", Duration::from_secs(30), || {
             made.load(Ordering::SeqCst) > before + 100
         });
-        stop.store(true, Ordering::SeqCst);
+        drop(ending);
     });
     let all = names(&there);
     let [a, b] = ["a", "b"].map(|start| all.iter().filter(|name| name.starts_with(start)).count());
