@@ -2,6 +2,8 @@
 //! client is libnfs, in a small program ([`CLIENT`]).
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ const MIB: u32 = 512;
 const FILES: u32 = 1000;
 const NURI: &str = "nuri";
 const PEER: &str = "ganesha";
+/// That are there at once, when the memory is looked at.
+const CLIENTS: u32 = 1000;
 const NURI_PORT: u16 = 12_049;
 const PEER_PORT: u16 = 22_049;
 
@@ -79,6 +83,15 @@ impl Server {
         (ticks(11) + ticks(12)) / 100.0
     }
 
+    /// What it holds while so many clients are there, each of which called once.
+    fn resident_with(&self, port: u16, clients: u32) -> Result<u64, String> {
+        let call = |_| null_call(port).map_err(|e| format!("a client at port {port}: {e}"));
+        let connections = (0..clients).map(call).collect::<Result<Vec<_>, _>>()?;
+        let resident = self.resident_mib();
+        drop(connections);
+        Ok(resident)
+    }
+
     fn resident_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.unwrap_or_default();
@@ -109,6 +122,15 @@ impl Server {
     }
 }
 
+/// A connection by which the procedure was called that does nothing.
+fn null_call(port: u16) -> std::io::Result<TcpStream> {
+    const CALL: [u32; 11] = [1 << 31 | 40, 1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(&CALL.map(u32::to_be_bytes).concat())?;
+    stream.read_exact(&mut [0; 28])?;
+    Ok(stream)
+}
+
 /// By row and server.
 type Values = BTreeMap<(usize, &'static str), Vec<f64>>;
 
@@ -131,13 +153,13 @@ pub(crate) fn run(rounds: usize, dir: &Path) -> Result<(), String> {
         eprintln!("round {} of {rounds} done", round + 1);
     }
     print(&values);
-    for (name, server) in &servers {
+    for ((name, server), port) in servers.iter().zip([NURI_PORT, PEER_PORT]) {
         let gib = rounds as f64 * f64::from(MIB) / 1024.0;
         let of = |at| used.get(&(at, *name)).copied().unwrap_or(0.0) / gib;
         let (wrote, read, resident) = (of(0), of(1), server.resident_mib());
-        println!(
-            "{name}: {wrote:.2} s of a processor per GiB written, {read:.2} read; {resident} MiB"
-        );
+        let crowded = server.resident_with(port, CLIENTS)?;
+        println!("{name}: {wrote:.2} s of a processor per GiB written, {read:.2} read");
+        println!("{name}: {resident} MiB resident; {crowded} MiB with {CLIENTS} clients more");
     }
     drop(servers);
     space.down_clean()

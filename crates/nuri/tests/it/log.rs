@@ -171,24 +171,35 @@ fn a_killed_mount_keeps_what_was_synced_and_of_the_rest_a_beginning() {
     space.down_clean();
 }
 
-/// Makes, renames and removes files until it is told to stop; says how often.
-fn churn(dir: &Path, stop: &AtomicBool) -> u32 {
-    let mut done = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let (a, b) = (dir.join(format!("a{done}")), dir.join(format!("b{done}")));
-        fs::write(&a, done.to_string()).unwrap();
+/// Makes, renames and removes files until it is told to stop, and counts how often.
+fn churn(dir: &Path, stop: &AtomicBool, done: &AtomicU64) {
+    for i in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let (a, b) = (dir.join(format!("a{i}")), dir.join(format!("b{i}")));
+        fs::write(&a, i.to_string()).unwrap();
         fs::rename(&a, &b).unwrap();
-        if done % 3 == 0 {
+        if i % 3 == 0 {
             fs::remove_file(&b).unwrap();
         }
-        done += 1;
+        done.store(i + 1, Ordering::Relaxed);
     }
-    done
+}
+
+/// Churns the directory while servers die, and a while after the last one did.
+fn churn_meanwhile(dir: &Path, meanwhile: impl FnOnce()) -> u64 {
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let ending = SetAtEnd(&stop);
+        scope.spawn(|| churn(dir, &stop, &done));
+        meanwhile();
+        let enough = done.load(Ordering::Relaxed) + 100;
+        wait("it goes on", Duration::from_secs(20), || done.load(Ordering::Relaxed) > enough);
+        drop(ending);
+    });
+    done.into_inner()
 }
 
 /// What `churn` left, all of it and nothing else.
-fn check_churned(dir: &Path, done: u32) {
-    assert!(done > 100, "{done}");
+fn check_churned(dir: &Path, done: u64) {
     for i in 0..done {
         let text = fs::read_to_string(dir.join(format!("b{i}"))).ok();
         assert_eq!(text, (i % 3 != 0).then(|| i.to_string()), "{i}");
@@ -201,17 +212,11 @@ fn a_restarted_server_gets_every_step_once() {
     let space = Space::up(&[]);
     let dir = space.mnt().join("d");
     fs::create_dir(&dir).unwrap();
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| {
-        let ending = SetAtEnd(&stop);
-        let works = scope.spawn(|| churn(&dir, &stop));
+    let done = churn_meanwhile(&dir, || {
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(700));
             space.kill("node0");
         }
-        std::thread::sleep(Duration::from_secs(3));
-        drop(ending);
-        works.join().unwrap()
     });
     check_churned(&dir, done);
     space.down_clean();
@@ -227,19 +232,13 @@ fn a_server_that_restarts_again_at_once_gets_every_step_too() {
     (0..9000).for_each(|i| drop(fs::File::create(held.join(i.to_string())).unwrap()));
     let log = space.path("space/log/node0.log");
     let starts = || fs::read_to_string(&log).unwrap().matches("serves").count();
-    let stop = AtomicBool::new(false);
-    let done = std::thread::scope(|scope| {
-        let ending = SetAtEnd(&stop);
-        let works = scope.spawn(|| churn(&dir, &stop));
+    let done = churn_meanwhile(&dir, || {
         for after in [500, 0, 10, 30, 60] {
             let known = starts();
             std::thread::sleep(Duration::from_millis(after));
             space.kill("node0");
             wait("the server serves", Duration::from_secs(20), || starts() > known);
         }
-        std::thread::sleep(Duration::from_secs(3));
-        drop(ending);
-        works.join().unwrap()
     });
     check_churned(&dir, done);
     assert_eq!(names(&held).len(), 9000);

@@ -579,7 +579,7 @@ fn strangers_stop_nobody() {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kib: u64 = resident.split_whitespace().next().unwrap().parse().unwrap();
-    assert!(kib < 128 << 10, "{kib} KiB for 1000 clients");
+    assert!(kib < 64 << 10, "{kib} KiB for 1000 clients");
     drop(idle);
     server.end();
     space.down_clean();

@@ -139,8 +139,8 @@ pub fn freeze(space: &Space, role: &str) -> Frozen {
     Frozen(pid)
 }
 
-/// Ends the load of a test when dropped, also where the test fails in the middle: a scope of threads
-/// waits for all of them.
+/// Ends the load of a test when dropped, also where the test fails in the middle: a scope of
+/// threads waits for all of them.
 pub struct SetAtEnd<'f>(pub &'f AtomicBool);
 
 impl Drop for SetAtEnd<'_> {

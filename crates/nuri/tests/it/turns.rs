@@ -129,32 +129,35 @@ fn two_mounts_make_files_in_one_directory_in_batches() {
 #[test]
 fn turns_go_on_after_the_server_died() {
     let (space, here, there) = two();
-    let stop = AtomicBool::new(false);
+    let (stop, made) = (AtomicBool::new(false), [(); 2].map(|()| AtomicUsize::new(0)));
     let work = |dir: &Path, me: usize| {
-        let mut made = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let (from, to) = (dir.join(format!("{me}")), dir.join(format!("{me}.{made}")));
-            fs::write(&from, made.to_string()).unwrap();
+        for i in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+            let (from, to) = (dir.join(format!("{me}")), dir.join(format!("{me}.{i}")));
+            fs::write(&from, i.to_string()).unwrap();
             fs::rename(&from, &to).unwrap();
-            made += 1;
+            made[me].store(i + 1, Ordering::Relaxed);
         }
-        made
     };
     let work = &work;
-    let made: Vec<usize> = std::thread::scope(|scope| {
+    let counts = || made.each_ref().map(|count| count.load(Ordering::Relaxed));
+    std::thread::scope(|scope| {
         let ending = SetAtEnd(&stop);
-        let workers = [(&here, 0), (&there, 1)];
-        let workers = workers.map(|(dir, me)| scope.spawn(move || work(dir, me)));
+        for (dir, me) in [(&here, 0), (&there, 1)] {
+            scope.spawn(move || work(dir, me));
+        }
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(900));
             space.kill("node0");
         }
-        std::thread::sleep(Duration::from_secs(3));
+        let before = counts();
+        wait("both go on", Duration::from_secs(20), || {
+            let go_on = |me: usize| counts()[me] > before[me] + 100;
+            if go_on(0) && go_on(1) { Ok(()) } else { Err(format!("{before:?}, {:?}", counts())) }
+        });
         drop(ending);
-        workers.map(|worker| worker.join().unwrap()).into()
     });
+    let made = counts();
     for (me, count) in made.iter().enumerate() {
-        assert!(*count > 100, "{count}");
         for i in 0..*count {
             let text = fs::read_to_string(here.join(format!("{me}.{i}"))).unwrap();
             assert_eq!(text, i.to_string(), "{me}.{i}");
