@@ -4,6 +4,7 @@
 //! rule DATA-8). It stays here until a flush settles it, so the client can send it again.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -354,6 +355,12 @@ impl WriteBuffer {
         self.pushable_before(u64::MAX)
     }
 
+    /// Those of them that are among these blocks.
+    pub fn pushable_within(&self, blocks: RangeInclusive<u64>) -> Vec<u64> {
+        let due = self.blocks.range(blocks).filter(|(_, b)| !b.dirty.is_empty());
+        due.map(|(block, _)| *block).filter(|block| !self.flies(*block)).collect()
+    }
+
     /// Whether some of these bytes, the last one included, are not durable.
     pub fn has_any(&self, first: u64, last: u64) -> bool {
         self.blocks.range(first / BLOCK..=last / BLOCK).any(|(block, b)| {
@@ -695,6 +702,18 @@ mod tests {
         let mut buffer = WriteBuffer::default();
         assert_eq!(buffer.write(0, 0, b""), (0, Fill::Partial));
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn blocks_to_push_are_found_among_some() {
+        let mut buffer = WriteBuffer::default();
+        [1, 2, 5, 6].into_iter().for_each(|block| _ = buffer.write(block, 0, b"dirty"));
+        assert_eq!(buffer.pushable_within(2..=5), [2, 5]);
+        let bytes = push(&mut buffer, 2);
+        assert_eq!(buffer.pushable_within(2..=5), [5]);
+        buffer.pushed(bytes);
+        assert_eq!(buffer.pushable_within(2..=2), [0; 0]);
+        assert_eq!(buffer.pushable_blocks(), [1, 5, 6]);
     }
 
     #[test]

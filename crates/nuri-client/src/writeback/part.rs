@@ -38,8 +38,7 @@ impl Writeback {
                 if !file.own.buffer.has_unpushed(bytes.start, bytes.end) {
                     return;
                 }
-                let ready = file.own.buffer.pushable_blocks();
-                let ready: Vec<_> = ready.into_iter().filter(|b| blocks.contains(b)).collect();
+                let ready = file.own.buffer.pushable_within(blocks.clone());
                 if ready.is_empty() {
                     node.changed.wait_for(&mut state, Duration::from_millis(10));
                     continue;
@@ -65,8 +64,7 @@ impl Writeback {
                 if !file.own.buffer.has_any(bytes.start, bytes.end) {
                     break;
                 }
-                let mut ready = file.own.buffer.pushable_blocks();
-                ready.retain(|block| blocks.contains(block));
+                let ready = file.own.buffer.pushable_within(blocks.clone());
                 // Of these bytes: others may always be on their way.
                 let flies = || file.own.buffer.has_unpushed(bytes.start, bytes.end);
                 if ready.is_empty() && flies() {
