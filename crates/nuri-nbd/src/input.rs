@@ -29,7 +29,9 @@ pub(crate) enum End {
 pub(crate) struct Input {
     socket: Arc<Socket>,
     buffer: Vec<u8>,
+    /// What was received and not taken yet lies between.
     start: usize,
+    end: usize,
     age: Age,
     /// How long the rest of something that began is waited for.
     patience: Duration,
@@ -43,7 +45,9 @@ impl Input {
         (rest, start): (Vec<u8>, Instant),
         patience: Duration,
     ) -> Input {
-        Input { socket, buffer: rest, start: 0, age: Age::new(start), patience }
+        let (end, mut buffer) = (rest.len(), rest);
+        buffer.resize(end.max(BUFFER), 0);
+        Input { socket, buffer, start: 0, end, age: Age::new(start), patience }
     }
 
     /// The next request, however long it takes until it begins.
@@ -56,7 +60,7 @@ impl Input {
 
     /// Waits for [`LOOK`] at most until something comes.
     pub(crate) fn has_begun(&mut self) -> Result<bool, End> {
-        if self.start < self.buffer.len() {
+        if self.start < self.end {
             return Ok(true);
         }
         match self.fill() {
@@ -76,7 +80,7 @@ impl Input {
         let (mut done, start) = (0, Instant::now());
         while done < out.len() {
             let rest = &mut out[done..];
-            if self.start < self.buffer.len() {
+            if self.start < self.end {
                 done += self.take(rest);
                 continue;
             }
@@ -94,7 +98,7 @@ impl Input {
 
     /// Bytes that are in the buffer.
     fn take(&mut self, out: &mut [u8]) -> usize {
-        let count = out.len().min(self.buffer.len() - self.start);
+        let count = out.len().min(self.end - self.start);
         out[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
         self.start += count;
         self.age.took(count);
@@ -104,11 +108,9 @@ impl Input {
     /// Waits for some bytes. All that there were are taken.
     fn fill(&mut self) -> Result<(), End> {
         self.look();
-        self.buffer.resize(BUFFER, 0);
-        self.start = 0;
-        let received = receive(&self.socket, &mut self.buffer);
-        self.buffer.truncate(*received.as_ref().unwrap_or(&0));
-        received.map(|_| ())
+        (self.start, self.end) = (0, 0);
+        self.end = receive(&self.socket, &mut self.buffer)?;
+        Ok(())
     }
 
     /// As [`Input::fill`], past the buffer.
