@@ -381,12 +381,20 @@ nfs_server_returns() {
     umount /nfs
 }
 
-# nfs_make_names WORD: forty directories, each made once although its server goes away.
+# nfs_make_names WORD: forty directories, each made once although its server goes away. A server at an
+# address of its own may be lost between a change and its answer; then the repeated call finds that
+# the directory exists (docs/operate/nfs.md, "Limits").
 nfs_make_names() {
+    found=0
     for i in $(seq 40); do
-        mkdir "$1-$i"
+        if ! mkdir "$1-$i" 2>/tmp/mkdir; then
+            cat /tmp/mkdir
+            grep -q 'File exists' /tmp/mkdir
+            found=$((found + 1))
+        fi
         sleep 0.2
     done
+    [ $found -le 1 ]
 }
 
 # A directory with more names than fit into any answer, listed while it changes.
