@@ -28,10 +28,17 @@ impl RankFile {
     ) -> RankFile {
         // A testbed's devices are nobody's.
         let overwrites = overwrites || matches!(through, Through::Testbed(_));
-        let share = Share { rank: through.turn(served, rank), len, overwrites };
+        let share = |server: Server| {
+            let rank = match server.protocol {
+                Protocol::Nbd => through.turn(served, rank),
+                // Its own file, whoever else uses the server.
+                Protocol::Nfs => rank,
+            };
+            (server, Share { rank, len, overwrites })
+        };
         RankFile {
             path,
-            remote: through.server(served, rank).map(|server| (server, share)),
+            remote: through.server(served, rank).map(share),
             is_checked: Cell::new(false),
         }
     }
@@ -85,5 +92,25 @@ impl RankFile {
             Protocol::Nfs => nfs::remove(server, *share),
         };
         left.map_err(at(self.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Served;
+
+    /// Which part of its server a rank of three uses, where a testbed serves two mounts.
+    fn parts(served: Served, addresses: [&str; 2]) -> Vec<usize> {
+        let servers = addresses.map(|address| served.at(address, ""));
+        let through = Through::Testbed(served);
+        let of = |rank| RankFile::new((rank, &servers[..]), PathBuf::new(), (&through, false), 1);
+        (0..3).filter_map(|rank| of(rank).remote).map(|(_, share)| share.rank).collect()
+    }
+
+    #[test]
+    fn ranks_share_devices_and_no_file() {
+        assert_eq!(parts(Served::Disk, ["10.0.0.1", "10.0.0.2"]), [0, 0, 1]);
+        assert_eq!(parts(Served::Nfs, ["10.0.0.1", "10.0.0.1"]), [0, 1, 2]);
     }
 }
