@@ -5,6 +5,7 @@
 //! parallel connections of a bounded pool. Nothing is parsed before the peer proved the space's
 //! secret.
 
+mod awake;
 mod conn;
 mod frame;
 mod handshake;
@@ -17,6 +18,7 @@ mod server;
 mod stream;
 mod traffic;
 
+pub use awake::Awake;
 pub use conn::{CallContext, Conn, Pending};
 pub use handshake::HandshakeError;
 pub use peer::{Deadline, Peer, Reached, Started};

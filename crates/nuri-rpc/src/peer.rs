@@ -9,6 +9,7 @@ use nuri_proto::op::Call;
 use nuri_proto::status::RetryClass;
 use parking_lot::Mutex;
 
+use crate::awake::Awake;
 use crate::conn::{CallContext, Conn, Pending};
 use crate::handshake::{HandshakeError, TIMEOUT};
 use crate::secret::Secret;
@@ -19,17 +20,17 @@ const KEEP_IDLE: usize = 32;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// When to give up.
+/// When to give up, counted by the time for which this process ran.
 #[derive(Clone, Copy, Debug)]
-pub struct Deadline(Instant);
+pub struct Deadline(Awake);
 
 impl Deadline {
     pub fn after(timeout: Duration) -> Deadline {
-        Deadline(Instant::now() + timeout)
+        Deadline(Awake::now() + timeout)
     }
 
     pub fn left(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.0.since(Awake::now())
     }
 
     pub fn passed(self) -> bool {

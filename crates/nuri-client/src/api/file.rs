@@ -10,6 +10,7 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::{Attr, LeaseMode, SetAttr};
+use nuri_rpc::Awake;
 use nuri_rules::broken;
 use parking_lot::Mutex;
 
@@ -197,7 +198,7 @@ impl Client {
         &self,
         mut read: impl FnMut() -> Result<usize, Status>,
     ) -> Result<usize, Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         loop {
             let len = read()?;
             // What was read counts only if the lease was still trusted after it.

@@ -20,6 +20,7 @@ use nuri_proto::layout::Layout;
 use nuri_proto::limit::MAX_INLINE;
 use nuri_proto::map::Map;
 use nuri_proto::op::meta::LeaseMode;
+use nuri_rpc::Awake;
 use nuri_stripe::locate::pieces;
 
 use crate::api::write::KEPT;
@@ -52,11 +53,11 @@ impl Client {
     /// `NOSPC`, and nothing was kept; the servers'.
     pub(crate) fn have_room(&self, ino: Ino, at: u64, end: u64) -> Result<(), Status> {
         let (mut given, mut from) = (Vec::new(), at / PAGE * PAGE);
-        let mut since = Instant::now();
+        let mut since = Awake::now();
         while from < end {
             let to = ((from / STEP + 1) * STEP).min(end.next_multiple_of(PAGE));
             match self.room_for_step(ino, from..to, end, &mut given) {
-                Ok(Step::Done) => (from, since) = (to, Instant::now()),
+                Ok(Step::Done) => (from, since) = (to, Awake::now()),
                 Ok(Step::Wait(RetryReason::Kept)) if since.elapsed() >= KEPT => {
                     return self.take_back(ino, &given, Status::NOSPC);
                 }

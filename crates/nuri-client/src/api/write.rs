@@ -2,7 +2,7 @@
 //! write goes on to the targets before it returns.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -11,6 +11,7 @@ use nuri_proto::limit::MAX_FILE;
 use nuri_proto::op::meta::LeaseMode;
 use nuri_proto::op::part::Ahead;
 use nuri_proto::range_map::Span;
+use nuri_rpc::Awake;
 use nuri_rules::broken;
 
 use crate::api::xattr::Privileges;
@@ -184,7 +185,7 @@ impl Client {
         refusal: Refusal,
         enter: impl Fn() -> Result<Entered, Status>,
     ) -> Result<(Entered, WriteOutcome), Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         loop {
             let entered = enter()?;
             match self.writeback.write_entered(&entered.0, position, data, refusal)? {

@@ -2,7 +2,7 @@
 //! where it does not hold that lease.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
@@ -12,6 +12,7 @@ use nuri_proto::op::meta::{
     Acquire, Attr, FileRecord, InodeReply, LeaseMode, RemoveReply, TruncateDone,
 };
 use nuri_proto::range_map::Span;
+use nuri_rpc::Awake;
 use nuri_rules::broken;
 use nuri_volume::DataPlane;
 use parking_lot::Mutex;
@@ -132,7 +133,7 @@ impl Leases {
     }
 
     fn enter_with(&self, ino: Ino, need: LeaseMode, bytes: Bytes) -> Result<Entered, Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         if let (Bytes::None, Some(node)) = (bytes, self.inodes.find(ino)) {
             node.yield_to_recall();
         }
@@ -148,7 +149,7 @@ impl Leases {
 
     /// Enters a change of the file's size.
     pub(crate) fn enter_resize(&self, ino: Ino) -> Result<Resizing, Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         if let Some(node) = self.inodes.find(ino) {
             node.yield_to_slow_recall();
         }

@@ -17,6 +17,7 @@ use nuri_proto::limit::MAX_PARTS;
 use nuri_proto::op::meta::{Attr, FileRecord, LeaseMode, RecallDone, Reclaim};
 use nuri_proto::op::part::{AcquirePart, AcquirePartReply, Ahead, PartGrant};
 use nuri_proto::range_map::Span;
+use nuri_rpc::Awake;
 use nuri_rules::broken;
 
 use crate::inode::known_xattrs::KnownXattrs;
@@ -178,7 +179,7 @@ impl Leases {
     /// Makes what was written under parts durable and known, and gives them up. Nothing is written
     /// under them meanwhile.
     fn give_up_parts(&self, node: &Arc<Inode>) -> Result<(), Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         loop {
             {
                 let mut state = node.state.lock();

@@ -23,6 +23,7 @@ use nuri_proto::op::lock::{
     LockReply, LockSet, LockTest, LockWait,
 };
 use nuri_proto::range_map::Span;
+use nuri_rpc::Awake;
 use nuri_rules::broken;
 use parking_lot::{Condvar, Mutex};
 
@@ -201,7 +202,7 @@ impl LockClient {
         call: &LockSet,
         then: impl Fn(&mut LockRecord, LockReply),
     ) -> Result<LockReply, Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         loop {
             self.record.lock().ask_for(key, call.span, call.mode);
             let told = self.journal.flush_of(call.ino);

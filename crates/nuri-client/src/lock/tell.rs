@@ -10,6 +10,7 @@ use nuri_proto::clock::REQUEST;
 use nuri_proto::id::Ino;
 use nuri_proto::op::lock::{LockRecall, LockTell};
 use nuri_proto::status::RetryClass;
+use nuri_rpc::Awake;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::record::LockRecord;
@@ -54,7 +55,7 @@ impl LockClient {
         ino: Ino,
         here: impl Fn(&mut LockRecord) -> Option<T>,
     ) -> Result<Decided<'_, T>, Status> {
-        let start = Instant::now();
+        let start = Awake::now();
         let mut record = self.record.lock();
         loop {
             if record.is_telling(ino) {

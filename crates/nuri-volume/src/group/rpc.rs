@@ -9,7 +9,7 @@ use nuri_proto::clock::MEMBER_TIMEOUT;
 use nuri_proto::id::{GroupId, SessionId, TargetId};
 use nuri_proto::map::Group;
 use nuri_proto::op::Call;
-use nuri_rpc::{CallContext, Started};
+use nuri_rpc::{Awake, CallContext, Started};
 use parking_lot::Mutex;
 
 use super::port::{Ask, Port};
@@ -40,13 +40,13 @@ pub struct RpcPort {
     attempt: AtomicU64,
     /// Since when targets give no answer.
     late: Mutex<HashMap<TargetId, Instant>>,
-    began: Instant,
+    began: Awake,
 }
 
 impl RpcPort {
     pub fn new(cluster: &Cluster) -> RpcPort {
         let (attempt, late) = Default::default();
-        RpcPort { cluster: cluster.clone(), attempt, late, began: Instant::now() }
+        RpcPort { cluster: cluster.clone(), attempt, late, began: Awake::now() }
     }
 
     /// How long a target's answer is waited for, at most `usual`.
