@@ -33,6 +33,8 @@ attacks! {
     member_whose_disk_lied_votes
     liar_against_a_write_under_way
     liar_while_a_member_is_silent
+    disk_lost_before_a_write_is_whole
+    member_leaves_before_a_write_is_whole
     member_whose_disk_lost_a_truncation
     restarted_beside_one_that_took_no_part
     primary_restarted_inside_an_epoch

@@ -17,16 +17,17 @@
 //!    to them.
 //! SETTLE-5 A live member that was not compared with the others since its machine was started may
 //!    have lost what it held. A write that only such members lack goes forward where the others can
-//!    give it to them. It may have been acknowledged, and if it was, the others can. Where it did
-//!    not go forward, such a member is no evidence, and nothing is aborted before that member was
-//!    compared.
+//!    give it to them. It may have been acknowledged, and if it was, the others can. They give it
+//!    before they commit it: a stripe of which some members hold the new state and too few the old
+//!    one could not bear the loss of a member. Where the write did not go forward, a member that
+//!    was not compared is no evidence, and nothing is aborted before it was compared.
 //! SETTLE-6 The content of such a member was truncated in this case: a member that sees all its
 //!    writes stands for less, and accepts nothing up to that version any more. Then the member that
 //!    was not compared lost the truncation.
 
 use nuri_proto::id::Epoch;
 use nuri_proto::layout::Shape;
-use nuri_proto::stripe::{Held, Members, Staged, Version};
+use nuri_proto::stripe::{Held, Members, Staged, Version, WriteId};
 use nuri_rules::broken;
 
 /// What to do next; then the members are asked anew, until the stripe is clean.
@@ -48,7 +49,7 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
     let Some(look) = look(shape, answers, live, epoch) else {
         return Decision::Clean;
     };
-    let Look { version, on, is_committed, without, promise } = look;
+    let Look { version, on, is_committed, without, promise, .. } = look;
     let none = Members::default();
     if is_committed || without == none || broken!("forward_on_any") {
         return Decision::Forward { version, on };
@@ -60,22 +61,33 @@ pub fn decide(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epo
     }
 }
 
-/// Whether the lowest undecided write goes forward although live members lack it, because these
-/// are all in `doubt` (SETTLE-5). Their content is computed from the others then, so what all hold
+/// A staged write that goes forward although members lack it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lacking {
+    pub version: Version,
+    pub id: WriteId,
+    /// Who has it staged.
+    pub on: Members,
+    /// Who gets its content first.
+    pub without: Members,
+}
+
+/// The lowest undecided write, if it goes forward although live members lack it, because these
+/// are all in `doubt` (SETTLE-5). Their content is computed from the others first, so what all hold
 /// beside that write must fit together: `answers` are those of live members, and none is behind.
 pub fn forward_in_doubt(
     shape: Shape,
     answers: &[(usize, Held)],
     doubt: Members,
     epoch: Epoch,
-) -> Option<(Version, Members)> {
+) -> Option<Lacking> {
     let live = Members::of(answers.iter().map(|(place, _)| *place));
-    let Look { version, on, without, promise, .. } = look(shape, answers, live, epoch)?;
+    let Look { version, id, on, without, promise, .. } = look(shape, answers, live, epoch)?;
     // Who promised did so because it did not hold it, long before.
     let may_have_lost = without.0 & !(doubt.0 & promise.0) == 0;
     let rest = live.iter().filter(|place| !without.has(*place)).count();
     let goes = may_have_lost && rest >= shape.data() && !broken!("doubted_is_evidence");
-    goes.then_some((version, on))
+    goes.then_some(Lacking { version, id, on, without })
 }
 
 /// Whether what the member of a place holds was cut off, as other live members tell (SETTLE-6).
@@ -111,6 +123,7 @@ fn parts_seen(shape: Shape, place: usize, other: usize) -> impl Iterator<Item = 
 /// What the members' answers say of the lowest undecided write.
 struct Look {
     version: Version,
+    id: WriteId,
     /// Who has it staged.
     on: Members,
     is_committed: bool,
@@ -150,7 +163,8 @@ fn look(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) ->
     let without = places(&lacks);
     let promise = places(&|place, held| lacks(place, held) && held.floor < version);
     let is_committed = committed != Members::default();
-    Some(Look { version, on, is_committed, without, promise })
+    let id = write.id;
+    Some(Look { version, id, on, is_committed, without, promise })
 }
 
 /// Whether a write of the present epoch cannot be decided without one of `unheard`: nobody who
@@ -207,7 +221,7 @@ fn covers(
 #[cfg(test)]
 mod tests {
     use nuri_proto::id::SessionId;
-    use nuri_proto::stripe::{Covers, WriteId};
+    use nuri_proto::stripe::Covers;
 
     use super::*;
 
@@ -334,18 +348,19 @@ mod tests {
     #[test]
     fn what_only_doubted_members_lack_goes_forward() {
         let forward = |shape, answers: &[(usize, Held)], doubt: u32| {
-            forward_in_doubt(shape, answers, Members(doubt), Epoch(0)).map(|(_, on)| on)
+            let write = forward_in_doubt(shape, answers, Members(doubt), Epoch(0))?;
+            Some((write.on, write.without))
         };
         let mut answers =
             vec![(0, staged(&[7], 0b111)), (1, Held::default()), (2, Held::default())];
-        assert_eq!(forward(MIRROR, &answers, 0b111), Some(Members(0b001)));
+        assert_eq!(forward(MIRROR, &answers, 0b111), Some((Members(0b001), Members(0b110))));
         assert_eq!(forward(MIRROR, &answers, 0b011), None, "one that lacks it lost nothing");
         answers[2].1.floor = V;
         assert_eq!(forward(MIRROR, &answers, 0b111), None, "it never had it");
         // Of parity only one may be computed from the others.
         let mut answers =
             vec![(0, staged(&[7], 0b101)), (1, Held::default()), (2, Held::default())];
-        assert_eq!(forward(PARITY, &answers, 0b111), Some(Members(0b001)));
+        assert_eq!(forward(PARITY, &answers, 0b111), Some((Members(0b001), Members(0b100))));
         answers[0].1 = staged(&[7], 0b111);
         assert_eq!(forward(PARITY, &answers, 0b111), None);
         assert_eq!(forward(PARITY, &[], 0b111), None, "nothing is staged");

@@ -165,7 +165,7 @@ impl TargetServer {
                 Ok(self.store(c.target)?.delete(&c.objects)?)
             }),
             Op::DataExtents => reply_to::<DataExtents>(request.args, |c| {
-                let extents = self.store(c.target)?.extents(c.key);
+                let extents = self.store(c.target)?.extents_with_staged(c.key);
                 self.admission.check_lease().map(|()| extents)
             }),
             Op::MemberStage => {

@@ -74,6 +74,9 @@ pub enum Purpose {
     Use,
     /// A writer or repairer that compares the versions itself: the base, whatever is staged.
     Base,
+    /// Who computes what others are to hold once this write is committed: the base as it will be
+    /// then. Where the write is not staged, this is the base as it is.
+    After { version: Version, id: WriteId },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -53,6 +53,14 @@ struct Seen {
 }
 
 impl Seen {
+    /// What the base will stand for, to a reader that asks for what comes after the write that is
+    /// staged.
+    fn covers_after(&self, purpose: Purpose) -> Option<Covers> {
+        let Purpose::After { version, id } = purpose else { return None };
+        let staged = self.held.staged.as_ref().filter(|s| s.version == version && s.id == id);
+        staged.map(|s| s.covers.clone())
+    }
+
     fn now(state: &State, key: ChunkKey) -> Seen {
         Seen { held: state.contents.members.get(key), version: state.contents.index.version(key) }
     }
@@ -374,8 +382,8 @@ impl<D: Disk> ChunkStore<D> {
         Ok(state.contents.members.get(key))
     }
 
-    /// Fills `buf` from the base and tells what the bytes stand for. A staged write of the version
-    /// `decided` is committed first.
+    /// Fills `buf` from the base, or as the base will be (`purpose`), and tells what the bytes
+    /// stand for. A staged write of the version `decided` is committed first.
     ///
     /// # Errors
     /// As [`ChunkStore::read`].
@@ -403,6 +411,13 @@ impl<D: Disk> ChunkStore<D> {
                     return Ok(MemberRead::Undecided);
                 }
                 ReadVerdict::Undecided | ReadVerdict::Serve => {}
+            }
+            if let Some(covers) = seen.covers_after(purpose) {
+                self.read_with_staged(key, offset, buf)?;
+                if Seen::now(&self.state.lock(), key) == seen {
+                    return Ok(MemberRead::Read(covers));
+                }
+                continue;
             }
             if buf.is_empty() || self.read_versioned(key, offset, buf)? == seen.version {
                 return Ok(MemberRead::Read(seen.held.covers));

@@ -16,6 +16,7 @@ use nuri_rules::broken;
 use super::contents::Small;
 use super::error::StoreError;
 use super::index::Extent;
+use super::shadow::{base_of, staged_of};
 use super::state::State;
 use super::sums::{Group, bind};
 use super::{BLOCK, CHUNK_BLOCKS, ChunkStore};
@@ -63,9 +64,21 @@ impl<D: Disk> ChunkStore<D> {
 
     /// Which byte ranges of the chunk hold data, ascending, in whole blocks.
     pub fn extents(&self, key: ChunkKey) -> Vec<(u32, u32)> {
+        self.extents_of(&[key])
+    }
+
+    /// As [`ChunkStore::extents`], with what a staged write adds once it is committed.
+    pub fn extents_with_staged(&self, key: ChunkKey) -> Vec<(u32, u32)> {
+        self.extents_of(&[key, staged_of(key)])
+    }
+
+    fn extents_of(&self, keys: &[ChunkKey]) -> Vec<(u32, u32)> {
         let state = self.state.lock();
-        let mapped = state.contents.index.lookup(key, 0, CHUNK_BLOCKS).map(|e| (e.at, e.end()));
-        let smalls = state.contents.smalls(key, 0, CHUNK_BLOCKS).map(|(b, _)| (b, b + 1));
+        let contents = &state.contents;
+        let mapped = |key: &ChunkKey| contents.index.lookup(*key, 0, CHUNK_BLOCKS);
+        let mapped = keys.iter().flat_map(mapped).map(|e| (e.at, e.end()));
+        let smalls = |key: &ChunkKey| contents.smalls(*key, 0, CHUNK_BLOCKS);
+        let smalls = keys.iter().flat_map(smalls).map(|(b, _)| (b, b + 1));
         let mut all: Vec<(u32, u32)> = mapped.chain(smalls).collect();
         all.sort_unstable();
         let mut joined: Vec<(u32, u32)> = Vec::new();
@@ -77,6 +90,26 @@ impl<D: Disk> ChunkStore<D> {
         }
         let bytes = |(start, end): (u32, u32)| (start * BLOCK as u32, (end - start) * BLOCK as u32);
         joined.into_iter().map(bytes).collect()
+    }
+
+    /// Fills `buf` with what the base will hold once the staged write is committed. The caller
+    /// makes sure afterwards that it is still staged, on the same base.
+    pub(super) fn read_with_staged(
+        &self,
+        key: ChunkKey,
+        offset: u32,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        self.read(key, offset, buf)?;
+        let (staged, end) = (staged_of(key), offset + buf.len() as u32);
+        for (at, len) in self.extents(staged) {
+            let (from, to) = (at.max(offset), (at + len).min(end));
+            if from < to {
+                let out = &mut buf[(from - offset) as usize..(to - offset) as usize];
+                self.read(staged, from, out)?;
+            }
+        }
+        Ok(())
     }
 
     /// As `read`, and tells which version of the chunk it saw.
@@ -92,12 +125,13 @@ impl<D: Disk> ChunkStore<D> {
         }
         loop {
             let plan = self.plan(key, offset, buf.len())?;
-            let Err(bad) = self.fill(key, &plan, offset, buf) else {
+            // Beside the base too, a block is bound to the place that it will have in it.
+            let Err(bad) = self.fill(base_of(key), &plan, offset, buf) else {
                 return Ok(plan.version);
             };
             let state = self.state.lock();
             if state.contents.index.version(key) == plan.version {
-                return Err(StoreError::Corrupt(key, bad));
+                return Err(StoreError::Corrupt(base_of(key), bad));
             }
         }
     }
@@ -125,7 +159,7 @@ impl<D: Disk> ChunkStore<D> {
                 let version = state.contents.index.version(key);
                 return Ok(Plan { version, pieces });
             };
-            let corrupt = |_: io::Error| StoreError::Corrupt(key, at);
+            let corrupt = |_: io::Error| StoreError::Corrupt(base_of(key), at);
             if patience == 0 {
                 state.sums.load(&self.disk, extent.block, extent.len).map_err(corrupt)?;
                 continue;

@@ -198,6 +198,7 @@ impl Model {
         let now = self.now(key);
         let offset = rng.below(LEN as u64) as usize;
         let mut buf = vec![0; rng.below((LEN - offset) as u64) as usize];
+        self.read_after(store, key, offset, &mut buf);
         let staged = now.held.staged.as_ref().map_or(Version::NONE, |staged| staged.version);
         let decided = if rng.one_in(2) { staged } else { Version::NONE };
         let purpose = if rng.one_in(2) { Purpose::Use } else { Purpose::Base };
@@ -212,6 +213,23 @@ impl Model {
             assert_eq!(got, MemberRead::Read(now.held.covers));
             assert!(buf == now.base[offset..offset + buf.len()]);
         }
+    }
+
+    /// Reads what the base will be once its staged write is committed, and asks where it has data
+    /// then.
+    fn read_after(&self, store: &Store, key: ChunkKey, offset: usize, buf: &mut [u8]) {
+        let now = self.now(key);
+        let Some(staged) = &now.held.staged else { return };
+        let mut read = |id| {
+            let purpose = Purpose::After { version: staged.version, id };
+            store.read_member(key, offset as u32, buf, Version::NONE, purpose).unwrap()
+        };
+        let another = WriteId { number: staged.id.number + 1, ..staged.id };
+        assert_eq!(read(another), MemberRead::Read(now.held.covers.clone()));
+        assert_eq!(read(staged.id), MemberRead::Read(staged.covers.clone()));
+        assert!(buf == &now.staged[offset..offset + buf.len()]);
+        let end = store.extents_with_staged(key).last().map_or(0, |(at, len)| at + len);
+        assert!(now.staged[end as usize..].iter().all(|byte| *byte == 0));
     }
 
     fn truncate(&mut self, object: ObjectId, from: u32) {

@@ -8,7 +8,8 @@
 //! - what was truncated and came back is dropped first;
 //! - then a write is committed that some member has committed, or that all members have;
 //! - then the members that stand for less get their content from the others;
-//! - then a staged write goes forward where the others can give it to the members that lack it.
+//! - then a staged write is given to the members that lack it, where the others can. They commit it
+//!   after that: until then, the stripe bears the loss of a member as it did before.
 //!
 //! A write that cannot go forward was never acknowledged, as long as no more disks lied than the
 //! shape bears. It is settled as usual once all members have been compared.
@@ -17,7 +18,8 @@ use nuri_proto::Status;
 use nuri_proto::id::SessionId;
 use nuri_proto::map::Group;
 use nuri_proto::stripe::{Held, Members};
-use nuri_stripe::settle::{Decision, decide, forward_in_doubt, is_cut_off};
+use nuri_rules::broken;
+use nuri_stripe::settle::{Decision, Lacking, decide, forward_in_doubt, is_cut_off};
 use nuri_stripe::writer::{behind, stripe_covers};
 
 use super::port::Port;
@@ -43,15 +45,32 @@ impl<P: Port> Groups<P> {
             if self.forget_cut_off(group, stripe, &live, doubt)? {
                 continue;
             }
-            let forward = match decide(stripe.shape, &live, group.live(), group.epoch) {
-                Decision::Forward { version, on } => Some((version, on)),
-                _ if self.bring_those_behind(group, stripe, &live, doubt)? => continue,
-                _ => forward_in_doubt(stripe.shape, &live, doubt, group.epoch),
-            };
-            let Some((version, on)) = forward else { return Ok(()) };
-            self.commit_on(group, stripe, version, on)?;
+            match decide(stripe.shape, &live, group.live(), group.epoch) {
+                Decision::Forward { version, on } => self.commit_on(group, stripe, version, on)?,
+                _ if self.bring_those_behind(group, stripe, &live, doubt)? => {}
+                _ => match forward_in_doubt(stripe.shape, &live, doubt, group.epoch) {
+                    Some(write) => self.bring_staged(group, stripe, &live, &write)?,
+                    None => return Ok(()),
+                },
+            }
         }
         Err(Status::RETRY)
+    }
+
+    /// Brings the content of a staged write to those that lack it. That they hold it then is what
+    /// the others commit it for.
+    fn bring_staged(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        live: &[(usize, Held)],
+        write: &Lacking,
+    ) -> Result<(), Status> {
+        if broken!("commit_before_content") {
+            return self.commit_on(group, stripe, write.version, write.on);
+        }
+        let live = Members::of(live.iter().map(|(place, _)| *place));
+        self.give_staged(group, stripe, live, write)
     }
 
     /// Drops what members in doubt still hold of the stripe although it was truncated.

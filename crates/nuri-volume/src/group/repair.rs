@@ -3,12 +3,14 @@
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
+use nuri_proto::layout::Shape;
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::Group;
 use nuri_proto::op::data::DataExtents;
 use nuri_proto::op::member::{Install, MemberInstall, Purpose, Reason};
 use nuri_proto::stripe::{Covers, Held, Members};
 use nuri_rules::broken;
+use nuri_stripe::settle::Lacking;
 use nuri_stripe::writer::{behind, covers_at, stripe_covers};
 
 use super::part::Range;
@@ -112,6 +114,34 @@ impl<P: Port> Groups<P> {
             self.read_from_others(group, stripe, range, anew.from, out, Purpose::Base)
         };
         self.replace(session, group, stripe, anew, read).map(|(bytes, _)| bytes)
+    }
+
+    /// Gives the members that lack a staged write the content that they are to have once the others
+    /// commit it.
+    pub(super) fn give_staged(
+        &self,
+        group: &Group,
+        stripe: &Stripe,
+        live: Members,
+        write: &Lacking,
+    ) -> Result<(), Status> {
+        let Lacking { version, id, on, without } = *write;
+        let from = match stripe.shape {
+            // What the write does not change is as it was.
+            Shape::Parity { .. } => Members(live.0 & !without.0),
+            Shape::Stripe | Shape::Mirror(_) => on,
+        };
+        for place in without.iter() {
+            let anew = Anew::of_member(group, place, Reason::Behind, from);
+            let read = |at: u32, out: &mut [u8]| {
+                let range = Range { place, offset: at, len: out.len() };
+                let purpose = Purpose::After { version, id };
+                let covers = self.read_from_others(group, stripe, range, from, out, purpose)?;
+                if covers.newest() < version { Err(Status::RETRY) } else { Ok(covers) }
+            };
+            self.replace(SessionId(0), group, stripe, &anew, read)?;
+        }
+        Ok(())
     }
 
     /// Installs what `read` returns, all of one state of the stripe, as the chunk. Returns the

@@ -142,6 +142,78 @@ fn lies(shape: Shape, liar: usize, silent: Option<usize>) -> Result<(), Wrong> {
     script.finish()
 }
 
+/// Every two different places, in all shapes.
+fn all_pairs(scenario: impl Fn(Shape, usize, usize) -> Result<(), Wrong>) -> Result<(), Wrong> {
+    each(&ALL, |shape| {
+        let places = 0..shape.members();
+        let pairs = places.clone().flat_map(|one| places.clone().map(move |other| (one, other)));
+        pairs
+            .filter(|(one, other)| one != other)
+            .try_for_each(|(one, other)| scenario(shape, one, other))
+    })
+}
+
+/// A write came to all members but one, then all power fails, and no disk lied. While the write is
+/// brought to the one that lacks it, another one is lost with its disk, which the shape bears.
+/// Catches `broken!("commit_before_content")`.
+pub(super) fn disk_lost_before_a_write_is_whole() -> Result<(), Wrong> {
+    all_pairs(|shape, lacks, lost| {
+        let mut script = Script::new(shape)?;
+        script.write(row(script.places()))?;
+        let node = goes_before_content(&mut script, lacks, lost)?;
+        script.replace(lost, node)?;
+        let found = script.read(0)??;
+        script.expect_all(found)?;
+        script.finish()
+    })
+}
+
+/// As above, and the other one only leaves its group, and comes back with what it held.
+pub(super) fn member_leaves_before_a_write_is_whole() -> Result<(), Wrong> {
+    all_pairs(|shape, lacks, leaves| {
+        let mut script = Script::new(shape)?;
+        script.write(row(script.places()))?;
+        let node = goes_before_content(&mut script, lacks, leaves)?;
+        script.start(node)?;
+        (0..shape.members()).try_for_each(|place| script.until_live(place))?;
+        let found = script.read(0)??;
+        script.expect_all(found)?;
+        script.finish()
+    })
+}
+
+/// A write whose writer died is held by all members but one when all power fails. Another one goes
+/// while no content reaches the one that lacks it. Returns the node of the one that went.
+fn goes_before_content(script: &mut Script, lacks: usize, goes: usize) -> Result<usize, Wrong> {
+    stage_without(script, lacks)?;
+    power_off(script)?;
+    script.rule(Op::MemberInstall, lacks, Fate::Lost, u32::MAX)?;
+    script.wait(PROOF)?;
+    let node = script.stop(goes)?;
+    script.until_absent(goes)?;
+    script.no_rules();
+    Ok(node)
+}
+
+/// All members but this one hold a write whose writer died.
+fn stage_without(script: &mut Script, lacks: usize) -> Result<(), Wrong> {
+    let spans = row(script.places());
+    script.rule(Op::MemberStage, lacks, Fate::Lost, 100)?;
+    let writer = script.begin(move |p| Ok(p.write(&spans, Guess::Unknown)))?;
+    script.wait(SOON)?;
+    script.kill(&writer)?;
+    script.no_rules();
+    Ok(())
+}
+
+/// All power fails and is back; the disks kept what they had said was durable.
+fn power_off(script: &mut Script) -> Result<(), Wrong> {
+    let all = 0..script.world.nodes.len();
+    all.clone().try_for_each(|node| script.world.stop(node))?;
+    all.clone().for_each(|node| script.world.nodes[node].power += 1);
+    all.clone().try_for_each(|node| script.start(node))
+}
+
 /// A disk lost that the stripe was cut off, and what was written after that, though it had said
 /// that both were durable; with the power of its machine alone or of all. What was cut off does not
 /// come back. Catches `broken!("cut_off_comes_back")`.
