@@ -89,10 +89,10 @@ fn one_shape(shape: &str, seed: u64, time: Duration) -> Result<(), String> {
         done.map(|faults| (faults, rounds))
     });
     let (worst, steps) = (file.worst, file.steps);
-    load.end()?;
-    let (faults, [fsx, fio]) = faults?;
     let path = file.path.clone();
-    file.check_all(&path)?;
+    let whole = load.end().and(faults).and_then(|done| file.check_all(&path).map(|()| done));
+    let (faults, [fsx, fio]) =
+        whole.map_err(|words| format!("{words}; {}", testbed.keep_logs("faults")))?;
     drop(file);
     testbed.down_clean()?;
     let pause = worst.0.as_secs_f64();

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::apps::{Mounted, end_mount, wait_mounted};
-use crate::shell::{Build, script};
+use crate::shell::{Build, root, script};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const STARTING: Duration = Duration::from_secs(30);
@@ -175,6 +175,16 @@ impl Testbed {
                 return Err(format!("{} names no process", path.display()));
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Keeps the logs of all its processes, which go with the testbed otherwise. Returns where.
+    pub(crate) fn keep_logs(&self, name: &str) -> String {
+        let (to, space) = (root().join("target/ci").join(name), &self.mounted.space);
+        let (to, from) = (to.display(), space.display());
+        match sh(&format!("mkdir -p {to}; cp -r {from}/log {from}/../log* {to}")) {
+            Ok(_) => format!("its logs are in {to}"),
+            Err(words) => format!("its logs are lost: {words}"),
         }
     }
 

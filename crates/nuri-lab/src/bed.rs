@@ -26,7 +26,8 @@ pub struct Bed {
     pub link: String,
     pub shape: String,
     pub target_size: String,
-    /// What is served beside the mounts: `nfs`, `volume` or `disk`; nothing by any other word.
+    /// What is served beside the mounts: `nfs`, `volume`, `disk` or `filesystem`; nothing by any
+    /// other word.
     pub serve: String,
 }
 

@@ -50,8 +50,7 @@ impl Ground {
             Some(wire) => limits.clone().with(WIRE, wire),
             None => limits.clone(),
         };
-        let mounts: Vec<_> = (0..bed.settings.mounts).map(|node| bed.mount_point(node)).collect();
-        Ground::of(&mounts, &limits)
+        Ground::of(&bed.views(), &limits)
     }
 
     /// By ranks of other machines.

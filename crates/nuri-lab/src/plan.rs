@@ -216,8 +216,8 @@ impl Plan {
                 other => serves && Served::named(other).is_some(),
             };
             if let (true, Some(odd)) = (places, axis.values.iter().find(|value| !known(value))) {
-                let text = "there are 'space' and 'local'; 'nfs', 'volume' and 'disk' where the \
-                            testbed has serve = \"{place}\"";
+                let text = "there are 'space' and 'local'; 'nfs', 'volume', 'disk' and \
+                            'filesystem' where the testbed has serve = \"{place}\"";
                 return Err(LabError(format!("place '{odd}': {text}")));
             }
             if !places && !self.is_of_workload(&axis.name) && !self.is_of_cluster(&axis.name) {

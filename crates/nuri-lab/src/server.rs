@@ -28,6 +28,8 @@ pub enum Served {
     Volume,
     /// A raw disk for each mount, at the node after the mount's.
     Disk,
+    /// An ext4 on a volume for each mount's machine: a directory, whose blocks go by NBD.
+    Filesystem,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -59,7 +61,7 @@ impl Served {
     pub(crate) fn at(self, address: &str, export: &str) -> Server {
         let (protocol, port) = match self {
             Served::Nfs => (Protocol::Nfs, NFS_PORT),
-            Served::Volume | Served::Disk => (Protocol::Nbd, NBD_PORT),
+            Served::Volume | Served::Disk | Served::Filesystem => (Protocol::Nbd, NBD_PORT),
         };
         Server { protocol, host: address.into(), port, export: export.into() }
     }
@@ -69,7 +71,7 @@ impl Through {
     /// The servers among those of a testbed take turns.
     pub(crate) fn server(&self, served: &[Server], rank: usize) -> Option<Server> {
         match self {
-            Through::Directory => None,
+            Through::Directory | Through::Testbed(Served::Filesystem) => None,
             Through::Testbed(_) => served.get(rank % served.len().max(1)).cloned(),
             Through::Server(server) => Some(server.clone()),
         }
@@ -94,7 +96,7 @@ impl FromStr for Through {
             Some(("nfs", rest)) => server(Protocol::Nfs, NFS_PORT, rest).map(Through::Server),
             None if ["directory", "local", "space"].contains(&text) => Ok(Through::Directory),
             _ => Err(LabError(format!(
-                "'{text}' is none of directory, nfs, volume, disk, nbd://HOST/EXPORT, \
+                "'{text}' is none of directory, nfs, volume, disk, filesystem, nbd://HOST/EXPORT, \
                  nfs://HOST/EXPORT"
             ))),
         }
@@ -126,6 +128,7 @@ impl Display for Served {
             Served::Nfs => "NFS",
             Served::Volume => "volumes",
             Served::Disk => "raw disks",
+            Served::Filesystem => "file systems on volumes",
         })
     }
 }
@@ -170,6 +173,8 @@ mod tests {
         let of = |rank| (through.server(&served, rank).unwrap().host, through.turn(&served, rank));
         assert_eq!((of(1), of(2)), (("b".into(), 0), ("a".into(), 1)));
         assert_eq!(through.server(&[], 0), None);
+        let filesystem = Through::Testbed(Served::Filesystem);
+        assert_eq!(filesystem.server(&served, 0), None, "it is a directory");
         let one = "nbd://a/x".parse::<Through>().unwrap();
         assert_eq!((one.server(&[], 3).unwrap().host, one.turn(&[], 3)), ("a".into(), 3));
     }

@@ -3,6 +3,7 @@
 //! Node 0 has the metadata, and its processes are run by `nuri up`. Each other machine runs one
 //! node.
 
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -28,12 +29,17 @@ impl Testbed {
 
     /// Nuri on that node, with its words in the node's log.
     pub(super) fn command(&self, node: u64) -> Result<Command> {
+        self.command_of(node, &self.settings.program)
+    }
+
+    /// Any program on that node, the same way.
+    pub(super) fn command_of(&self, node: u64, program: impl AsRef<OsStr>) -> Result<Command> {
         let path = self.log(node);
         let log = std::fs::OpenOptions::new().append(true).create(true).open(&path);
         let log = log.map_err(at(path.display()))?;
         let enter = self.network.enter(node);
         let mut command = Command::new(&enter[0]);
-        command.args(&enter[1..]).arg(&self.settings.program);
+        command.args(&enter[1..]).arg(program);
         // A group of its own: Ctrl-C at the terminal is not meant for the cluster.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         Ok(command)

@@ -5,6 +5,7 @@
 //! the testbed, also after this process was killed.
 
 mod cluster;
+mod filesystem;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -63,6 +64,9 @@ impl Testbed {
     /// Makes one and waits until all its nodes serve. What a failure leaves is taken away.
     pub fn up(settings: Settings, tell: &dyn Fn(&str)) -> Result<Testbed> {
         nuri_netns::check_tools()?;
+        if settings.serve == Some(Served::Filesystem) {
+            filesystem::check_tools()?;
+        }
         check(&settings)?;
         let network = Network::named(std::process::id(), settings.nodes);
         let testbed = Testbed { settings, network };
@@ -121,6 +125,16 @@ impl Testbed {
         self.settings.dir.join(format!("mnt{node}"))
     }
 
+    /// The directories that the machines of its mounts work in: the mounts, or what stands in their
+    /// place.
+    pub fn views(&self) -> Vec<PathBuf> {
+        let view = |mount| match self.settings.serve {
+            Some(Served::Filesystem) => self.filesystem(mount),
+            _ => self.mount_point(mount),
+        };
+        (0..self.settings.mounts).map(view).collect()
+    }
+
     /// The directory of the space, as `nuri status --dir` takes it.
     pub fn space(&self) -> PathBuf {
         self.settings.dir.join("space")
@@ -169,11 +183,13 @@ impl Testbed {
 
     /// Takes it away: processes, mounts, namespaces, files.
     pub fn down(&self) -> Result<()> {
+        self.leave_filesystems()?;
         for node in 0..self.settings.nodes {
             self.network.signal(node, rustix::process::Signal::KILL)?;
         }
         for node in 0..self.settings.nodes {
             self.detach_mount(node);
+            self.detach_filesystem(node);
         }
         self.network.remove()?;
         self.detach_disks()?;

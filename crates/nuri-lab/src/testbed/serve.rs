@@ -1,4 +1,5 @@
-//! What a testbed serves beside its mounts: its space by NFS, volumes, raw disks.
+//! What a testbed serves beside its mounts: its space by NFS, volumes, file systems on volumes, raw
+//! disks.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ impl Testbed {
         let server = |mount| {
             let export = match served {
                 Served::Nfs | Served::Disk => String::new(),
-                Served::Volume => volume(mount),
+                Served::Volume | Served::Filesystem => volume(mount),
             };
             served.at(&Network::address(self.server_of(served, mount)), &export)
         };
@@ -37,7 +38,7 @@ impl Testbed {
     fn server_of(&self, served: Served, mount: u64) -> u64 {
         match served {
             Served::Nfs => 1 % self.settings.nodes,
-            Served::Volume => mount,
+            Served::Volume | Served::Filesystem => mount,
             Served::Disk => (mount + 1) % self.settings.nodes,
         }
     }
@@ -46,7 +47,9 @@ impl Testbed {
     pub(super) fn serve(&self, served: Served) -> Result<()> {
         match served {
             Served::Nfs => self.serve_space()?,
-            Served::Volume => (0..self.settings.mounts).try_for_each(|m| self.serve_volume(m))?,
+            Served::Volume | Served::Filesystem => {
+                (0..self.settings.mounts).try_for_each(|m| self.serve_volume(m))?;
+            }
             Served::Disk => (0..self.settings.mounts).try_for_each(|m| self.serve_disk(m))?,
         }
         for (mount, server) in self.served().into_iter().enumerate() {
@@ -54,6 +57,9 @@ impl Testbed {
             self.wait(&format!("{server} does not answer"), || {
                 Ok(self.network.reaches(mount as u64, &to)?)
             })?;
+            if served == Served::Filesystem {
+                self.make_filesystem(mount as u64, &server)?;
+            }
         }
         Ok(())
     }
@@ -75,13 +81,7 @@ impl Testbed {
         let path = self.disk(mount);
         let file = File::create_new(&path).and_then(|file| file.set_len(self.settings.target_size));
         file.map_err(at(path.display()))?;
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(&path).output();
-        let made = made.map_err(at("losetup"))?;
-        if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr);
-            return Err(LabError(format!("losetup {}: {}", path.display(), said.trim())));
-        }
-        let device = String::from_utf8_lossy(&made.stdout).trim().to_string();
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&path))?;
         let node = self.server_of(Served::Disk, mount);
         let listen = server_address(Served::Disk, node);
         let mut command = self.command(node)?;
@@ -129,6 +129,17 @@ impl Testbed {
         command.args(["--at", &address(0), "--token-file"]).arg(self.space().join("token"));
         command.stdout(Stdio::null()).spawn().map(drop).map_err(at(format!("node {node}")))
     }
+}
+
+/// What a command of the system says, if it does what it is to do.
+pub(super) fn run(command: &mut Command) -> Result<String> {
+    let line = format!("{command:?}").replace('"', "");
+    let out = command.output().map_err(at(&line))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        return Err(LabError(format!("{line}: {}", said.trim())));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
 fn volume(mount: u64) -> String {

@@ -123,7 +123,7 @@ const PLACES: &str = r#"
     study = "places"
     question = "Does each byte pass the wire once?"
     repeat = 1
-    sweep = [{ name = "place", values = ["nfs", "volume", "disk"] }]
+    sweep = [{ name = "place", values = ["nfs", "volume", "filesystem", "disk"] }]
     testbed = { nodes = "4", serve = "{place}" }
     workload = { name = "bonnie", options = "-f -s 24m:16k --seeks 0 --through {place}" }
     report = { x = "place" }
@@ -138,10 +138,10 @@ fn what_a_testbed_serves_passes_the_wire_once() {
     let run = nuri(&["lab", "run", &plan, "--testbed", &bed, "-o", &out]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let records = bench.records();
-    assert_eq!(records.len(), 9, "three places, written, rewritten and read");
+    assert_eq!(records.len(), 12, "four places, written, rewritten and read");
     for record in records.iter().filter(|record| record["metric"] == "read") {
         let place = record["point"]["place"].as_str().unwrap();
-        let expected = [("nfs", 1.75), ("volume", 0.75), ("disk", 1.0)];
+        let expected = [("nfs", 1.75), ("volume", 0.75), ("filesystem", 0.75), ("disk", 1.0)];
         let expected = expected.iter().find(|(name, _)| *name == place).unwrap().1;
         let passed = record["costs"]["wire_bytes_per_byte"].as_f64().unwrap();
         assert!((expected..expected + 0.25).contains(&passed), "{place}: {passed} for {expected}");
@@ -149,4 +149,6 @@ fn what_a_testbed_serves_passes_the_wire_once() {
     assert!(!bench.path("bed").exists());
     let loops = Command::new("losetup").arg("--list").output().unwrap();
     assert!(!text(&loops.stdout).contains(&bed), "its disks are gone");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&bed), "its file systems are gone: {mounts}");
 }

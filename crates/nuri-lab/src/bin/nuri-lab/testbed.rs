@@ -39,6 +39,11 @@ fn up(make: Make) -> Result<()> {
     for node in 0..testbed.settings.mounts {
         println!("mounted by node {node}: {}", testbed.mount_point(node).display());
     }
+    for (node, view) in testbed.views().iter().enumerate() {
+        if *view != testbed.mount_point(node as u64) {
+            println!("file system of node {node}: {}", view.display());
+        }
+    }
     for (node, server) in testbed.servers().iter().enumerate() {
         println!("served to node {node}: {server}");
     }
