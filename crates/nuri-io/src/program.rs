@@ -3,8 +3,13 @@
 //! panics.
 
 use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The program of the process that opens it, whatever became of its name.
+const RUNNING: &str = "/proc/self/exe";
 
 thread_local! {
     /// Somebody on this thread's stack takes panics for an answer.
@@ -18,6 +23,16 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = beside.into_iter().chain(std::env::split_paths(&path));
     dirs.map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// A command that runs this same program once more. It does so too where its file was replaced or
+/// removed since this process was started, as by an upgrade: another version would not understand
+/// all that this one tells it.
+pub fn again() -> std::io::Result<Command> {
+    let own = std::env::current_exe()?;
+    let file = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let is_there = file(&own).ok() == file(Path::new(RUNNING)).ok();
+    Ok(Command::new(if is_there { own } else { RUNNING.into() }))
 }
 
 /// Makes a closed pipe an ordinary end, as in `nuri status | head -1`. Rust programs ignore
@@ -62,7 +77,6 @@ pub struct Panicked;
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
     use std::time::Duration;
 
     use super::*;

@@ -239,7 +239,7 @@ fn wanted_address(space: &Space, settings: &Settings, node: usize) -> Result<Str
 fn own_command(log: &Path) -> Result<Command, Failure> {
     let out = logs::open(log)?;
     let err = out.try_clone().map_err(at("cannot open the log twice"))?;
-    let mut command = Command::new(std::env::current_exe().map_err(at("cannot find nuri itself"))?);
+    let mut command = nuri_io::program::again().map_err(at("cannot find nuri itself"))?;
     // Whatever directory it was started in may be unmounted or removed.
     command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
     logs::pass_on(&mut command, log);

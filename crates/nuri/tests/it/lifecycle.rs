@@ -88,6 +88,36 @@ fn a_loop_device_is_a_target() {
     done.unwrap();
 }
 
+/// A package manager puts another file in the program's place while a space runs. The space goes on
+/// as it is, also where one of its processes ends.
+#[test]
+fn a_space_goes_on_where_its_program_was_replaced() {
+    let mut space = Space::bare();
+    let program = space.path("nuri");
+    if std::fs::hard_link(NURI, &program).is_err() {
+        std::fs::copy(NURI, &program).unwrap();
+    }
+    let point = space.make_dir("mnt");
+    let (dir, mnt) = (space.dir(), point.display().to_string());
+    let mut up = std::process::Command::new(&program);
+    up.args(["up", "--create", "--dir", &dir, "--mount", &mnt, "--targets", "1"]);
+    let out = up.args(["--target-size", "64M"]).output().unwrap();
+    assert!(out.status.success(), "{}\n{}", text(&out.stderr), space.logs());
+    space.own_mount(point.clone());
+    std::fs::write(point.join("before"), "bytes").unwrap();
+    std::fs::write(space.path("new"), "another version").unwrap();
+    std::fs::rename(space.path("new"), &program).unwrap();
+    space.kill("node0");
+    std::fs::write(point.join("replaced"), "bytes").unwrap();
+    std::fs::remove_file(&program).unwrap();
+    space.kill("node0");
+    std::fs::write(point.join("removed"), "bytes").unwrap();
+    for name in ["before", "replaced", "removed"] {
+        assert_eq!(std::fs::read(point.join(name)).unwrap(), b"bytes", "{name}");
+    }
+    space.down_clean();
+}
+
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let space = Space::up(&[]);
