@@ -622,8 +622,9 @@ fn agree(workload: &str, tool: &str, phases: &[&str]) {
 
 #[test]
 fn transfers_agree_with_fio() {
-    agree("ior -w -r -e -t 1m -b 128m", "fio", &["write", "read"]);
-    agree("ior --np 2 -w -r -e -C -F -t 64k -b 64m", "fio", &["write", "read"]);
+    // Phases of a few ms would be as long as the start of their processes.
+    agree("ior -w -r -e -t 1m -b 256m", "fio", &["write", "read"]);
+    agree("ior --np 2 -w -r -e -C -F -t 64k -b 128m", "fio", &["write", "read"]);
 }
 
 #[test]
