@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nuri_rules::broken;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 const TICK: Duration = Duration::from_millis(250);
 /// A busy machine delays a thread by less.
@@ -48,6 +48,18 @@ impl Add<Duration> for Awake {
 
     fn add(self, time: Duration) -> Awake {
         Awake(self.0.saturating_add(time))
+    }
+}
+
+/// Locks, within so much of the time for which this process runs.
+pub fn lock_within<T>(lock: &Mutex<T>, limit: Duration) -> Option<MutexGuard<'_, T>> {
+    let begin = Awake::now();
+    loop {
+        let left = limit.saturating_sub(begin.elapsed());
+        match lock.try_lock_for(left.min(MOST)) {
+            None if !left.is_zero() => {}
+            outcome => return outcome,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ mod server;
 mod stream;
 mod traffic;
 
-pub use awake::Awake;
+pub use awake::{Awake, lock_within};
 pub use conn::{CallContext, Conn, Pending};
 pub use handshake::HandshakeError;
 pub use peer::{Deadline, Peer, Reached, Started};

@@ -10,7 +10,8 @@
 //!    is still under way.
 //! MEMBER-6 A program's read never passes an undecided write.
 //! MEMBER-7 Content that others computed replaces the base only where it is newer, or where the
-//!    base is damaged. It never does so under a staged write that is newer still.
+//!    base is damaged. It never does so under a staged write that is newer still. Content of a
+//!    write that is not decided is bound by the promise of MEMBER-5, as that write is.
 //! MEMBER-8 What a look at the stripe found is repaired only on the very write that was looked at.
 //!    A stripe that was truncated meanwhile is gone, or has begun anew, and is left alone.
 
@@ -123,6 +124,7 @@ pub fn installs(held: &Held, install: &Install) -> bool {
     let newest = install.covers.newest();
     let wanted = match install.reason {
         Reason::Behind => !install.covers.same(&held.covers),
+        Reason::Undecided { version } => held.floor < version || broken!("promise_unfenced"),
         Reason::Damaged => true,
         Reason::Found { .. } if broken!("repair_anything") => true,
         Reason::Found { last } => held.last == last && held.covers.newest() > Version::NONE,
@@ -272,6 +274,24 @@ mod tests {
         let staged = accept(&held, &ask(2, 5, 7, Earlier::Unknown));
         assert!(!installs(&staged, &install(6, Reason::Behind)), "under a newer staged write");
         assert!(installs(&staged, &install(7, Reason::Behind)));
+    }
+
+    /// Catches `broken!("promise_unfenced")`.
+    #[test]
+    fn content_of_an_undecided_write_is_bound_by_the_promise() {
+        let held = committed(&accept(&Held::default(), &ask(1, 0, 5, Earlier::Unknown)));
+        let install = Install {
+            group: GroupId(1),
+            id: WriteId::default(),
+            covers: Covers::one(V(7)),
+            reason: Reason::Undecided { version: V(7) },
+            offset: 0,
+            last: true,
+        };
+        assert!(installs(&held, &install));
+        assert!(installs(&promised(&held, V(6)), &install));
+        assert!(!installs(&promised(&held, V(7)), &install), "others may have dropped it");
+        assert!(!installs(&promised(&held, V(9)), &install));
     }
 
     /// Catches `broken!("repair_anything")`.

@@ -68,13 +68,19 @@ pub struct Lacking {
     pub id: WriteId,
     /// Who has it staged.
     pub on: Members,
-    /// Who gets its content first.
+    /// Who gets its content first; nobody where the write is decided already.
     pub without: Members,
+    /// Whose chunks the content is computed from: who has it, and data that it does not change.
+    pub from: Members,
 }
 
 /// The lowest undecided write, if it goes forward although live members lack it, because these
 /// are all in `doubt` (SETTLE-5). Their content is computed from the others first, so what all hold
 /// beside that write must fit together: `answers` are those of live members, and none is behind.
+///
+/// A member that lacks the write and holds a later one never had it, because versions rise. So the
+/// write was never acknowledged, and its content would lead that member back. Later writes are
+/// looked at before it: they may have been acknowledged.
 pub fn forward_in_doubt(
     shape: Shape,
     answers: &[(usize, Held)],
@@ -82,12 +88,43 @@ pub fn forward_in_doubt(
     epoch: Epoch,
 ) -> Option<Lacking> {
     let live = Members::of(answers.iter().map(|(place, _)| *place));
-    let Look { version, id, on, without, promise, .. } = look(shape, answers, live, epoch)?;
+    let mut answers = answers.to_vec();
+    loop {
+        let look = look(shape, &answers, live, epoch)?;
+        let is_it = |s: &mut Staged| s.version == look.version && s.id == look.id;
+        let mut later = answers.clone();
+        later.iter_mut().for_each(|(_, held)| drop(held.staged.take_if(is_it)));
+        let went_on = |(place, held): &(usize, Held)| {
+            let staged = held.staged.as_ref().map_or(Version::NONE, |s| s.version);
+            look.without.has(*place) && held.covers.newest().max(staged) > look.version
+        };
+        let is_passed = answers.iter().any(went_on) && !broken!("lowest_first");
+        if !is_passed || later.iter().all(|(_, held)| held.staged.is_none()) {
+            return goes_in_doubt(shape, live, &look, doubt);
+        }
+        answers = later;
+    }
+}
+
+fn goes_in_doubt(shape: Shape, live: Members, look: &Look, doubt: Members) -> Option<Lacking> {
+    let Look { version, id, on, touched, is_committed, without, promise } = *look;
+    let from = match shape {
+        Shape::Parity { .. } => {
+            let changes = |place| touched.has(place) || without.has(place);
+            let kept = |place: &usize| *place < shape.data() && !changes(*place);
+            Members(on.0 | Members::of(live.iter().filter(kept)).0)
+        }
+        Shape::Stripe | Shape::Mirror(_) => on,
+    };
+    let lacking = Lacking { version, id, on, without, from };
+    if is_committed {
+        return Some(Lacking { without: Members::default(), ..lacking });
+    }
     // Who promised did so because it did not hold it, long before.
     let may_have_lost = without.0 & !(doubt.0 & promise.0) == 0;
-    let rest = live.iter().filter(|place| !without.has(*place)).count();
-    let goes = may_have_lost && rest >= shape.data() && !broken!("doubted_is_evidence");
-    goes.then_some(Lacking { version, id, on, without })
+    let is_enough = from.iter().count() >= shape.data();
+    let goes = may_have_lost && is_enough && !broken!("doubted_is_evidence");
+    goes.then_some(lacking)
 }
 
 /// Whether what the member of a place holds was cut off, as other live members tell (SETTLE-6).
@@ -126,6 +163,8 @@ struct Look {
     id: WriteId,
     /// Who has it staged.
     on: Members,
+    /// Data places that it changes.
+    touched: Members,
     is_committed: bool,
     /// Live participants that do not have it, and those of them that have not promised to stay so.
     without: Members,
@@ -164,7 +203,7 @@ fn look(shape: Shape, answers: &[(usize, Held)], live: Members, epoch: Epoch) ->
     let promise = places(&|place, held| lacks(place, held) && held.floor < version);
     let is_committed = committed != Members::default();
     let id = write.id;
-    Some(Look { version, id, on, is_committed, without, promise })
+    Some(Look { version, id, on, touched, is_committed, without, promise })
 }
 
 /// Whether a write of the present epoch cannot be decided without one of `unheard`: nobody who
@@ -364,6 +403,37 @@ mod tests {
         answers[0].1 = staged(&[7], 0b111);
         assert_eq!(forward(PARITY, &answers, 0b111), None);
         assert_eq!(forward(PARITY, &[], 0b111), None, "nothing is staged");
+    }
+
+    /// Catches `broken!("lowest_first")`.
+    #[test]
+    fn a_write_that_a_later_one_went_past_waits_for_that_one() {
+        let forward = |shape, answers: &[(usize, Held)]| {
+            let write = forward_in_doubt(shape, answers, Members(0b111), Epoch(0))?;
+            Some((write.version.0, write.on, write.without, write.from))
+        };
+        let later = |covers: &[u64], participants| {
+            let Held { staged, covers, .. } = staged(covers, participants);
+            let id = WriteId { number: 2, ..ID };
+            let staged = staged.map(|s| Staged { version: Version(9), id, ..s });
+            Held { staged, covers, ..Held::default() }
+        };
+        // Of the first data member, and it never reached parity. The second one's is on both.
+        let mut answers =
+            vec![(0, staged(&[7], 0b101)), (1, later(&[9], 0b110)), (2, later(&[0, 9], 0b110))];
+        let none = Members(0);
+        assert_eq!(forward(PARITY, &answers), Some((9, Members(0b110), none, Members(0b111))));
+        // Parity has committed it.
+        answers[2].1 = Held { last: WriteId { number: 2, ..ID }, ..committed(&[0, 9]) };
+        assert_eq!(forward(PARITY, &answers), Some((9, Members(0b010), none, Members(0b011))));
+        // So has the other one: what is left is computed on that.
+        answers[1].1 = Held { last: WriteId { number: 2, ..ID }, ..committed(&[9]) };
+        let rest = Some((7, Members(0b001), Members(0b100), Members(0b011)));
+        assert_eq!(forward(PARITY, &answers), rest);
+        // Two copies that hold a write each.
+        let answers = [(0, staged(&[7], 0b11)), (1, later(&[9], 0b11))];
+        let both = Some((9, Members(0b10), Members(0b01), Members(0b10)));
+        assert_eq!(forward(Shape::Mirror(2), &answers), both);
     }
 
     /// Catches `broken!("cut_off_comes_back")`.

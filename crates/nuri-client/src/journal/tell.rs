@@ -9,6 +9,7 @@ use nuri_proto::clock::{LOG_DELAY, REQUEST};
 use nuri_proto::limit::{MAX_INLINE, MAX_PAYLOAD};
 use nuri_proto::op::log::{Applied, Change, Step};
 use nuri_proto::op::meta::{Publish, PublishData, SetTime, Time};
+use nuri_rpc::lock_within;
 use nuri_rules::broken;
 
 use super::Journal;
@@ -99,7 +100,7 @@ impl Journal {
         if self.is_flushed(upto) {
             return Ok(());
         }
-        let Some(_teller) = self.telling.try_lock_for(REQUEST) else {
+        let Some(_teller) = lock_within(&self.telling, REQUEST) else {
             return Err(Status::UNREACHABLE);
         };
         while !self.is_flushed(upto) {

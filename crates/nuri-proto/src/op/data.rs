@@ -146,7 +146,8 @@ pub struct DataTrim {
 }
 call!(DataTrim => PunchReply);
 
-/// Asks which ranges of the chunk hold data, as (offset, length), ascending.
+/// Asks which ranges of the chunk hold data, as (offset, length), ascending. Those that a staged
+/// write adds are among them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DataExtents {
     pub target: TargetId,

@@ -112,6 +112,9 @@ pub struct Install {
 pub enum Reason {
     /// The member missed writes: only what is newer.
     Behind,
+    /// The member lacks this write, which is not decided: only what is newer, and not once the
+    /// member promised to have no part in the write.
+    Undecided { version: Version },
     /// What it holds is damaged: also the same versions.
     Damaged,
     /// A look at all members found it damaged or behind: also the same versions, but only while

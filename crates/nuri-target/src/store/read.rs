@@ -100,16 +100,22 @@ impl<D: Disk> ChunkStore<D> {
         offset: u32,
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
-        self.read(key, offset, buf)?;
         let (staged, end) = (staged_of(key), offset + buf.len() as u32);
-        for (at, len) in self.extents(staged) {
-            let (from, to) = (at.max(offset), (at + len).min(end));
+        let mut part = |key, from: u32, to: u32| {
+            let out = &mut buf[(from - offset) as usize..(to - offset) as usize];
+            self.read(key, from, out)
+        };
+        let mut at = offset;
+        // What the write replaces is not looked at: it may be damaged.
+        for (start, len) in self.extents(staged) {
+            let (from, to) = (start.max(at), (start + len).min(end));
             if from < to {
-                let out = &mut buf[(from - offset) as usize..(to - offset) as usize];
-                self.read(staged, from, out)?;
+                part(key, at, from)?;
+                part(staged, from, to)?;
+                at = to;
             }
         }
-        Ok(())
+        part(key, at, end)
     }
 
     /// As `read`, and tells which version of the chunk it saw.

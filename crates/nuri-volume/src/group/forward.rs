@@ -49,7 +49,7 @@ impl<P: Port> Groups<P> {
                 Decision::Forward { version, on } => self.commit_on(group, stripe, version, on)?,
                 _ if self.bring_those_behind(group, stripe, &live, doubt)? => {}
                 _ => match forward_in_doubt(stripe.shape, &live, doubt, group.epoch) {
-                    Some(write) => self.bring_staged(group, stripe, &live, &write)?,
+                    Some(write) => self.bring_staged(group, stripe, &write)?,
                     None => return Ok(()),
                 },
             }
@@ -57,20 +57,14 @@ impl<P: Port> Groups<P> {
         Err(Status::RETRY)
     }
 
-    /// Brings the content of a staged write to those that lack it. That they hold it then is what
-    /// the others commit it for.
-    fn bring_staged(
-        &self,
-        group: &Group,
-        stripe: &Stripe,
-        live: &[(usize, Held)],
-        write: &Lacking,
-    ) -> Result<(), Status> {
-        if broken!("commit_before_content") {
+    /// Brings the content of a staged write to those that lack it. Once they hold it, the others
+    /// commit it.
+    fn bring_staged(&self, group: &Group, stripe: &Stripe, write: &Lacking) -> Result<(), Status> {
+        let is_whole = write.without == Members::default();
+        if is_whole || broken!("commit_before_content") {
             return self.commit_on(group, stripe, write.version, write.on);
         }
-        let live = Members::of(live.iter().map(|(place, _)| *place));
-        self.give_staged(group, stripe, live, write)
+        self.give_staged(group, stripe, write)
     }
 
     /// Drops what members in doubt still hold of the stripe although it was truncated.

@@ -8,6 +8,7 @@ use nuri_proto::id::SessionId;
 use nuri_proto::layout::Shape;
 use nuri_proto::map::Group;
 use nuri_proto::op::member::{MemberRead, Purpose};
+use nuri_rpc::lock_within;
 use nuri_stripe::locate::Piece;
 
 use super::part::Range;
@@ -120,7 +121,7 @@ impl<P: Port> Groups<P> {
     /// Settles a stripe that a member would not show. No client but this one may be writing it.
     pub(super) fn settle_for_read(&self, stripe: &Stripe, limit: Duration) -> Result<(), Status> {
         let seen = self.seen.entry(stripe.key);
-        let knowledge = seen.state.try_lock_for(limit);
+        let knowledge = lock_within(&seen.state, limit);
         let mut knowledge = knowledge.ok_or(Status::UNREACHABLE)?;
         self.until(limit, || self.learn(SessionId(0), stripe, &mut knowledge))
     }

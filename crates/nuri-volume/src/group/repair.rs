@@ -3,7 +3,6 @@
 use nuri_proto::Status;
 use nuri_proto::clock::REQUEST;
 use nuri_proto::id::{ChunkKey, SessionId, TargetId};
-use nuri_proto::layout::Shape;
 use nuri_proto::limit::{MAX_CHUNK, MAX_PAYLOAD};
 use nuri_proto::map::Group;
 use nuri_proto::op::data::DataExtents;
@@ -118,28 +117,29 @@ impl<P: Port> Groups<P> {
 
     /// Gives the members that lack a staged write the content that they are to have once the others
     /// commit it.
+    ///
+    /// # Errors
+    /// [`Status::RETRY`] where one of them does not take it.
     pub(super) fn give_staged(
         &self,
         group: &Group,
         stripe: &Stripe,
-        live: Members,
         write: &Lacking,
     ) -> Result<(), Status> {
-        let Lacking { version, id, on, without } = *write;
-        let from = match stripe.shape {
-            // What the write does not change is as it was.
-            Shape::Parity { .. } => Members(live.0 & !without.0),
-            Shape::Stripe | Shape::Mirror(_) => on,
-        };
-        for place in without.iter() {
-            let anew = Anew::of_member(group, place, Reason::Behind, from);
+        let Lacking { version, id, from, .. } = *write;
+        for place in write.without.iter() {
+            let why = Reason::Undecided { version };
+            let anew = Anew::of_member(group, place, why, from);
             let read = |at: u32, out: &mut [u8]| {
                 let range = Range { place, offset: at, len: out.len() };
                 let purpose = Purpose::After { version, id };
                 let covers = self.read_from_others(group, stripe, range, from, out, purpose)?;
                 if covers.newest() < version { Err(Status::RETRY) } else { Ok(covers) }
             };
-            self.replace(SessionId(0), group, stripe, &anew, read)?;
+            let (_, held) = self.replace(SessionId(0), group, stripe, &anew, read)?;
+            if held.covers.newest() < version {
+                return Err(Status::RETRY);
+            }
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl<P: Port> Groups<P> {
     /// # Errors
     /// One of those that are asked does not answer for too long.
     pub fn extents(&self, stripe: &Stripe, place: usize) -> Result<Vec<(u32, u32)>, Status> {
-        // What is staged is not among them yet.
+        // What is staged may yet be dropped.
         self.settle_for_read(stripe, REQUEST)?;
         self.until(REQUEST, || {
             let group = self.available(stripe.group)?;

@@ -10,6 +10,7 @@ use nuri_proto::map::Group;
 use nuri_proto::op::data::Room;
 use nuri_proto::op::member::{MemberStage, Reason};
 use nuri_proto::stripe::{Covers, Earlier, Members, Stage, Version, WriteId};
+use nuri_rpc::lock_within;
 use nuri_stripe::writer::{Answer, Next, allocated, covers_at, next, participants};
 
 use super::parity::{Share, data_shares, full_parity, is_full, parity_change};
@@ -87,7 +88,7 @@ impl<P: Port> Groups<P> {
         let seen = self.seen.entry(stripe.key);
         let end = self.port.now() + REQUEST;
         // Another write of the stripe may wait for its members as long.
-        let knowledge = seen.state.try_lock_for(REQUEST);
+        let knowledge = lock_within(&seen.state, REQUEST);
         let mut knowledge = knowledge.ok_or(Status::UNREACHABLE)?;
         let was_known = knowledge.known;
         if !was_known && guess == Guess::Fresh {

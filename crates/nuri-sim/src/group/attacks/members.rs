@@ -195,6 +195,49 @@ fn goes_before_content(script: &mut Script, lacks: usize, goes: usize) -> Result
     Ok(node)
 }
 
+/// A write reached one member alone, and its writer died. A later one went past it: on parity it
+/// takes part with others and is acknowledged, on mirrors it reached another copy alone. Then all
+/// power fails. The group is whole again, with the later write. Catches `broken!("lowest_first")`.
+pub(super) fn later_write_past_one_that_missed_a_member() -> Result<(), Wrong> {
+    all_pairs(|shape, first, second| {
+        let data = shape.data();
+        let is_parity = matches!(shape, Shape::Parity { .. });
+        if is_parity && (first >= data || second >= data) {
+            return Ok(());
+        }
+        let mut script = Script::new(shape)?;
+        let place = |of: usize| if is_parity { of } else { 0 };
+        stage_only(&mut script, place(first), first)?;
+        let later = match is_parity {
+            true => script.run(move |p| Ok(p.write(&[small(second)], Guess::Fresh)))??,
+            false => {
+                stage_only(&mut script, 0, second)?;
+                0
+            }
+        };
+        power_off(&mut script)?;
+        script.wait(PROOF)?;
+        (0..shape.members()).try_for_each(|place| script.until_live(place))?;
+        let found = script.read(place(second))??;
+        if is_parity && found != later {
+            return Err(wrong!("write {found}, not {later}"));
+        }
+        script.finish()
+    })
+}
+
+/// A write of a place reaches this member alone, and its writer dies.
+fn stage_only(script: &mut Script, place: usize, reached: usize) -> Result<(), Wrong> {
+    let all = 0..script.stripe().shape.members();
+    let mut lost = all.filter(|member| *member != reached);
+    lost.try_for_each(|member| script.rule(Op::MemberStage, member, Fate::Lost, 100))?;
+    let writer = script.begin(move |p| Ok(p.write(&[small(place)], Guess::Fresh)))?;
+    script.wait(SOON)?;
+    script.kill(&writer)?;
+    script.no_rules();
+    Ok(())
+}
+
 /// All members but this one hold a write whose writer died.
 fn stage_without(script: &mut Script, lacks: usize) -> Result<(), Wrong> {
     let spans = row(script.places());

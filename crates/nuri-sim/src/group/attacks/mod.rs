@@ -49,6 +49,7 @@ attacks! {
         liar_while_a_member_is_silent,
         disk_lost_before_a_write_is_whole,
         member_leaves_before_a_write_is_whole,
+        later_write_past_one_that_missed_a_member,
         member_whose_disk_lost_a_truncation,
         restarted_beside_one_that_took_no_part,
         primary_restarted_inside_an_epoch,
