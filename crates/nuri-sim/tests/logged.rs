@@ -29,3 +29,10 @@ fn a_seed_plays_the_same_again() {
         assert_eq!(run(seed), run(seed));
     }
 }
+
+/// A client removed what it had alone and did not hear that this was done. The lease ended with the
+/// name, so another client was given the inode, which has no name left.
+#[test]
+fn what_was_removed_unheard_is_given_to_others() {
+    run(0x18ec_d08b_dfd0_0384).unwrap();
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nuri_proto::Status;
 use nuri_proto::id::{Ino, SessionId};
+use nuri_proto::op::log::Change;
 use nuri_proto::op::meta::{
     Acquire, AcquireReply, Attr, LeaseMode, Lookup, ReadDir, ReadDirReply, SessionClose,
     SessionOpen, StatFs, WithAttrs, XattrAll,
@@ -38,8 +39,24 @@ impl World {
         Ok(!self.clients[c].undecided.iter().any(meets))
     }
 
+    /// Whether the inode has lost its last name by a step that another client has not heard to be
+    /// done. The lease ended with that step, so it leaves without being recalled.
+    fn is_removed_unheard(&self, c: usize, attr: &Attr) -> bool {
+        let others = self.clients.iter().enumerate().filter(|(other, _)| *other != c);
+        let left = others.flat_map(|(_, other)| &other.undecided);
+        let dead = self.dead.iter().flat_map(|(_, left)| left);
+        let mut meets = left.chain(dead).filter(|note| note.touched.contains(&attr.ino));
+        let is_gone = attr.nlink == 0 && !self.latest.0.contains_key(&attr.ino);
+        let removes =
+            |note: &Note| matches!(note.step.change, Change::Unlink(..) | Change::Rename(..));
+        is_gone && self.ghosts.is_empty() && meets.next_back().is_some_and(removes)
+    }
+
     pub fn check_attr(&mut self, c: usize, attr: &Attr) -> Result<bool, Wrong> {
         self.report.looks += 1;
+        if self.is_removed_unheard(c, attr) {
+            return Ok(true);
+        }
         if !self.is_comparable(c, attr.ino)? {
             return Ok(false);
         }
@@ -180,7 +197,9 @@ impl World {
     pub fn check_leases(&self) -> Result<(), Wrong> {
         let mut held: BTreeMap<Ino, Vec<(usize, LeaseMode)>> = BTreeMap::new();
         for (c, client) in self.clients.iter().enumerate().filter(|(_, c)| !c.is_gone) {
-            for (ino, held_here) in &client.holds {
+            // Nothing is done under the lease of what a client has removed for good.
+            let used = client.holds.iter().filter(|(_, held)| held.gone_at.is_none());
+            for (ino, held_here) in used {
                 if let Some(mode) = held_here.hold.mode {
                     held.entry(*ino).or_default().push((c, mode));
                 }
